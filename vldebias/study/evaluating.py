@@ -111,29 +111,44 @@ def evaluate(
         "reference_labels": reference_labels,
     }
     task_class = find_task(task)
-    settings = _sort_keywords(task, options, sources)
+    settings = _sort_keywords(task, options, sources, prompts)
     # A suite gives its tasks names and titles; here the kind of the task stands for both.
     settings |= {"name": task, "title": task}
     if prompts is not None:
         settings["prompts"] = prompts
-    _name_single_columns(sources, prompts)
 
     # 2. Inputs are opened by name, when they are first asked for.
+    shown = SILENT
+    if isinstance(progress, Progress):
+        shown = progress
+    elif progress:
+        shown = Progress()
     inputs = Inputs(
         Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown),
         sources,
         needs=f"task {task!r}",
-        progress=_progress_of(progress),
+        progress=shown,
         split=split,
     )
 
     # 3. What is compared: the methods, the edits, and the attachment that the model carries.
     if issubclass(task_class, ImageTask):
         attachment = _attachment_on(model, inputs)
-        if attachment is not None and methods is None:
+        if attachment is None and methods is None:
+            methods = "default"
+        elif attachment is not None and methods is None:
             # All methods are compared at the strength at which the user runs the model.
             settings.setdefault("strength", attachment.strength)
-        methods = _methods_or_default(methods, attachment)
+            edit = attachment.projections[TEXT]
+            # A mapping to keep the order: what `debias` would attach, then what the model carries.
+            # None stands for a method that is fitted now, under its own name.
+            methods = {"default": None, f"attached {edit.method}": edit}
+        elif attachment is not None:
+            warn(
+                "model: got one with an attachment, which is not among the methods; expected no"
+                " methods= (it is measured then), or its edit among them",
+                SuspectInputWarning,
+            )
     if methods is not None:
         fitted_now, fitted_before = _sort_methods(methods, reference)
         settings["methods"] = fitted_now
@@ -149,12 +164,13 @@ def evaluate(
 
 
 def _sort_keywords(
-    task: str, options: Mapping[str, Any], sources: dict[str, Any]
+    task: str, options: Mapping[str, Any], sources: dict[str, Any], prompts: Any
 ) -> dict[str, Any]:
     """Return the options that are settings of a task, and add the inputs among them to sources.
 
     Where a setting and an input share a name, as `train` does, a split that is described is a
-    setting; data are an input.
+    setting; data are an input. Labels that are one column alone are named by the first column of
+    prompts, or the prompt set.
 
     Raises:
         InvalidInputError: the task has no such option.
@@ -178,27 +194,16 @@ def _sort_keywords(
             settings[name] = value
         else:
             sources[name] = value
-    return settings
-
-
-def _name_single_columns(sources: dict[str, Any], prompts: Any) -> None:
-    """Name labels that are one column alone by the first column of prompts, or the prompt set."""
+    # prompts={"gender": ..., "age": ...} with one column of labels: they are of the first.
     if isinstance(prompts, Mapping):
-        # prompts={"gender": ..., "age": ...} with one column of labels: they are of the first.
-        column = next(iter(prompts), "")
+        column_of_labels = next(iter(prompts), "")
     else:
-        column = str(getattr(prompts, "name", prompts))
+        column_of_labels = str(getattr(prompts, "name", prompts))
     for name in LABELS:
         labels = sources.get(name)
         if labels is not None and not isinstance(labels, Mapping):
-            sources[name] = {column: labels}
-
-
-def _progress_of(progress: Progress | bool | None) -> Progress:
-    """Return what shows progress: the user's, one on stderr for True, else none."""
-    if isinstance(progress, Progress):
-        return progress
-    return Progress() if progress else SILENT
+            sources[name] = {column_of_labels: labels}
+    return settings
 
 
 def _attachment_on(model: Any, inputs: Inputs) -> Attachment | None:
@@ -211,23 +216,6 @@ def _attachment_on(model: Any, inputs: Inputs) -> Attachment | None:
         if attachment is not None:
             return attachment
     return None
-
-
-def _methods_or_default(methods: Any, attachment: Attachment | None) -> Any:
-    """Return the user's methods; by default "default", and what the model carries."""
-    if attachment is None:
-        return "default" if methods is None else methods
-    if methods is None:
-        edit = attachment.projections[TEXT]
-        # A mapping to keep the order: what `debias` would attach, then what the model carries. None
-        # stands for a method that is fitted now, under its own name.
-        return {"default": None, f"attached {edit.method}": edit}
-    warn(
-        "model: got one with an attachment, which is not among the methods; expected no methods="
-        " (it is measured then), or its edit among them",
-        SuspectInputWarning,
-    )
-    return methods
 
 
 def _sort_methods(methods: Any, reference: Any) -> tuple[list[Method], dict[str, Edit]]:

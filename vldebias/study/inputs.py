@@ -212,19 +212,19 @@ class Inputs(Mapping[str, Any]):
         # what Python gives is one object for all.
         key = name, source.model_dump_json() if isinstance(source, Data) else None
         if key not in self._opened:
-            images = self._open_split(name, source)
-            self._opened[key] = None if images is None else self._with_labels(name, images)
+            rows = self._open_split(name, source)
+            if isinstance(rows, ImageData):
+                rows = self._embed(name, rows)
+            if rows is not None:
+                # labels are of the images, train_labels of train.
+                role = "labels" if name == "images" else f"{name}_labels"
+                # The user's columns stand over those that come with the images: a corrected label
+                # wins.
+                labels = Embeddings.from_arrays(rows.features, self.sources.get(role, {})).labels
+                rows = replace(rows, labels={**rows.labels, **labels})
+                rows = rows.without(self.options.unknown)
+            self._opened[key] = rows
         return self._opened[key]
-
-    def _with_labels(self, name: str, images: Embeddings | ImageData) -> Embeddings:
-        """Return embeddings of images, with the labels that were given for them."""
-        rows = self._embed(name, images) if isinstance(images, ImageData) else images
-        # labels are of the images, train_labels of train, reference_labels of the reference.
-        role = "labels" if name == "images" else f"{name}_labels"
-        # The user's columns stand over those that come with the images: a corrected label wins.
-        labels = Embeddings.from_arrays(rows.features, self.sources.get(role, {})).labels
-        rows = replace(rows, labels={**rows.labels, **labels})
-        return rows.without(self.options.unknown)
 
     def _embed(self, name: str, images: ImageData) -> Embeddings:
         """Return the features that the model gives for images, from the cache where it has them."""
@@ -261,7 +261,7 @@ class Inputs(Mapping[str, Any]):
         if source is None or isinstance(source, (Embeddings, ImageData)):
             return source
         if isinstance(source, Data):
-            return self._limited(self._split_of_suite(source, is_optional=name in ("train", "val")))
+            return self._split_of_suite(source, is_optional=name in ("train", "val"))
         if not isinstance(source, (str, Path)):
             return _of_array(name, source)
         # A path goes before the name of a data set: a folder "celeba" in the working folder is that
@@ -284,42 +284,40 @@ class Inputs(Mapping[str, Any]):
         return open_split(str(source), self.options.data_root, split, {})
 
     def _split_of_suite(self, data: Data, *, is_optional: bool) -> Any:
-        """Return a split of the user's file of features, else of the data set that a suite names.
+        """Return a split of the user's file of features, else of the data set that a suite names;
+        at most as many images as the user's limit, always the same ones.
 
         None: the user's file has no such split, and it may be left out.
         """
         file = self.options.embeddings
+        images: Any
         if file is None:
             root = data.root or self.options.data_root
             with self.progress.bar(f"opening {data.name} {data.split}"):
-                return open_split(data.name, root, data.split, data.options)
-        rows, _ = self._feature_file
-        splits = rows.labels.get("split")
-        if splits is not None and data.split in splits.names:
-            return rows.picked(splits.codes == splits.names.index(data.split))
-        if is_optional:
-            return None
-        if splits is not None:
-            raise InvalidInputError(
-                f'{file}: got {list(splits.names)} in the column "split"; expected'
-                f" {data.split!r} among them"
-            )
-        # Without this column the file is what is measured.
-        return rows
-
-    def _limited(self, images: Any) -> Any:
-        """Return at most as many images as the user's limit, always the same ones."""
-        if images is None:
-            return None
+                images = open_split(data.name, root, data.split, data.options)
+        else:
+            rows, _ = self._feature_file
+            splits = rows.labels.get("split")
+            if splits is not None and data.split in splits.names:
+                images = rows.picked(splits.codes == splits.names.index(data.split))
+            elif is_optional:
+                return None
+            elif splits is None:
+                # Without this column the file is what is measured.
+                images = rows
+            else:
+                raise InvalidInputError(
+                    f'{file}: got {list(splits.names)} in the column "split"; expected'
+                    f" {data.split!r} among them"
+                )
         # A fixed seed: --limit 500 takes the same images today and tomorrow, and of all classes,
         # where the first 500 of a folder would often be of one.
         selected = np.random.default_rng(0).permutation(len(images))[: self.options.limit]
         if len(selected) == len(images):
             return images
-        if isinstance(images, Embeddings):
-            return images.picked(np.sort(selected))
         # In the order of the data set, so that files are read one after another.
-        return images[np.sort(selected)]
+        in_order = np.sort(selected)
+        return images.picked(in_order) if isinstance(images, Embeddings) else images[in_order]
 
     @cached_property
     def _feature_file(self) -> tuple[Embeddings, dict[str, Any] | None]:

@@ -80,8 +80,8 @@ def run_suite(
     """
     if not isinstance(suite, Suite):
         suite = load_suite(suite)
-    options = _complete_options(suite, options or Options(out=Path(f"vldebias-{suite.name}")))
-    suite = _with_chosen_tasks(suite, options, only)
+    options = options or Options(out=Path(f"vldebias-{suite.name}"))
+    suite, options = _with_choices(suite, options, only)
 
     # Of several processes the first alone writes and says how far it is.
     is_first = processes().rank == 0
@@ -89,7 +89,9 @@ def run_suite(
     with shown, _writing(options.out, shown, is_first):
         sources = {} if loaded is None else {"model": loaded, "pipeline": loaded}
         inputs = Inputs(options, sources, needs=suite.needs, progress=shown)
-        _check_texts(inputs, suite)
+        if (options.texts or options.embeddings) and isinstance(inputs.texts, TextTable):
+            # Where the user's file of texts lacks prompts, the message names those of all tasks.
+            inputs.texts.embed(suite.texts())
         done: list[Finished] = []
         result = _result_of(suite, done)
         try:
@@ -107,29 +109,21 @@ def run_suite(
     return result
 
 
-def _check_texts(inputs: Inputs, suite: Suite) -> None:
-    """Raise InvalidInputError where the user's file of texts lacks prompts of the suite; the
-    message names all of them, not only those of the first task."""
-    options = inputs.options
-    if (options.texts or options.embeddings) and isinstance(inputs.texts, TextTable):
-        inputs.texts.embed(suite.texts())
+def _with_choices(suite: Suite, options: Options, only: Sequence[str]) -> tuple[Suite, Options]:
+    """Return the suite with the tasks that the user names and the user's choices in them, and the
+    options with the suite's own weights where the user names none.
 
-
-def _complete_options(suite: Suite, options: Options) -> Options:
-    """Return the options with the suite's own weights where the user names none, and a GPU."""
+    Raises:
+        InvalidInputError: no such task.
+    """
     if options.device == "cuda" and "LOCAL_RANK" in os.environ:
         # Each of several processes has a GPU to itself.
         options = replace(options, device=f"cuda:{os.environ['LOCAL_RANK']}")
-    if suite.host is None:
-        return options
-    model = options.model
-    if model is None and options.embeddings is None:
-        model = suite.host
-    return replace(options, model=model, pipeline=options.pipeline or suite.host)
-
-
-def _with_chosen_tasks(suite: Suite, options: Options, only: Sequence[str]) -> Suite:
-    """Return the suite with the tasks that the user names, and the user's choices in them."""
+    if suite.host is not None:
+        model = options.model
+        if model is None and options.embeddings is None:
+            model = suite.host
+        options = replace(options, model=model, pipeline=options.pipeline or suite.host)
     names = [task.name for task in suite.tasks]
     for name in only:
         if name not in names:
@@ -141,7 +135,7 @@ def _with_chosen_tasks(suite: Suite, options: Options, only: Sequence[str]) -> S
     for task in suite.tasks:
         if not only or task.name in only:
             tasks.append(task.with_options(options))
-    return suite.model_copy(update={"tasks": tuple(tasks)})
+    return suite.model_copy(update={"tasks": tuple(tasks)}), options
 
 
 @contextmanager
@@ -181,10 +175,22 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
         )
         return kept
 
+    # Recorded with “always”, since Python would stay silent about a line that has warned in an
+    # earlier task.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = task.measured(opened)
+    # One warning of each kind is shown, as a sweep gives dozens.
+    first_of_kind = {}
+    for warning in caught:
+        first_of_kind.setdefault(warning.category, warning)
+    if is_first:
+        for kind, warning in first_of_kind.items():
+            warnings.warn_explicit(warning.message, kind, warning.filename, warning.lineno)
     parts = []
     # Pictures are written before the task's JSON: a task counts as finished only when all of it is
     # there.
-    for part in _measure(task, opened, is_first):
+    for part in results:
         if is_first:
             _write_pictures(part, suite, folder)
         provenance = _as_shown(part.provenance, task, inputs.options.pipeline)
@@ -196,24 +202,6 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     inputs.progress.say(f"{task.name}: done in {seconds:.0f} s")
     # As a later run will read it: tuples in settings become lists.
     return Finished.model_validate_json(content)
-
-
-def _measure(task: Task, opened: Mapping[str, Any], is_first: bool) -> list[TaskResult]:
-    """Return what a task measures; one warning of each kind is shown, as a sweep gives dozens."""
-    # Recorded with “always”, since Python would stay silent about a line that has warned in an
-    # earlier task.
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        parts = task.measured(opened)
-    if is_first:
-        shown = set()
-        for warning in caught:
-            if warning.category not in shown:
-                shown.add(warning.category)
-                warnings.warn_explicit(
-                    warning.message, warning.category, warning.filename, warning.lineno
-                )
-    return parts
 
 
 def _write_pictures(part: TaskResult, suite: Suite, folder: Path) -> None:

@@ -11,12 +11,10 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
 from vldebias.methods import Problem, get_method
 from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.schema import Lam
 from vldebias.study.inputs import Inputs
@@ -94,37 +92,30 @@ class TextsTask(Task):
                 settings=self.settings({"roles": list(encoder.roles)}),
             )
             result = TaskResult(provenance)
+            # Unseen concepts are the test: a projection is fitted to make the train pairs equal, so
+            # their distance shrinks by construction.
+            groups_of_part = {"train": prompts.groups}
+            if prompts.held_out_groups:
+                groups_of_part["unseen"] = prompts.held_out_groups
             with progress.bar(provenance.task):
                 problem = Problem(encoder, prompts, lam=lam)
                 edits = {role: problem.fit(self.method, role) for role in encoder.roles}
                 for role, edit in edits.items():
-                    self._add_distances(result, encoder, prompts, role, edit)
+                    for part, groups in groups_of_part.items():
+                        rows = encoder.embed(list(chain(*groups)), role)
+                        lengths = [len(group) for group in groups]
+                        sums = {NONE: _sums(rows, lengths), self.method: _sums(edit(rows), lengths)}
+                        result.add_resampled(
+                            "pair_distance",
+                            sums,
+                            n={"concepts": len(groups), "pairs": int(sums[NONE][:, 1].sum())},
+                            statistic=_mean_over_pairs,
+                            subset=part if len(edits) == 1 else f"{part}, {role}",
+                            resamples=self.resamples,
+                            seed=self.seed,
+                        )
             results.append(result)
         return results
-
-    def _add_distances(
-        self, result: TaskResult, encoder: Host, prompts: PromptSet, role: str, edit: Edit
-    ) -> None:
-        """Add the mean distance within the pairs of fitted and of unseen concepts, for one role."""
-        # Unseen concepts are the test: a projection is fitted to make the train pairs equal, so
-        # their distance shrinks by construction.
-        groups_of_part = {"train": prompts.groups, "unseen": prompts.held_out_groups}
-        for part, groups in groups_of_part.items():
-            if not groups:
-                continue
-            rows = encoder.embed(list(chain(*groups)), role)
-            lengths = [len(group) for group in groups]
-            sums = {NONE: _sums(rows, lengths), self.method: _sums(edit(rows), lengths)}
-            has_one_role = len(encoder.roles) == 1
-            result.add_resampled(
-                "pair_distance",
-                sums,
-                n={"concepts": len(groups), "pairs": int(sums[NONE][:, 1].sum())},
-                statistic=_mean_over_pairs,
-                subset=part if has_one_role else f"{part}, {role}",
-                resamples=self.resamples,
-                seed=self.seed,
-            )
 
 
 def _sums(rows: torch.Tensor, lengths: Sequence[int]) -> Floats:

@@ -186,8 +186,9 @@ class Studio:
             is_left = left_alone(self.pipe, deal.gate, texts, noise, self.steps)
         pictures = []
         options = {"num_inference_steps": self.steps, "guidance_scale": self.guidance}
-        with prepared(self.pipe, deal.attach, texts, noise, **options) as (rows, generator):
-            dealt = [None if left else row.value for row, left in zip(rows, is_left, strict=True)]
+        with prepared(self.pipe, deal.attach, texts, noise, **options) as generator:
+            pairs = zip(generator.values, is_left, strict=True)
+            dealt = [None if left else value for value, left in pairs]
             if deal.gate is not None:
                 generator = replace(generator, values=dealt)
             for start in range(0, len(texts), BATCH):

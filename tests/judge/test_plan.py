@@ -311,10 +311,7 @@ def test_black_images_of_a_safety_checker_are_marked() -> None:
     pipe.__class__ = type(
         "Checked", (type(pipe),), {"__call__": lambda *_, **options: call.update(options) or made}
     )
-    with prepared(pipe, None, ["a doctor"] * 2, [0, 1], negative_prompt="blurry") as (
-        _,
-        pictures_of,
-    ):
+    with prepared(pipe, None, ["a doctor"] * 2, [0, 1], negative_prompt="blurry") as pictures_of:
         assert [flagged for _, flagged in pictures_of([0, 1])] == [False, True]
         assert pipe._progress_bar_config["disable"], "there would be a bar for each batch"
     assert call["negative_prompt"] == ["blurry"] * 2
@@ -458,7 +455,7 @@ def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_p
     attach = partial(debias, pipe, PEOPLE, method="cali")
     with prepared(
         pipe, attach, texts, noise, num_inference_steps=2, guidance_scale=3.0, **SIZE
-    ) as (_, pictures_of):
+    ) as pictures_of:
         again = pictures_of([0, 1])
     for image, (picture, _) in zip(stated, again, strict=True):
         assert np.array_equal(pixels(made, image), np.asarray(picture))

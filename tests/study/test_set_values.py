@@ -41,14 +41,14 @@ def test_pictures_show_the_values_that_were_dealt(pipe: Any, edit: Any) -> None:
     prompts = [prompt for prompt in [*HELD_OUT, STATED] for _ in range(8)]
     noise = list(range(len(prompts)))
     options = {"num_inference_steps": 8, "guidance_scale": 7.5}
-    with prepared(pipe, partial(debias, pipe, edit), prompts, noise, **options) as (rows, draw):
+    with prepared(pipe, partial(debias, pipe, edit), prompts, noise, **options) as draw:
         pictures = [picture for picture, _ in draw(range(10))]
         pictures += [picture for picture, _ in draw(range(10, 16))]
-    values = [row.value for row in rows]
+    values = draw.values
     assert Counter(values[:8]) == Counter(values[8:16]) == {"male": 4, "female": 4}
     assert values[16:] == [None] * 8
-    assert [row.is_left_alone for row in rows] == [False] * 16 + [True] * 8
-    assert [row.text for row in rows] == prompts
+    assert draw.left_alone == [False] * 16 + [True] * 8
+    assert draw.texts == prompts
     judge = MiniatureJudge().ready()
     genders = predict(judge, pictures)["gender"].argmax(1)
     seen = [judge.names["gender"][code] for code in genders]

@@ -83,36 +83,66 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     >>> vldebias.grid(model, "gender", images="faces/", texts="a photo of a doctor",
     ...     methods=["none", "default", "rerank"])  # doctest: +SKIP
     """
-    rows = _listed_texts(texts, prompts)
+    chosen = texts or _class_prompts(prompts)
+    rows = [chosen] if isinstance(chosen, str) else list(chosen)
     method_of_name = methods if isinstance(methods, Mapping) else _named(methods)
     if not rows or not method_of_name or not len(seeds):
         raise InvalidInputError(
             f"grid: expected texts, methods and seeds, got {rows}, {list(method_of_name)} and"
             f" {list(seeds)}"
         )
-    if images is not None:
-        if isinstance(images, (str, Path)):
-            images = images_of_folder(Path(images))
-        sources = {"model": pipe, "images": images}
-        inputs = Inputs(Options(Path()), sources, needs="grid")
-        shown = _searched(inputs, prompts, rows, method_of_name, options)
-        length = min(COLUMNS, len(images))
-        return compose(rows, shown, [str(place + 1) for place in range(length)])
+    if images is None:
+        settings: dict[str, Any] = {"num_inference_steps": steps, "guidance_scale": guidance}
+        attach_of_name: dict[str, Callable[[], Attachment] | None] = {}
+        for name, method in method_of_name.items():
+            if method == NONE:
+                attach_of_name[name] = None
+            elif isinstance(method, (Edit, Mapping)):
+                # A fitted edit stands where `debias` expects prompt sets: it carries its own.
+                attach_of_name[name] = partial(debias, pipe, method, **options)
+            else:
+                attach_of_name[name] = partial(debias, pipe, prompts, method=method, **options)
+        shown = _generated(pipe, rows, seeds, attach_of_name, batch_size, settings)
+        return compose(rows, shown, [f"seed {seed}" for seed in seeds])
+    if isinstance(images, (str, Path)):
+        images = images_of_folder(Path(images))
+    sources = {"model": pipe, "images": images}
+    inputs = Inputs(Options(Path()), sources, needs="grid")
+    shown = _searched(inputs, prompts, rows, method_of_name, options)
+    places = range(1, min(COLUMNS, len(images)) + 1)
+    return compose(rows, shown, [str(place) for place in places])
+
+
+def _generated(
+    pipe: Any,
+    texts: Sequence[str],
+    seeds: Sequence[int],
+    attach_of_name: Mapping[str, Callable[[], Attachment] | None],
+    batch_size: int,
+    settings: Mapping[str, Any],
+) -> dict[str, list[list[Image]]]:
+    """Return name of a method -> the images of each text, one for each seed.
+
+    attach_of_name: name -> attaches the method; None for the pipeline as it is. settings: of the
+    call of the pipeline.
+    """
     # An image for each text and seed, texts first: with two texts and three seeds the order is
     # (text 0, seed 0), (text 0, seed 1), (text 0, seed 2), (text 1, seed 0), ...
-    listed = [text for text in rows for _ in seeds]
-    noise = [int(seed) for _ in rows for seed in seeds]
-    settings: dict[str, Any] = {"num_inference_steps": steps, "guidance_scale": guidance}
+    listed: list[str] = []
+    noise: list[int] = []
+    for text in texts:
+        listed += [text] * len(seeds)
+        noise += map(int, seeds)
     rows_of_name = {}
-    for name, method in method_of_name.items():
-        attach = _attaching(pipe, prompts, method, options)
-        with prepared(pipe, attach, listed, noise, **settings) as (_, generator):
+    for name, attach in attach_of_name.items():
+        with prepared(pipe, attach, listed, noise, **settings) as generator:
             pictures: list[Image] = []
             for start in range(0, len(listed), batch_size):
                 batch = range(start, min(start + batch_size, len(listed)))
                 pictures += [image for image, _ in generator(batch)]
-        rows_of_name[name] = _cut(pictures, len(seeds))
-    return compose(rows, rows_of_name, [f"seed {seed}" for seed in seeds])
+        starts = range(0, len(pictures), len(seeds))
+        rows_of_name[name] = [pictures[start : start + len(seeds)] for start in starts]
+    return rows_of_name
 
 
 def _searched(
@@ -151,34 +181,6 @@ def _searched(
     return rows_of_name
 
 
-def _attaching(
-    pipe: Any, prompts: Any, method: Any, options: Mapping[str, Any]
-) -> Callable[[], Attachment] | None:
-    """Return a function that attaches a method to the pipeline; None for "none", the pipeline as
-    it is."""
-    if method == NONE:
-        return None
-    if isinstance(method, (Edit, Mapping)):
-        # A fitted edit stands where `debias` expects prompt sets: it carries its own.
-        return partial(debias, pipe, method, **options)
-    return partial(debias, pipe, prompts, method=method, **options)
-
-
-def _cut(pictures: Sequence[Image], length: int) -> list[list[Image]]:
-    """Return rows of this many images each."""
-    rows = []
-    for start in range(0, len(pictures), length):
-        rows.append(list(pictures[start : start + length]))
-    return rows
-
-
-def _listed_texts(texts: Any, prompts: Any) -> list[str]:
-    """Return the user's texts as a list, a single one too; by default the class prompts."""
-    if not texts:
-        return _class_prompts(prompts)
-    return [texts] if isinstance(texts, str) else list(texts)
-
-
 def _class_prompts(prompts: Any) -> list[str]:
     """Return the first class prompts of one or several sets, held-out ones first."""
     is_one = isinstance(prompts, str) or not isinstance(prompts, Sequence)
@@ -206,12 +208,12 @@ def compose(
     size = next(iter(images.values()))[0][0].size
     cell = _cell(size)
     row_width = len(heads) * (cell[0] + GAP)
-    letters, left, top = layout(row_width)
+    letters, margin, top = layout(row_width)
     bottom = top + len(texts) * len(images) * (cell[1] + GAP)
-    sheet = pil_image.new("RGB", (left + row_width, bottom), "white")
+    sheet = pil_image.new("RGB", (margin + row_width, bottom), "white")
     pen = need("PIL.ImageDraw").Draw(sheet)
     for column, head in enumerate(heads):
-        place = (left + column * (cell[0] + GAP), 5)
+        place = (margin + column * (cell[0] + GAP), 5)
         pen.text(place, head, INK, _font("DejaVuSans", letters))
     # Small pictures keep their pixels when they are enlarged.
     is_enlarged = cell[0] >= size[0]
@@ -222,7 +224,7 @@ def compose(
             is_first = name == next(iter(images))
             _write_label(pen, top, name, text if is_first else "", cell[1], letters)
             for column, image in enumerate(rows[i]):
-                sheet.paste(image.resize(cell, kind), (left + column * (cell[0] + GAP), top))
+                sheet.paste(image.resize(cell, kind), (margin + column * (cell[0] + GAP), top))
             top += cell[1] + GAP
     return sheet
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,19 +32,6 @@ else:
 STRIP_ROWS = 4
 STRIP_COLUMNS = 8
 Counts = NDArray[Any]
-
-
-class Loss(NamedTuple):
-    """Hold a loss of one prompt under one method that is larger than chance gives with so few
-    images.
-
-    place: of the prompt, in the order of the counts. amount: by how much. description: in words.
-    """
-
-    method: str
-    place: int
-    amount: float
-    description: str
 
 
 def image_table(
@@ -145,8 +132,20 @@ class GeneratedRows:
         for part, images in table[is_open].groupby("part", sort=False):
             self._add_shares(result, str(part), images, labels.names, has_pictures)
         self._add_stated(result, table)
-        if has_pictures:
-            self._add_unchanged(result, table)
+        if not has_pictures:
+            return
+        # How many images of prompts that no method should change stay as they are, bit for bit.
+        images = table[(table.part == "others") & (table.variant != NONE)]
+        is_same = []
+        for row in images.index:
+            image = self.made.images[row]
+            before = self.made.read(image.under(NONE))
+            # Pixels and not files: the metadata of two files differs.
+            is_same.append(self.made.read(image).tobytes() == before.tobytes())
+        images = images.assign(same=is_same)
+        for kind, members in images.groupby("concept", sort=False):
+            n = {"prompts": members.prompt.nunique()}
+            self._add_mean(result, "unchanged", "same", members, f"prompts {kind}", n)
 
     def _add_shares(
         self,
@@ -197,10 +196,11 @@ class GeneratedRows:
         picture = self._side_by_side(images, counts, names)
         result.pictures[f"{stem}-side-by-side"] = (caption, picture)
         result.strips[f"{stem}-strip"] = self._strip(images, counts, values)
-        losses = [*_gap_losses(share_rows), *_subject_losses(images)]
+        losses = _losses(share_rows, images)
         if losses:
-            worst = max(losses, key=lambda loss: loss.amount)
-            result.strips[f"{stem}{WORSE_STRIP}"] = self._worse_strip(images, worst, counts, values)
+            _, method, place, loss = max(losses, key=lambda loss: loss[0])
+            strip = self._worse_strip(images, counts, values, method, place, loss)
+            result.strips[f"{stem}{WORSE_STRIP}"] = strip
 
     def _side_by_side(
         self, images: pd.DataFrame, counts: Mapping[str, Counts], names: Sequence[str]
@@ -258,17 +258,26 @@ class GeneratedRows:
         return Strip(caption, seeds, rows)
 
     def _worse_strip(
-        self, images: pd.DataFrame, loss: Loss, counts: Mapping[str, Counts], values: Sequence[str]
+        self,
+        images: pd.DataFrame,
+        counts: Mapping[str, Counts],
+        values: Sequence[str],
+        method: str,
+        place: int,
+        loss: str,
     ) -> Strip:
         """Return what a method made of the prompt that it made worse, beside the images without it:
-        the first seeds, not the worst images."""
-        unit = images.unit.unique()[loss.place]
+        the first seeds, not the worst images.
+
+        place: of the prompt, in the order of the counts. loss: what it lost, in words.
+        """
+        unit = images.unit.unique()[place]
         members = images[images.unit == unit]
         rows = []
-        for method in (NONE, loss.method):
-            made = members[members.variant == method]
+        for name in (NONE, method):
+            made = members[members.variant == name]
             shown = made[:STRIP_COLUMNS]
-            label = f"{row_title(method)}: {_counted(counts[method][loss.place], values)}"
+            label = f"{row_title(name)}: {_counted(counts[name][place], values)}"
             if made.recognised.notna().all():
                 right = int(made.recognised.sum())
                 label += f"; {right} of {len(made)} show the subject that was asked for"
@@ -276,8 +285,8 @@ class GeneratedRows:
                 label += f"; the first {len(shown)} of {len(made)} images are shown"
             rows.append((label, self._read(shown.index)))
         caption = (
-            f"Who got worse: “{unit}” under {row_title(loss.method)}, {loss.description}; the same"
-            " seed in each column."
+            f"Who got worse: “{unit}” under {row_title(method)}, {loss}; the same seed in each"
+            " column."
         )
         return Strip(caption, [f"seed {seed}" for seed in shown.seed], rows)
 
@@ -310,21 +319,6 @@ class GeneratedRows:
             "images each": int(images.groupby(["variant", "prompt"]).size().iloc[0]),
         }
 
-    def _add_unchanged(self, result: TaskResult, table: pd.DataFrame) -> None:
-        """Add how many images of prompts that no method should change stay as they are, bit for
-        bit."""
-        images = table[(table.part == "others") & (table.variant != NONE)]
-        is_same = []
-        for row in images.index:
-            image = self.made.images[row]
-            before = self.made.read(image.under(NONE))
-            # Pixels and not files: the metadata of two files differs.
-            is_same.append(self.made.read(image).tobytes() == before.tobytes())
-        images = images.assign(same=is_same)
-        for kind, members in images.groupby("concept", sort=False):
-            n = {"prompts": members.prompt.nunique()}
-            self._add_mean(result, "unchanged", "same", members, f"prompts {kind}", n)
-
     def _add_mean(
         self,
         result: TaskResult,
@@ -352,46 +346,40 @@ def _means(table: pd.DataFrame, column: str) -> dict[str, Any]:
     return means
 
 
-def _gap_losses(share_rows: ShareRows) -> list[Loss]:
-    """Return the prompts whose gap from even shares grew by more than its interval."""
+def _losses(share_rows: ShareRows, images: pd.DataFrame) -> list[tuple[float, str, int, str]]:
+    """Return by how much a prompt lost, under which method, its place in the order of the counts,
+    and what it lost in words; of losses that are larger than chance gives with so few images."""
     losses = []
+    # Prompts whose gap from even shares grew by more than its interval.
     for method in share_rows.counts:
-        if method == NONE:
-            continue
         for place in range(len(share_rows.prompts)):
             moved, low, _ = share_rows.gap_change(method, place)
-            if low > 0:
+            if method != NONE and low > 0:
                 before = share_rows.gaps[NONE][place]
                 description = f"gap from even shares {before:.2f} to {before + moved:.2f}"
-                losses.append(Loss(method, place, moved, description))
-    return losses
-
-
-def _subject_losses(images: pd.DataFrame) -> list[Loss]:
-    """Return the prompts of which fewer images show the subject, where the intervals of both shares
-    are apart."""
-    # Where no judge knows the subjects there is nothing to lose.
+                losses.append((moved, method, place, description))
+    # Where no judge knows the subjects there is nothing more to lose.
     if images.recognised.isna().any():
-        return []
+        return losses
+    # Prompts of which fewer images show the subject, where the intervals of both shares are apart.
     groups = images.groupby(["variant", "unit"], sort=False).recognised
     hits = groups.sum().astype(int)
     sizes = groups.size()
-    losses = []
     for place, unit in enumerate(images.unit.unique()):
         hits_before = int(hits[NONE, unit])
         size_before = int(sizes[NONE, unit])
+        least_before, _ = wilson_interval(hits_before, size_before)
         for method in images.variant.unique():
             hits_after = int(hits[method, unit])
             size_after = int(sizes[method, unit])
-            least_before, _ = wilson_interval(hits_before, size_before)
             _, most_after = wilson_interval(hits_after, size_after)
             if most_after < least_before:
-                amount = hits_before / size_before - hits_after / size_after
+                lost = hits_before / size_before - hits_after / size_after
                 description = (
                     f"subject shown in {hits_before} of {size_before} images, then in {hits_after}"
                     f" of {size_after}"
                 )
-                losses.append(Loss(method, place, amount, description))
+                losses.append((lost, method, place, description))
     return losses
 
 

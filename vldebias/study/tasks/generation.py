@@ -230,30 +230,26 @@ class GenerationTask(Task):
             raise InvalidInputError(
                 f"{self.name}: one process generates images; launch one, or leave it out by --only"
             )
-        changed: dict[str, Any] = {"variants": self._variants_with(options)}
-        if options.prompts_file is not None:
-            changed |= {"concepts": "unseen", "stated": False, "as_written": False}
-        return super().with_options(options).model_copy(update=changed)
-
-    def _variants_with(self, options: Options) -> dict[str, Variant]:
-        """Return the variants with the user's methods, lambda and saved edits."""
         variants = dict(self.variants)
         # The user's methods take the other settings (strength, sets) of the suite's first variant.
         first = next(iter(self.variants.values()))
-        of_methods = {}
+        variant_of_method = {}
         for name in options.methods or ():
             if name != NONE and get_method(name).pipelines:
                 update = {"method": name, "projection": None}
-                of_methods[name] = first.model_copy(update=update)
-        if of_methods:
-            variants = of_methods
+                variant_of_method[name] = first.model_copy(update=update)
+        if variant_of_method:
+            variants = variant_of_method
         if options.lam is not None:
             for name, variant in variants.items():
                 if not variant.projection:
                     variants[name] = variant.model_copy(update={"lam": options.lam})
         for path in options.projections:
             variants[path.resolve().name] = Variant(projection=path)
-        return variants
+        changed: dict[str, Any] = {"variants": variants}
+        if options.prompts_file is not None:
+            changed |= {"concepts": "unseen", "stated": False, "as_written": False}
+        return super().with_options(options).model_copy(update=changed)
 
     def prepare(self, inputs: Inputs) -> dict[str, Any]:
         """Return the pipeline, the plan, the folder "<out>/images/<task>", the judge and, where
@@ -265,6 +261,14 @@ class GenerationTask(Task):
             raise InvalidInputError(
                 f"{self.name}: expected `judge:`, which reads the generated images; add one"
             )
+        # The model of CLIPScore and FID is the user's, else that of the judge, which is loaded
+        # anyway. Its scores have the judge's own biases, so a model of the user goes before.
+        scorer = inputs.sources.get("scorer")
+        if scorer is None and (self.clip_score or self.fid):
+            if inputs.options.model is None and isinstance(self.judge, ClipJudge):
+                scorer = self.judge.loaded(inputs)
+            else:
+                scorer = inputs.model
         folder = inputs.options.out / "images" / file_slug(self.name)
         return {
             "images": inputs.sources.get("images", folder),
@@ -272,20 +276,9 @@ class GenerationTask(Task):
             "pipe": inputs.pipeline.host,
             "pipeline": inputs.pipeline,
             "plan": self.plan().model_dump_json(),
-            "scorer": self._scorer(inputs),
+            "scorer": scorer,
             "progress": inputs.progress,
         }
-
-    def _scorer(self, inputs: Inputs) -> Loaded | None:
-        """Return the model of CLIPScore and FID: the user's, else that of the judge."""
-        scorer = inputs.sources.get("scorer")
-        if scorer is not None or not (self.clip_score or self.fid):
-            return scorer
-        # The judge's model is loaded anyway. Its scores have the judge's own biases, so a model of
-        # the user goes before.
-        if inputs.options.model is None and isinstance(self.judge, ClipJudge):
-            return self.judge.loaded(inputs)
-        return inputs.model
 
     def measure(
         self,
@@ -337,7 +330,12 @@ class GenerationTask(Task):
         rows = GeneratedRows(
             made, table, answers, judge, self.sure, self.noun, self.resamples, self.seed
         )
-        settings = self._measured_settings(judge, rows.flagged)
+        settings: dict[str, Any] = {
+            "judge fingerprint": judge.fingerprint,
+            "images that the safety checker blackened": rows.flagged,
+        }
+        if self.prompts_file is not None:
+            _, settings["left out, by reason"] = self._open_prompts(self.prompts_file)
         results = []
         for place, attribute in enumerate(self.attributes):
             result = made.result(
@@ -354,7 +352,19 @@ class GenerationTask(Task):
             rows.add(result, attribute, code_of_value, has_pictures=place == 0)
             results.append(result)
         if scorer is not None and (self.clip_score or self.fid):
-            results += self._scored(made, scorer, progress)
+            encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
+            texts = resolve(scorer.host, tokenizer=scorer.tokenizer)
+            with progress.bar(f"{self.name}: CLIPScore, FID"):
+                results += scored(
+                    made,
+                    encoder,
+                    texts,
+                    self.name,
+                    clip=self.clip_score,
+                    fid=self.fid,
+                    resamples=self.resamples,
+                    seed=self.seed,
+                )
         return results
 
     def _check_judge(self, judge: Judge, scorer: Loaded | None) -> None:
@@ -371,16 +381,6 @@ class GenerationTask(Task):
                 f"{self.name}: expected an image-text model for CLIPScore and FID; give --model"
             )
 
-    def _measured_settings(self, judge: Judge, flagged: Mapping[str, int]) -> dict[str, Any]:
-        """Return what only measuring knows, whatever the attribute."""
-        settings: dict[str, Any] = {
-            "judge fingerprint": judge.fingerprint,
-            "images that the safety checker blackened": dict(flagged),
-        }
-        if self.prompts_file is not None:
-            _, settings["left out, by reason"] = self._open_prompts(self.prompts_file)
-        return settings
-
     def _note_dealt(self, result: TaskResult, judged: list[list[str]]) -> None:
         """Note which methods deal the judged values to all images, whose shares are not drawn.
 
@@ -390,24 +390,6 @@ class GenerationTask(Task):
         for name, variant in self.ways.items():
             if name in methods and variant.deals(judged):
                 methods[name]["deals"] = True
-
-    def _scored(
-        self, made: GeneratedImages, scorer: Loaded, progress: Progress
-    ) -> list[TaskResult]:
-        """Return CLIPScore and FID of the images."""
-        encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
-        texts = resolve(scorer.host, tokenizer=scorer.tokenizer)
-        with progress.bar(f"{self.name}: CLIPScore, FID"):
-            return scored(
-                made,
-                encoder,
-                texts,
-                self.name,
-                clip=self.clip_score,
-                fid=self.fid,
-                resamples=self.resamples,
-                seed=self.seed,
-            )
 
 
 def _stated(prompts: PromptSet, judge: Judge, codes: CODES) -> tuple[str, dict[str, int]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from pydantic import Field, model_validator
@@ -130,52 +131,47 @@ class Variant(Strict):
                 "method": "balanced-prompts" if self.rewrites else self.method,
                 "lam": self._lam,
             }
-        return {**description, **_description_of(self.projection)}
-
-
-def _description_of(folder: Path) -> dict[str, Any]:
-    """Return the description of a saved edit in a plan."""
-    saved = load_edit(folder)
-    # Edits of several roles were fitted by one call: what is said of the first is true of all.
-    edit = next(iter(saved.values())) if isinstance(saved, Mapping) else saved
-    origin = edit.provenance
-    lam = origin.lam
-    # An edit of a method that this machine does not know may have used its lambda.
-    has_lam = origin.method not in METHODS or METHODS[origin.method].has_lam
-    if not has_lam or not isinstance(lam, float):
-        lam = None
-    files = sorted(folder.rglob("*.safetensors"))
-    return {
-        "sets": {origin.prompts or "projection": origin.prompts_hash or ""},
-        "method": origin.method,
-        "lam": lam,
-        # By content: a folder that was fitted again under the same name is another variant.
-        "projection": hash_of([digest(file) for file in files]),
-    }
+        saved = load_edit(self.projection)
+        # Edits of several roles were fitted by one call: what is said of the first is true of all.
+        edit = next(iter(saved.values())) if isinstance(saved, Mapping) else saved
+        origin = edit.provenance
+        lam = origin.lam
+        # An edit of a method that this machine does not know may have used its lambda.
+        has_lam = origin.method not in METHODS or METHODS[origin.method].has_lam
+        if not has_lam or not isinstance(lam, float):
+            lam = None
+        files = sorted(self.projection.rglob("*.safetensors"))
+        return {
+            **description,
+            "sets": {origin.prompts or "projection": origin.prompts_hash or ""},
+            "method": origin.method,
+            "lam": lam,
+            # By content: a folder that was fitted again under the same name is another variant.
+            "projection": hash_of([digest(file) for file in files]),
+        }
 
 
 def _casefolded(values: Any) -> set[str]:
     return {value.casefold() for value in values}
 
 
-class Prompted(NamedTuple):
-    """Hold the text of one image, and the value that is written into it."""
-
-    text: str
-    value: Any  # what was written into the text; None: nothing
-    is_left_alone: bool  # the variant does not change this prompt
-
-
 @dataclass(frozen=True)
 class Generator:
-    """Generate images by their numbers, each from a random generator of its own."""
+    """Generate images by their numbers, each from a random generator of its own.
+
+    texts, noise: of each image; noise are seeds. options: of the pipeline. values: what was written
+    into the text of each image or is set in cross-attention, None where nothing is. left_alone:
+    whether the variant does not change the prompt. attachment: gives images their values in
+    cross-attention; None where nothing is set there.
+    """
 
     pipe: Any
     texts: Sequence[str]
-    noise: Sequence[int]  # seeds
-    options: Mapping[str, Any]  # of the pipeline
-    attachment: Attachment | None = None  # which gives images their values in cross-attention
-    values: Sequence[Any] = ()
+    noise: Sequence[int]
+    options: Mapping[str, Any]
+    values: Sequence[Any]
+    left_alone: Sequence[bool]
+    attachment: Attachment | None = None
 
     def __call__(self, numbers: Sequence[int]) -> list[tuple[Image, bool]]:
         """Return each image, and whether the safety checker replaced it by black."""
@@ -207,9 +203,8 @@ def prepared(
     noise: Sequence[int],
     seeds: Sequence[int] | None = None,
     **options: Any,
-) -> Iterator[tuple[list[Prompted], Generator]]:
-    """Attach a method for the context; yield the prompts, and a function that generates images by
-    their numbers.
+) -> Iterator[Generator]:
+    """Attach a method for the context; yield what generates images by their numbers.
 
     Prompts are rewritten all at once, so values are balanced over all of them.
 
@@ -236,45 +231,33 @@ def prepared(
         pipe.set_progress_bar_config(**{**before, "disable": True})
         stack.callback(pipe.set_progress_bar_config, **before)
         attachment = None if attach is None else stack.enter_context(attach())
-        rows = _prompted(attachment, prompts, seeds)
-        texts = [row.text for row in rows]
-        if attachment is None or attachment.balancer is None:
-            yield rows, Generator(pipe, texts, noise, options)
-        elif attachment.projections:
-            values = [row.value for row in rows]
-            yield rows, Generator(pipe, texts, noise, options, attachment, values)
-        else:
-            # Batches are not rewritten again.
-            stack.enter_context(attachment.disabled())
-            yield rows, Generator(pipe, texts, noise, options)
-
-
-def _prompted(
-    attachment: Attachment | None, prompts: Sequence[str], seeds: Sequence[int] | None
-) -> list[Prompted]:
-    """Return what each image is generated from, under an attachment."""
-    if attachment is None:
-        return [Prompted(prompt, None, False) for prompt in prompts]
-    if attachment.balancer is None:
-        stated = attachment.stated(prompts)
-        pairs = zip(prompts, stated, strict=True)
-        return [Prompted(prompt, None, is_stated) for prompt, is_stated in pairs]
-    if attachment.balancer.has_drawn_seed:
-        # What is measured can be measured again.
-        attachment.seed = 0
-    texts = attachment.rewrite(prompts, seeds=seeds)
-    rows = []
-    for prompt, text, value in zip(prompts, texts, attachment.sampled, strict=True):
-        # A prompt that comes back unchanged gives the picture of "none", which is copied and not
-        # generated again.
-        if attachment.projections:
-            # A value is set in cross-attention, and the prompt stays as it is.
-            values = value if isinstance(value, tuple) else (value,)
-            is_left_alone = not attachment.strength or all(part is None for part in values)
-            rows.append(Prompted(prompt, value, is_left_alone))
-        else:
-            rows.append(Prompted(text, value, text == prompt))
-    return rows
+        texts = list(prompts)
+        values: list[Any] = [None] * len(texts)
+        left_alone = [False] * len(texts)
+        giving = None
+        if attachment is not None and attachment.balancer is not None:
+            if attachment.balancer.has_drawn_seed:
+                # What is measured can be measured again.
+                attachment.seed = 0
+            rewritten = attachment.rewrite(prompts, seeds=seeds)
+            values = list(attachment.sampled)
+            # A prompt that comes back unchanged gives the picture of "none", which is copied and
+            # not generated again.
+            if attachment.projections:
+                # A value is set in cross-attention, and the prompt stays as it is.
+                giving = attachment
+                for place, value in enumerate(values):
+                    parts = value if isinstance(value, tuple) else (value,)
+                    has_value = any(part is not None for part in parts)
+                    left_alone[place] = not attachment.strength or not has_value
+            else:
+                texts = list(rewritten)
+                left_alone = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
+                # Batches are not rewritten again.
+                stack.enter_context(attachment.disabled())
+        elif attachment is not None:
+            left_alone = attachment.stated(prompts)
+        yield Generator(pipe, texts, noise, options, values, left_alone, giving)
 
 
 def generate(
@@ -305,54 +288,45 @@ def generate(
     """
     identified = plan.model_copy(update={"model": plan.model or identity(pipe)})
     made = identified.settle(Path(folder))
-    missing = _missing_paths(made)
-    n_present = len(made) - len(missing)
+    unfinished = _unfinished(made)
+    n_missing = sum(len(missing) for _, missing in chain(*unfinished.values()))
     options = {
         "num_inference_steps": plan.steps,
         "guidance_scale": plan.guidance,
         **plan.options,
     }
-    with progress.bar("generating", len(missing), reused=n_present) as advance:
+    with progress.bar("generating", n_missing, reused=len(made) - n_missing) as advance:
         # "none" is the first variant of a plan: others copy images from it.
-        for name in made.plan.variants:
+        for name, batches in unfinished.items():
             images = [image for image in made if image.variant == name]
-            batches = _unfinished_batches(made.plan, images, missing)
-            if not batches:
-                # Fitting takes minutes on a large pipeline, and nothing would be generated.
-                continue
             attach = None if name == NONE else partial(variants[name].attach, pipe)
             # All prompts of the variant, also of finished batches: balanced prompts are even over
             # all of them, so a resumed run has to deal the same values again.
             prompts = [image.prompt for image in images]
             noise = [image.noise for image in images]
             seeds = [image.seed for image in images] if follow_seeds else None
-            with prepared(pipe, attach, prompts, noise, seeds, **options) as (rows, generator):
-                for batch, wanted in batches:
-                    _write_batch(made, images, rows, generator, batch, wanted)
-                    advance(len(wanted))
+            with prepared(pipe, attach, prompts, noise, seeds, **options) as generator:
+                for batch, missing in batches:
+                    _write_batch(made, images, generator, batch, missing)
+                    advance(len(missing))
     return made
 
 
-def _missing_paths(made: GeneratedImages) -> set[str]:
-    """Return the paths of the images that are missing, damaged or of another plan."""
-    missing = set()
-    for image in made:
-        if not _is_made(made, image):
-            missing.add(image.path)
-    return missing
+def _unfinished(made: GeneratedImages) -> dict[str, list[tuple[list[int], list[int]]]]:
+    """Return variant -> its batches of which an image is missing, damaged or of another plan, as
+    positions among the images of the variant: those of the batch, and those that are missing.
 
-
-def _unfinished_batches(
-    plan: Plan, images: Sequence[PlannedImage], missing: Container[str]
-) -> list[tuple[list[int], list[int]]]:
-    """Return the batches of a variant of which an image is missing: positions in `images` of the
-    batch, and those of the missing ones."""
-    unfinished = []
-    for batch in plan.batches(images):
-        wanted = [i for i in batch if images[i].path in missing]
-        if wanted:
-            unfinished.append((batch, wanted))
-    return unfinished
+    Finished variants are left out: fitting takes minutes on a large pipeline, and nothing would be
+    generated.
+    """
+    batches_of_variant: dict[str, list[tuple[list[int], list[int]]]] = {}
+    for name in made.plan.variants:
+        images = [image for image in made if image.variant == name]
+        for batch in made.plan.batches(images):
+            missing = [i for i in batch if not _is_made(made, images[i])]
+            if missing:
+                batches_of_variant.setdefault(name, []).append((batch, missing))
+    return batches_of_variant
 
 
 def _record(made: GeneratedImages, image: PlannedImage) -> dict[str, Any]:
@@ -374,7 +348,7 @@ def _record(made: GeneratedImages, image: PlannedImage) -> dict[str, Any]:
 
 
 def _is_made(made: GeneratedImages, image: PlannedImage) -> bool:
-    """Return whether the file of an image is there, whole and of this plan."""
+    """Return whether the file of an image is there, undamaged and of this plan."""
     with suppress(OSError):
         _, metadata = read_png(made.path(image))
         # A superset: a file also holds what only generating knows, such as the value that was
@@ -386,12 +360,11 @@ def _is_made(made: GeneratedImages, image: PlannedImage) -> bool:
 def _write_batch(
     made: GeneratedImages,
     images: Sequence[PlannedImage],
-    rows: Sequence[Prompted],
     generator: Generator,
     batch: Sequence[int],
-    wanted: Sequence[int],
+    missing: Sequence[int],
 ) -> None:
-    """Write the wanted images of a batch.
+    """Write the missing images of a batch.
 
     The whole batch is generated, whatever is there of it: pixels depend on the batch. An image
     whose prompt is left alone is that of "none": text embeddings, noise and size of the batch are
@@ -399,20 +372,19 @@ def _write_batch(
     """
     # Where all missing images are copies, the pipeline need not run.
     generated: dict[int, tuple[Image, bool]] = {}
-    if not all(rows[i].is_left_alone for i in wanted):
+    if not all(generator.left_alone[i] for i in missing):
         generated = dict(zip(batch, generator(batch), strict=True))
-    for i in wanted:
-        row = rows[i]
-        if row.is_left_alone:
+    for i in missing:
+        if generator.left_alone[i]:
             picture, metadata = read_png(made.path(images[i].under(NONE)))
             is_flagged = bool(metadata.get("flagged"))
         else:
             picture, is_flagged = generated[i]
         metadata_of_image = {
-            "left_alone": row.is_left_alone,
+            "left_alone": generator.left_alone[i],
             "flagged": is_flagged,
             "version": version("vldebias"),
-            "value": row.value,
-            "generated prompt": row.text,
+            "value": generator.values[i],
+            "generated prompt": generator.texts[i],
         }
         write_png(picture, made.path(images[i]), {**_record(made, images[i]), **metadata_of_image})

@@ -198,7 +198,13 @@ def margins(
         InvalidInputError: shapes that do not fit, a class of a single row.
     """
     rows = torch.as_tensor(features).detach().cpu()
-    weight, bias = _weight_and_bias(head)
+    if isinstance(head, nn.Linear):
+        weight: Any = head.weight
+        bias: Any = torch.zeros(head.out_features) if head.bias is None else head.bias
+    else:
+        weight, bias = head
+    weight = torch.as_tensor(weight).detach().cpu().double()
+    bias = torch.as_tensor(bias).detach().cpu()
     sizes = np.bincount(codes, minlength=len(weight))
     has_shapes = weight.shape == (len(sizes), rows.shape[1]) and bias.shape == weight.shape[:1]
     if not has_shapes or sizes[sizes > 0].min() < 2:
@@ -231,17 +237,6 @@ def margins(
     return margin_of_metric, variance
 
 
-def _weight_and_bias(head: Any) -> tuple[Tensor, Tensor]:
-    """Return weight in float64 and bias of a linear classifier; nn.Linear may have no bias."""
-    if isinstance(head, nn.Linear):
-        weight: Any = head.weight
-        bias: Any = torch.zeros(head.out_features) if head.bias is None else head.bias
-    else:
-        weight, bias = head
-    weight = torch.as_tensor(weight).detach().cpu().double()
-    return weight, torch.as_tensor(bias).detach().cpu()
-
-
 class Column(NamedTuple):
     """Hold labels of the rows and what they are called."""
 
@@ -252,13 +247,6 @@ class Column(NamedTuple):
     def title(self) -> str:
         """What a sentence calls a label: the name of its column, "class" for an array."""
         return "class" if self.name == "labels" else self.name
-
-
-class Parts(NamedTuple):
-    """Hold the values that split the rows into groups, and where they are from."""
-
-    labels: Labels
-    origin: str  # "by gender", "by the prompts' texts"
 
 
 def diagnose(
@@ -304,37 +292,24 @@ def diagnose(
     start = time.monotonic()
     data = features if isinstance(features, Embeddings) else Embeddings.from_arrays(features)
     columns = _columns(data, labels, groups)
-    compared = [get_method(method) for method in _listed(methods)]
-    fits_methods = any(method.name != NONE for method in compared)
-    if fits_methods and (prompts is None or texts is None):
-        raise InvalidInputError(
-            "methods: got some without texts to fit them on; expected prompts= and texts= too"
-        )
+    listed = [methods] if isinstance(methods, str) else methods
+    compared = [get_method(method) for method in listed]
     # method -> features (n, d) of length 1
     rows = {NONE: data.unit[:]}
-    parts = None
-    if "groups" in columns:
-        parts = Parts(columns["groups"].labels, f"by {columns['groups'].name}")
+    # What splits the rows into groups: the attribute, else what the prompts' texts say of it.
+    parts = columns.get("groups")
     facts: dict[str, Any] = {"model": data.about.get("model"), "methods": {}}
     if prompts is not None and texts is not None:
         attribute = load_prompts(prompts)
         host = text_host(texts)
         check_images(data, host, attribute.spurious[0])
-        edited, entries = _edited_rows(data, host, attribute, compared, reference)
+        edited, facts = _edited_rows(data, host, attribute, compared, reference)
         rows |= edited
-        facts = {
-            "model": facts["model"] or host.model_id,
-            "methods": with_looks(entries, compared),
-            "prompts": attribute.name,
-            "prompts_hash": attribute.hash,
-            "fingerprint": host.weights,
-        }
-        if parts is None:
-            # Each image is counted to the value whose texts are nearest.
-            texts_of_value = attribute.by_value()
-            centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
-            codes = (rows[NONE] @ centres.float().T).argmax(1).numpy()
-            parts = Parts(Labels(codes, tuple(texts_of_value)), "by the prompts' texts")
+        parts = parts or _nearest_values(rows[NONE], host, attribute)
+    elif any(method.name != NONE for method in compared):
+        raise InvalidInputError(
+            "methods: got some without texts to fit them on; expected prompts= and texts= too"
+        )
     facts["model"] = str(facts["model"] or "unnamed model")
     digest = data.about.get("digest")
     title = " by ".join(column.name for column in columns.values())
@@ -358,17 +333,8 @@ def diagnose(
         advice += _add_suspects(result, data, columns["labels"], parts, seed)
         _add_margins(result, data, columns["labels"].labels, head, seed)
     result.provenance.description = " ".join(advice)
-    result.provenance.settings = {
-        "probes": "balanced accuracy out of five folds; see vldebias.diagnose",
-        "chance": _limits(probes, columns),
-        "advice": advice,
-    }
+    result.provenance.settings["advice"] = advice
     return Result.from_tasks("diagnose", [result], seconds=round(time.monotonic() - start, 3))
-
-
-def _listed(methods: str | Sequence[Any]) -> Sequence[Any]:
-    """Return one method as a list of one."""
-    return [methods] if isinstance(methods, str) else methods
 
 
 def _columns(data: Embeddings, labels: Any, groups: Any) -> dict[str, Column]:
@@ -399,27 +365,15 @@ def _columns(data: Embeddings, labels: Any, groups: Any) -> dict[str, Column]:
     return columns
 
 
-def _limits(
-    probes: Mapping[str, Mapping[str, Probe]], columns: Mapping[str, Column]
-) -> dict[str, dict[str, float]]:
-    """Return "linear_probe of gender" -> method -> accuracy up to which a probe is at chance."""
-    limits = {}
-    for metric, probe_of_method in probes.items():
-        role, _ = PROBES[metric]
-        limit_of_method = {method: probe.limit for method, probe in probe_of_method.items()}
-        limits[f"{metric} of {columns[role].name}"] = limit_of_method
-    return limits
-
-
 def _edited_rows(
     data: Embeddings,
     host: Host,
     attribute: PromptSet,
     methods: Sequence[Method],
     reference: Any,
-) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """Return the features under each method that is fitted on the attribute's texts, and the
-    method's entry in the provenance."""
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the features under each method that is fitted on the attribute's texts, and what the
+    provenance tells of model, prompts and methods."""
     if reference is not None and not isinstance(reference, Embeddings):
         reference = Embeddings.from_arrays(reference)
     kept = disjoint(reference, data)[0]
@@ -436,14 +390,31 @@ def _edited_rows(
         rows[method.name] = torch.cat(blocks)
         origin = edit.provenance
         entries[method.name] = {"lam": origin.lam, "prompts": origin.prompts, "side": "image"}
-    return rows, entries
+    facts = {
+        "model": data.about.get("model") or host.model_id,
+        "methods": with_looks(entries, methods),
+        "prompts": attribute.name,
+        "prompts_hash": attribute.hash,
+        "fingerprint": host.weights,
+    }
+    return rows, facts
+
+
+def _nearest_values(rows: Tensor, host: Host, attribute: PromptSet) -> Column:
+    """Return for each image the value whose texts are nearest."""
+    texts_of_value = attribute.by_value()
+    centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
+    codes = (rows @ centres.float().T).argmax(1).numpy()
+    return Column("the prompts' texts", Labels(codes, tuple(texts_of_value)))
 
 
 def _add_probes(
     result: TaskResult, columns: Mapping[str, Column], rows: Mapping[str, Tensor], seed: int
 ) -> dict[str, dict[str, Probe]]:
-    """Add a row for each probe and method, and return metric -> method -> probe."""
+    """Add a row for each probe and method, and return metric -> method -> probe; the settings of
+    the result name the accuracy up to which a probe is at chance."""
     probes: dict[str, dict[str, Probe]] = {}
+    limits: dict[str, dict[str, float]] = {}
     for metric, (role, reader) in PROBES.items():
         if role not in columns:
             continue
@@ -459,6 +430,13 @@ def _add_probes(
             subset=column.name,
         )
         probes[metric] = probe_of_method
+        limits[f"{metric} of {column.name}"] = {
+            method: probe.limit for method, probe in probe_of_method.items()
+        }
+    result.provenance.settings = {
+        "probes": "balanced accuracy out of five folds; see vldebias.diagnose",
+        "chance": limits,
+    }
     return probes
 
 
@@ -490,7 +468,7 @@ def _advice_on_probes(name: str, probes: Mapping[str, Mapping[str, Probe]]) -> s
 
 
 def _add_suspects(
-    result: TaskResult, data: Embeddings, column: Column, parts: Parts | None, seed: int
+    result: TaskResult, data: Embeddings, column: Column, parts: Column | None, seed: int
 ) -> list[str]:
     """Add the accuracy of each group and the share of suspect labels; return sentences on both.
 
@@ -514,7 +492,20 @@ def _add_suspects(
                 n={"images": int(size)},
                 subset=groups.names[code],
             )
-        advice += _advice_on_groups(table, column, parts)
+        # A group of three images is the worst one by chance: no advice rests on it, and its row is
+        # there.
+        large = table[table["size"] >= FEW]
+        if not large.empty:
+            worst = large["mean"].idxmin()
+            share = large["mean"][worst]
+            mean = table["sum"].sum() / table["size"].sum()
+            class_code, value_code = divmod(int(worst), len(parts.labels.names))
+            advice.append(
+                f"Worst group by {parts.name}: {parts.labels.names[value_code]} with"
+                f" {column.title} {classes.names[class_code]}, {share:.0%} of"
+                f" {large['size'][worst]:,.0f} images classified right (all: {mean:.0%}); give it"
+                " more weight in training."
+            )
     n = len(frame)
     of_column = "" if column.title == "class" else f" of {column.name}"
     suspect = int((frame.confidence < 0).sum())
@@ -524,29 +515,6 @@ def _add_suspects(
     )
     result.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
     return advice
-
-
-def _advice_on_groups(table: pd.DataFrame, column: Column, parts: Parts) -> list[str]:
-    """Write which group does worst; nothing where all groups are small.
-
-    table: code of a group -> sum (of images that are classified right), size, mean. column: of the
-    classes.
-    """
-    # A group of three images is the worst one by chance: no advice rests on it, and its row is
-    # there.
-    large = table[table["size"] >= FEW]
-    if large.empty:
-        return []
-    worst = large["mean"].idxmin()
-    share = large["mean"][worst]
-    mean = table["sum"].sum() / table["size"].sum()
-    class_code, value_code = divmod(int(worst), len(parts.labels.names))
-    class_name = f"{column.title} {column.labels.names[class_code]}"
-    return [
-        f"Worst group {parts.origin}: {parts.labels.names[value_code]} with {class_name},"
-        f" {share:.0%} of {large['size'][worst]:,.0f} images classified right (all: {mean:.0%});"
-        " give it more weight in training."
-    ]
 
 
 def _add_margins(

@@ -19,7 +19,6 @@ from vldebias.prompts import PromptSet, balance_prompts, load_prompts
 from vldebias.report.audited import audited_prompts
 from vldebias.report.table import readable
 from vldebias.report.text import text as in_terminal
-from vldebias.study.auditing.advice import _is_sure
 from vldebias.study.auditing.line import (
     CALIBRATIONS,
     FOLDER,
@@ -224,7 +223,7 @@ def test_a_prompt_leans_where_its_interval_leaves_out_even_shares(
         source="",
         n_images={},
     )
-    assert _is_sure(prediction, 0, 0) is is_sure
+    assert prediction.is_sure(0, 0) is is_sure
 
 
 class TestCalibrationsByName:

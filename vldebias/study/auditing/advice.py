@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import comb
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,28 +25,27 @@ from vldebias.study.auditing.prediction import Prediction, predict, subject
 if TYPE_CHECKING:
     import pandas as pd
 
-SURE = 0.9  # chance of a side from which on a prompt is said to lean
 POOR = 0.1  # R2 below which little is predicted; at 0 or below, nothing is
 # Ranks of advice: what to look at first comes first.
 LEANS, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(5)
 
 
-class Advice(NamedTuple):
-    """Hold what to do about a prompt; prompts of the lowest rank come first."""
-
-    rank: int
-    text: str
-
-
-class AdvisedPrompt(NamedTuple):
-    """Hold a prompt with its advice.
+@dataclass(frozen=True)
+class AdvisedPrompt:
+    """Hold a prompt with what to do about it; prompts of the lowest rank come first.
 
     place: its position among the prompts that were asked about.
     """
 
     place: int
     prompt: str
-    advice: Advice
+    rank: int
+    advice: str
+
+    @property
+    def verdict(self) -> str:
+        """Return the words of the advice before the colon, such as "leans female"."""
+        return self.advice.partition(":")[0]
 
 
 def audit(
@@ -98,32 +97,10 @@ def audit(
     attribute = load_prompts(attribute_set)
     predictions = predict(loaded, requested, attribute, calibration, texts)
     advised = _advise(requested, attribute, predictions)
-
-    prediction = predictions[0]
-    shipped = prediction.calibration
-    source = prediction.source
+    source = predictions[0].source
     if len(predictions) > 1:
-        source = ", ".join(str(p.calibration) for p in predictions)
-        sentences = _summary_of_models(advised, predictions)
-    else:
-        sentences = _summary(advised, prediction, source)
-        if pipe is not None and shipped is not None and not shipped.is_of(prediction.model):
-            sentences.append(
-                f"These counts are not of {prediction.model}: expect larger errors, or measure it"
-                " (--measure)."
-            )
-    sentences += _on_several_persons(_predicted(advised, prediction), attribute)
-    foreign = [prompt for prompt in requested if not is_english(prompt)]
-    if foreign and shipped is not None:
-        sentences.append(
-            f"{len(foreign)} of {len(requested)} prompts are not in English; these counts predict"
-            " English prompts alone."
-        )
-    rests_on_line = any(
-        row.place not in prediction.n_images for row in advised if row.advice.rank < NOTHING
-    )
-    if len(predictions) == 1 and prediction.lines and rests_on_line:
-        sentences = _with_fit(sentences, prediction)
+        source = ", ".join(str(prediction.calibration) for prediction in predictions)
+    sentences = _sentences(advised, predictions, attribute, source, is_of_pipeline=pipe is not None)
     if listed.column is not None or listed.comments:
         sentences.append(f"Read: {listed}.")
     seconds = round(time.monotonic() - start, 3)
@@ -131,7 +108,7 @@ def audit(
 
 
 def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
-    """Return what embeds texts: the only one of model, pipe and texts.
+    """Return what embeds texts: the only one of model, pipe and texts, loaded where it is a name.
 
     Raises:
         InvalidInputError: none of them, or several.
@@ -144,11 +121,6 @@ def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
             f"expected one of model=, pipe= and texts=, whose text embeddings are read, got {names}"
         )
     ((keyword, source),) = passed.items()
-    return _load(keyword, source)
-
-
-def _load(keyword: str, source: Any) -> Loaded:
-    """Return what embeds texts, loaded where it is a name: of a pipeline for the keyword "pipe"."""
     if isinstance(source, Loaded):
         return source
     if not isinstance(source, str):
@@ -165,7 +137,11 @@ def _advise(
     judged_subjects: set[str] = set()
     for prediction in predictions:
         judged_subjects.update(map(subject, prediction.judged))
-    reasons = _reasons_to_leave(requested, attribute)
+    # Why balanced prompts would leave a text alone. With groups="same" a prompt about several
+    # persons is predicted too; "leave" would name it as left alone.
+    reasons: list[str | None] = [None] * len(requested)
+    if can_balance(attribute):
+        reasons = balance_prompts(requested, attribute, seed=0, groups="same").reasons
     named = with_words(attribute)
     words = StatedWords(attribute.stated_words)
     advised = []
@@ -176,19 +152,9 @@ def _advise(
         stated = " and ".join(named.values_in(text))
         if not stated and reason is None and words.find(text):
             stated = "the attribute"
-        advices = []
-        for prediction in predictions:
-            side = prediction.side(i) if prediction.is_known(i) else 0
-            advice = _advice_on(
-                stated=stated,
-                reason=reason,
-                is_explained=prediction.is_known(i),
-                is_covered=bool(prediction.covered[i]),
-                is_sure=_is_sure(prediction, side, i),
-                value=prediction.values[side],
-            )
-            advices.append(advice)
-        advised.append(AdvisedPrompt(i, text, _shared(advices)))
+        advices = [_advice_of_model(prediction, i, stated, reason) for prediction in predictions]
+        rank, advice = _shared(advices)
+        advised.append(AdvisedPrompt(i, text, rank, advice))
     # Of one rank the prompt that leans most comes first, of prompts on which models do not agree
     # the one on which they are furthest apart; equal ones keep their order.
     shares = np.nan_to_num(np.stack([prediction.shares[0] for prediction in predictions]))
@@ -199,111 +165,107 @@ def _advise(
     return sorted(
         advised,
         key=lambda row: (
-            row.advice.rank,
-            -weight_of_rank.get(row.advice.rank, weights)[row.place],
+            row.rank,
+            -weight_of_rank.get(row.rank, weights)[row.place],
         ),
     )
 
 
-def _shared(advices: Sequence[Advice]) -> Advice:
-    """Return the advice that every model gives, or that they give none together."""
-    texts = {advice.text for advice in advices}
-    if len(advices) == 1 or advices[0].rank == NOTHING:
+def _shared(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
+    """Return rank and text of the advice that every model gives, or that they give none
+    together."""
+    texts = {text for _, text in advices}
+    ranks = {rank for rank, _ in advices}
+    if len(advices) == 1 or ranks == {NOTHING}:
         return advices[0]
-    leaning = {advice.text for advice in advices if advice.rank == LEANS}
+    leaning = {text for rank, text in advices if rank == LEANS}
     if len(leaning) > 1:
-        return Advice(OPPOSED, "opposite leans by model: measure yours (--measure)")
+        return OPPOSED, "opposite leans by model: measure yours (--measure)"
     if leaning == texts:
         verdict, _, remedy = texts.pop().partition(":")
-        return Advice(LEANS, f"{verdict} in all {len(advices)} models:{remedy}")
-    if any(advice.rank == UNCOVERED for advice in advices):
-        return Advice(UNCOVERED, "not known of all models: measure yours (--measure)")
-    return Advice(UNDECIDED, "no lean that all models share: measure yours (--measure)")
+        return LEANS, f"{verdict} in all {len(advices)} models:{remedy}"
+    if UNCOVERED in ranks:
+        return UNCOVERED, "not known of all models: measure yours (--measure)"
+    return UNDECIDED, "no lean that all models share: measure yours (--measure)"
 
 
-def _advice_on(
-    stated: str, reason: str | None, is_explained: bool, is_covered: bool, is_sure: bool, value: str
-) -> Advice:
-    """Return the advice on one prompt: the first of these cases that is true.
+def _advice_of_model(
+    prediction: Prediction, place: int, stated: str, reason: str | None
+) -> tuple[int, str]:
+    """Return rank and text of the advice on one prompt, by one model: the first of these cases that
+    is true.
 
     stated: the value that its text names, or "". reason: why balanced prompts leave it alone.
-    is_sure: more than an equal share shows `value`, beyond the interval.
     """
     if stated:
-        return Advice(NOTHING, f"states {stated}: nothing to predict")
+        return NOTHING, f"states {stated}: nothing to predict"
     if reason is not None:
-        return Advice(NOTHING, _unpredicted(reason))
-    if not is_explained:
-        return Advice(UNCOVERED, "cannot be told from its text: generate and judge some images")
-    if not is_covered:
-        return Advice(UNCOVERED, "unlike the judged prompts: generate and judge some images")
-    if is_sure:
-        return Advice(LEANS, f"leans {value}: rewrite it or use a method")
-    return Advice(UNDECIDED, "no clear lean: generate some images")
-
-
-def _is_sure(prediction: Prediction, side: int, place: int) -> bool:
-    """Return whether more than an equal share of a prompt's images shows a value.
-
-    Few judged prompts give a line without a width that can be told: an interval of all shares
-    beside a high chance. Such a prompt is not said to lean.
-    """
-    equal_share = 1 / len(prediction.values)
-    share, low, _ = prediction.shares[:, side, place]
-    n = prediction.n_images.get(place)
-    if n is None:
-        is_likely = prediction.chance[side, place] >= SURE
-    else:
-        # Wilson's interval of four images that are alike leaves out a half; one chance in sixteen
-        # gives as many. The exact test of the binomial asks for six.
-        hits = round(share * n)
-        chances = [
-            comb(n, k) * equal_share**k * (1 - equal_share) ** (n - k) for k in range(hits, n + 1)
-        ]
-        is_likely = sum(chances) <= (1 - LEVEL) / 2
-    return bool(is_likely and low > equal_share)
-
-
-def _reasons_to_leave(texts: Sequence[str], prompts: PromptSet) -> list[str | None]:
-    """Return why balanced prompts would leave each text alone; None where they would not."""
-    if not can_balance(prompts):
-        return [None] * len(texts)
-    # groups="same": a prompt about several persons is predicted too; "leave" would name it as left
-    # alone.
-    return balance_prompts(texts, prompts, seed=0, groups="same").reasons
-
-
-def _on_several_persons(predicted: Sequence[AdvisedPrompt], attribute: PromptSet) -> list[str]:
-    """Return a sentence on the prompts that show several persons, if there are any."""
-    if not predicted or not can_balance(attribute):
-        return []
-    texts = [row.prompt for row in predicted]
-    people_of_prompts = balance_prompts(texts, attribute, seed=0, groups="same").people
-    several = [text for text, people in zip(texts, people_of_prompts, strict=True) if people[1:]]
-    if not several:
-        return []
-    return [
-        f"{len(several):,} of {quantity(len(texts), 'predicted prompt')} show several persons, such"
-        f" as “{several[0]}”: the share is of the first person."
-    ]
-
-
-def _unpredicted(reason: str) -> str:
-    """Write why nothing is predicted of a prompt that balanced prompts leave alone."""
-    return f"{reason_in_words(reason)}: nothing to predict"
+        return NOTHING, f"{reason_in_words(reason)}: nothing to predict"
+    if not prediction.is_known(place):
+        return UNCOVERED, "cannot be told from its text: generate and judge some images"
+    if not prediction.covered[place]:
+        return UNCOVERED, "unlike the judged prompts: generate and judge some images"
+    side = prediction.side(place)
+    if prediction.is_sure(side, place):
+        return LEANS, f"leans {prediction.values[side]}: rewrite it or use a method"
+    return UNDECIDED, "no clear lean: generate some images"
 
 
 def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:
     """Return the prompts of which a share is counted or predicted."""
-    return [row for row in advised if row.advice.rank < NOTHING and prediction.is_known(row.place)]
+    return [row for row in advised if row.rank < NOTHING and prediction.is_known(row.place)]
 
 
-def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
-    """Return sentences on all prompts, and on the one to look at first."""
+def _sentences(
+    advised: Sequence[AdvisedPrompt],
+    predictions: Sequence[Prediction],
+    attribute: PromptSet,
+    source: str,
+    *,
+    is_of_pipeline: bool,
+) -> list[str]:
+    """Return sentences on all prompts: how many lean, and what the shares rest on.
+
+    source: what a report calls the counts. is_of_pipeline: whether a pipeline embeds the texts.
+    """
+    prediction = predictions[0]
+    if len(predictions) > 1:
+        sentences = _summary_of_models(advised, predictions)
+    else:
+        sentences = _summary(advised, prediction, source, is_of_pipeline=is_of_pipeline)
+    predicted = [row.prompt for row in _predicted(advised, prediction)]
+    if predicted and can_balance(attribute):
+        people = balance_prompts(predicted, attribute, seed=0, groups="same").people
+        several = [text for text, persons in zip(predicted, people, strict=True) if persons[1:]]
+        if several:
+            sentences.append(
+                f"{len(several):,} of {quantity(len(predicted), 'predicted prompt')} show several"
+                f" persons, such as “{several[0]}”: the share is of the first person."
+            )
+    foreign = [row for row in advised if not is_english(row.prompt)]
+    if foreign and prediction.calibration is not None:
+        sentences.append(
+            f"{len(foreign)} of {len(advised)} prompts are not in English; these counts predict"
+            " English prompts alone."
+        )
+    if len(predictions) == 1:
+        sentences = _with_fit(sentences, advised, prediction)
+    return sentences
+
+
+def _summary(
+    advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str, *, is_of_pipeline: bool
+) -> list[str]:
+    """Return sentences on all prompts, on the one to look at first, and on the counts."""
     sentences = [_how_many_lean(advised)]
     predicted = _predicted(advised, prediction)
     for row in predicted[:1]:
-        sentences.append(f"Look first at “{row.prompt}”: {_first_look(row, prediction)}.")
+        side = prediction.side(row.place)
+        share, low, high = prediction.shares[:, side, row.place]
+        sentences.append(
+            f"Look first at “{row.prompt}”: {row.verdict}, {share:.0%} {prediction.values[side]}"
+            f" [{low:.0%}, {high:.0%}]."
+        )
     n_counted = sum(row.place in prediction.n_images for row in predicted)
     if n_counted:
         sentences.append(
@@ -311,10 +273,16 @@ def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: s
             f" ({source})."
         )
     if prediction.lines and n_counted < len(predicted):
-        which = "The other shares" if n_counted else "The shares"
+        shares = "The other shares" if n_counted else "The shares"
         sentences.append(
-            f"{which} are predicted from texts alone, before any image was generated, by a line"
+            f"{shares} are predicted from texts alone, before any image was generated, by a line"
             f" fitted to {prediction.n_judged} prompts whose images were judged ({source})."
+        )
+    shipped = prediction.calibration
+    if is_of_pipeline and shipped is not None and not shipped.is_of(prediction.model):
+        sentences.append(
+            f"These counts are not of {prediction.model}: expect larger errors, or measure it"
+            " (--measure)."
         )
     return sentences
 
@@ -331,9 +299,11 @@ def _summary_of_models(
         f"The models are {models}; a verdict is given where all of them share it. One of them:"
         " --calibration NAME; your own: --measure 8.",
     ]
-    opposed = [row for row in advised if row.advice.rank == OPPOSED]
+    opposed = [row for row in advised if row.rank == OPPOSED]
     for row in opposed[:1]:
-        side = _likeliest_side(predictions, row.place)
+        # The value whose share of the prompt is largest over all models.
+        shares_of_models = [prediction.shares[0, :, row.place] for prediction in predictions]
+        side = int(np.nanmean(shares_of_models, axis=0).argmax())
         shares = []
         for calibration, prediction in zip(calibrations, predictions, strict=True):
             share = prediction.shares[0, side, row.place]
@@ -354,24 +324,15 @@ def _summary_of_models(
     return sentences
 
 
-def _likeliest_side(predictions: Sequence[Prediction], place: int) -> int:
-    """Return the position of the value whose share of a prompt is largest over all models."""
-    shares = [prediction.shares[0, :, place] for prediction in predictions]
-    return int(np.nanmean(shares, axis=0).argmax())
-
-
 def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
     """Write how many prompts lean to each value, and why others are not predicted.
 
     "Of 4 prompts, 1 clearly leans male, 2 have no clear lean; 1 not predicted (names a person: 1)."
     """
-    # The words before the colon of an advice, such as "leans female".
-    count_of_kind = Counter(row.advice.text.partition(":")[0] for row in advised)
-    unpredicted = Counter(
-        row.advice.text.partition(":")[0] for row in advised if row.advice.rank == NOTHING
-    )
+    count_of_kind = Counter(row.verdict for row in advised)
+    unpredicted = Counter(row.verdict for row in advised if row.rank == NOTHING)
     clauses = []
-    if not any(row.advice.rank == LEANS for row in advised):
+    if not any(row.rank == LEANS for row in advised):
         clauses.append("none clearly leans to a value")
     # `advised` is sorted by rank, so that kinds that lean come first.
     for kind, count in count_of_kind.items():
@@ -400,17 +361,16 @@ def _counted_kind(kind: str, count: int) -> str:
     return " ".join(filter(None, [f"{count:,}", verb, kind]))
 
 
-def _first_look(row: AdvisedPrompt, prediction: Prediction) -> str:
-    """Write the verdict on a prompt with the share that it rests on."""
-    side = prediction.side(row.place)
-    share, low, high = prediction.shares[:, side, row.place]
-    verdict = row.advice.text.partition(":")[0]
-    return f"{verdict}, {share:.0%} {prediction.values[side]} [{low:.0%}, {high:.0%}]"
-
-
-def _with_fit(sentences: list[str], prediction: Prediction) -> list[str]:
+def _with_fit(
+    sentences: list[str], advised: Sequence[AdvisedPrompt], prediction: Prediction
+) -> list[str]:
     """Return sentences on prompts with what the texts explain of the judged images, which comes
-    first where that is nothing."""
+    first where that is nothing; unchanged where no share rests on a line."""
+    uncounted = [
+        row for row in advised if row.rank < NOTHING and row.place not in prediction.n_images
+    ]
+    if not prediction.lines or not uncounted:
+        return sentences
     r2 = prediction.r2
     fit = (
         f"Judged prompts, each predicted by a line fitted to the others: R2 {r2:.2f} (1 is exact, 0"
@@ -462,7 +422,7 @@ def _result(
             "calibrations": model_of_method,
             "intervals": f"of judged images Wilson's, else jackknife+, {LEVEL:.0%}",
             "values": first.values,
-            "prompts": {row.prompt: row.advice.text for row in advised},
+            "prompts": {row.prompt: row.advice for row in advised},
             "advice": sentences,
         },
     )

@@ -142,42 +142,18 @@ def find_calibration(name: str | Path) -> Calibration | Path:
     calibration = calibration_of_name[base]
     if not guidance:
         return calibration
-    scales = _guidances(calibration)
+    # The guidances of which there are counts, as texts; none where the file has no such column.
+    table = need("pandas").read_csv(FOLDER / calibration.file, comment="#")
+    scales: list[str] = []
+    if "guidance" in table:
+        known = sorted(set(table.guidance[table.name == calibration.name]))
+        scales = [f"{scale:g}" for scale in known]
     if guidance not in scales:
         raise InvalidInputError(
             f"calibration {base}: got the guidance {guidance!r}; expected one of"
             f" {', '.join(scales) or 'none, since its counts are of one'}"
         )
     return calibration._replace(guidance=float(guidance))
-
-
-def _guidances(calibration: Calibration) -> list[str]:
-    """Return the guidances of which a calibration has counts, as texts; none where its file has no
-    such column."""
-    table = need("pandas").read_csv(FOLDER / calibration.file, comment="#")
-    if "guidance" not in table:
-        return []
-    scales = sorted(set(table.guidance[table.name == calibration.name]))
-    return [f"{scale:g}" for scale in scales]
-
-
-def _shipped_table(calibration: Calibration) -> Any:
-    """Return the rows of a calibration's file that are of its model and guidance."""
-    table = need("pandas").read_csv(FOLDER / calibration.file, comment="#")
-    if "guidance" not in table:
-        return table
-    return table[(table["name"] == calibration.name) & (table.guidance == calibration.guidance)]
-
-
-class LeaveOneOut(NamedTuple):
-    """Hold the lines (n,) that leave one prompt out each."""
-
-    slope: Floats
-    intercept: Floats
-
-    def at(self, x: Floats) -> Floats:
-        """Return what each line predicts at leans (m,), as (m, n)."""
-        return np.clip(np.outer(x, self.slope) + self.intercept, 0, 1)
 
 
 class ShareLine:
@@ -204,15 +180,27 @@ class ShareLine:
             )
         self.x = x
         self.y = y
-        self._lines = _leave_one_out(x, y)
-        # (n, n): prompts in rows, lines in columns; on the diagonal is each prompt by the line
-        # without it.
-        self.left_out = np.diag(self._lines.at(x))
+        # The least-squares lines (n,) that leave one prompt out each, from sums without each
+        # prompt, so that n lines cost as much as one.
+        n = len(x) - 1
+        sum_x = x.sum() - x
+        sum_y = y.sum() - y
+        spread = (x**2).sum() - x**2 - sum_x**2 / n
+        rise = (x * y).sum() - x * y - sum_x * sum_y / n
+        # Without a spread of the others the line is level.
+        self._slope = np.divide(rise, spread, out=np.zeros_like(spread), where=spread > 1e-12)
+        self._intercept = (sum_y - self._slope * sum_x) / n
+        # On the diagonal is each prompt by the line without it.
+        self.left_out = np.diag(self._by_lines(x))
         self._error = y - self.left_out
         total = float(((y - y.mean()) ** 2).sum())
         # Out of sample, so below 0 where the texts predict worse than the mean share of all prompts
         # does.
         self.r2 = 1 - float((self._error**2).sum() / max(total, 1e-12))
+
+    def _by_lines(self, x: Floats) -> Floats:
+        """Return what each line that leaves a prompt out predicts at leans (m,), as (m, n)."""
+        return np.clip(np.outer(x, self._slope) + self._intercept, 0, 1)
 
     def at(self, x: Floats) -> Floats:
         """Return the predicted shares (m,) at leans (m,)."""
@@ -227,7 +215,7 @@ class ShareLine:
         if rank > n:
             return np.zeros(len(x)), np.ones(len(x))
         # (m, n): at each lean, what each line says
-        predicted = self._lines.at(x)
+        predicted = self._by_lines(x)
         size = np.abs(self._error)
         low = np.sort(predicted - size, axis=1)[:, n - rank]
         high = np.sort(predicted + size, axis=1)[:, rank - 1]
@@ -241,23 +229,10 @@ class ShareLine:
         their errors."""
         # Each line with its own error is one share that might come: their number above parity, with
         # ties as halves.
-        possible = self._lines.at(x) + self._error
+        possible = self._by_lines(x) + self._error
         count: Floats = (possible > parity).sum(1) + 0.5 * (possible == parity).sum(1)
         # Never 0 or 1: n prompts cannot tell a chance below about 1 / n.
         return (count + 0.5) / (len(self.x) + 1)
-
-
-def _leave_one_out(x: Floats, y: Floats) -> LeaveOneOut:
-    """Return the least-squares line of all points but one, for each point."""
-    n = len(x) - 1
-    # Sums without each point, so that n lines cost as much as one.
-    sum_x = x.sum() - x
-    sum_y = y.sum() - y
-    spread = (x**2).sum() - x**2 - sum_x**2 / n
-    rise = (x * y).sum() - x * y - sum_x * sum_y / n
-    # Without a spread of the others the line is level.
-    slope = np.divide(rise, spread, out=np.zeros_like(spread), where=spread > 1e-12)
-    return LeaveOneOut(slope, (sum_y - slope * sum_x) / n)
 
 
 def with_words(prompts: PromptSet) -> PromptSet:
@@ -307,7 +282,11 @@ def read_counts(
         )
     table: Any = source
     if isinstance(source, Calibration):
-        table = _shipped_table(source)
+        table = pandas.read_csv(FOLDER / source.file, comment="#")
+        if "guidance" in table:
+            # One file has the counts of several models and guidances.
+            is_of_source = (table["name"] == source.name) & (table.guidance == source.guidance)
+            table = table[is_of_source]
     elif not isinstance(source, pandas.DataFrame):
         table = read_table(Path(source)).to_pandas()
     value_of_word = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from math import comb
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +26,7 @@ from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import PromptSet, fill
 from vldebias.study.auditing.line import (
     LEAST,
+    LEVEL,
     Calibration,
     ShareLine,
     find_calibration,
@@ -37,6 +39,7 @@ from vldebias.study.auditing.line import (
 if TYPE_CHECKING:
     import pandas as pd
 
+SURE = 0.9  # chance of a side from which on a prompt is said to lean
 FORM = "A photo of a {concept}."  # how a calibration's concepts are asked for
 _ARTICLE = r"((an?|the)\s+)?"
 _FRAME = re.compile(
@@ -82,6 +85,28 @@ class Prediction(NamedTuple):
     def is_known(self, place: int) -> bool:
         """Return whether a share of a prompt is known: counted, or predicted from its text."""
         return place in self.n_images or self.is_explained
+
+    def is_sure(self, side: int, place: int) -> bool:
+        """Return whether more than an equal share of a prompt's images shows a value.
+
+        Few judged prompts give a line without a width that can be told: an interval of all shares
+        beside a high chance. Such a prompt is not said to lean.
+        """
+        equal_share = 1 / len(self.values)
+        share, low, _ = self.shares[:, side, place]
+        n = self.n_images.get(place)
+        if n is None:
+            is_likely = self.chance[side, place] >= SURE
+        else:
+            # Wilson's interval of four images that are alike leaves out a half; one chance in
+            # sixteen gives as many. The exact test of the binomial asks for six.
+            hits = round(share * n)
+            chances = [
+                comb(n, k) * equal_share**k * (1 - equal_share) ** (n - k)
+                for k in range(hits, n + 1)
+            ]
+            is_likely = sum(chances) <= (1 - LEVEL) / 2
+        return bool(is_likely and low > equal_share)
 
 
 def predict(
@@ -139,10 +164,12 @@ def predict(
         covered = np.zeros(len(prompts), bool)
         if lines:
             shares, chance = _on_lines(lines, leans)
-            covered = _covered(rows, judged_rows) & _within(leans, judged_leans)
+            covered = _covered(rows, judged_rows, leans, judged_leans)
+        n_images = {}
         for place, row in places.items():
             shares[:, :, place] = _counted(counts.iloc[row].tolist())
             covered[place] = True
+            n_images[place] = int(counts.iloc[row].sum())
         predictions.append(
             Prediction(
                 values=list(counts),
@@ -156,7 +183,7 @@ def predict(
                 calibration=source if isinstance(source, Calibration) else None,
                 fingerprint=host.weights,
                 source=source_of(source),
-                n_images={place: int(counts.iloc[row].sum()) for place, row in places.items()},
+                n_images=n_images,
             )
         )
     return predictions
@@ -255,17 +282,19 @@ def _embeddable(table: pd.DataFrame, texts: Mapping[str, Any] | None) -> pd.Data
     return table.set_axis(forms)[can_embed]
 
 
-def _covered(rows: torch.Tensor, judged_rows: torch.Tensor) -> Mask:
-    """Return whether each of n prompts is as near to a judged one as judged ones are to another."""
+def _covered(
+    rows: torch.Tensor, judged_rows: torch.Tensor, leans: Floats, judged_leans: Floats
+) -> Mask:
+    """Return whether each of n prompts is as near to a judged one as judged ones are to another,
+    and leans no further than they do.
+
+    rows: (n, d). leans: (k, n) to each value.
+    """
     nearest_of_judged = (judged_rows @ judged_rows.T).fill_diagonal_(-1).amax(1)
     # The loneliest judged prompt sets the limit: whoever is further from all of them is
     # extrapolated.
     least = float(nearest_of_judged.min())
-    return ((rows @ judged_rows.T).amax(1) >= least - 1e-9).numpy()
-
-
-def _within(leans: Floats, judged_leans: Floats) -> Mask:
-    """Return whether each of n prompts leans no further than judged ones do; leans: (k, n)."""
+    is_near = ((rows @ judged_rows.T).amax(1) >= least - 1e-9).numpy()
     is_above = judged_leans.min(1, keepdims=True) <= leans
     is_below = judged_leans.max(1, keepdims=True) >= leans
-    return (is_above & is_below).all(0)
+    return is_near & (is_above & is_below).all(0)

@@ -49,20 +49,20 @@ def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) 
     start = f"The judge ({judge}) says what people say of {right} of {len(known)} images"
     # (what people say, what the judge says) -> images; the most frequent confusions are named.
     pairs = known.groupby(["people", "value"]).size().sort_values(ascending=False, kind="stable")
-    taken: list[str] = []
+    confused: list[str] = []
     unclear: list[str] = []
     for (person, answer), count in pairs.items():
-        if person == answer or len(taken) + len(unclear) == MOST_ERRORS:
+        if person == answer or len(confused) + len(unclear) == MOST_ERRORS:
             continue
         size = int((known.people == person).sum())
         shown = f"{count} of {counted(size, person)}"
         if answer in values:
-            taken.append(f"{shown} for {persons(answer)}")
+            confused.append(f"{shown} for {persons(answer)}")
         else:
             unclear.append(shown)
     clauses = []
-    if taken:
-        clauses.append(f"it takes {listed_words(taken)}")
+    if confused:
+        clauses.append(f"it takes {listed_words(confused)}")
     if unclear:
         clauses.append(f"it cannot tell {listed_words(unclear)}")
     return f"{'; '.join([start, *clauses])}."

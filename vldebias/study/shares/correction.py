@@ -77,9 +77,15 @@ def corrected_block(
     }
     result = TaskResult(raw.provenance.model_copy(update=update))
     more_labels = _add_figures(result, names, images_of_method, labels)
-    squares = _squares(images_of_method, counts, len(names))
     n_labels = sum(labels[method] for method in images_of_method)
-    _add_squares(result, squares, n_labels, resamples=resamples, seed=seed)
+    _add_squares(
+        result,
+        images_of_method,
+        {method: counts[method][:, : len(names)] for method in images_of_method},
+        n_labels,
+        resamples=resamples,
+        seed=seed,
+    )
     result.provenance.settings = {
         **raw.provenance.settings,
         "labelled images": labels,
@@ -124,42 +130,39 @@ def _add_figures(
     return more_labels
 
 
-def _squares(
-    images_of_method: Mapping[str, pd.DataFrame], counts: Mapping[str, Floats], k: int
-) -> dict[str, dict[str, Floats]]:
-    """Return metric -> method -> unbiased square (p,) of the gap: by the judge, and corrected."""
-    judged: dict[str, Floats] = {}
-    corrected: dict[str, Floats] = {}
-    for method, images in images_of_method.items():
-        judged[method] = squared_discrepancies(counts[method][:, :k])
-        corrected[method] = corrected_squares(
-            images["number"].to_numpy(),
-            images["value"].to_numpy(),
-            images["people"].to_numpy(),
-            k,
-            weights=images["weight"].to_numpy(),
-        )
-    return {"discrepancy_squared": judged, "corrected_discrepancy_squared": corrected}
-
-
 def _add_squares(
     result: TaskResult,
-    squares: Mapping[str, Mapping[str, Floats]],
+    images_of_method: Mapping[str, pd.DataFrame],
+    known: Mapping[str, Floats],
     n_labels: int,
     *,
     resamples: int,
     seed: int,
 ) -> None:
-    """Add the mean over the prompts that have a square under every method."""
-    finite = []
-    for square_of_method in squares.values():
-        finite += [np.isfinite(square) for square in square_of_method.values()]
+    """Add the unbiased square of the gap, by the judge and corrected: the mean over the prompts
+    that have one under every method.
+
+    known: method -> numbers of images of known value (p, values), by the judge.
+    """
+    judged: dict[str, Floats] = {}
+    corrected: dict[str, Floats] = {}
+    for method, images in images_of_method.items():
+        judged[method] = squared_discrepancies(known[method])
+        corrected[method] = corrected_squares(
+            images["number"].to_numpy(),
+            images["value"].to_numpy(),
+            images["people"].to_numpy(),
+            known[method].shape[1],
+            weights=images["weight"].to_numpy(),
+        )
     # The same prompts under every method, or the difference of two means would be of different
     # prompts.
+    finite = [np.isfinite(square) for square in (*judged.values(), *corrected.values())]
     is_complete = np.all(finite, axis=0)
     if is_complete.sum() < 2:
         return
     n = {"prompts": int(is_complete.sum()), "labels": n_labels}
+    squares = {"discrepancy_squared": judged, "corrected_discrepancy_squared": corrected}
     for metric, square_of_method in squares.items():
         complete = {method: square[is_complete] for method, square in square_of_method.items()}
         result.add_resampled(metric, complete, n=n, resamples=resamples, seed=seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -153,24 +153,20 @@ class ShareRows:
             self.add_means(metric, {m: compute(known) for m, known in self.known.items()})
             # Even shares of 8 images are seldom 4 and 4: a gap of .2 may be nothing but that.
             if metric.name in GAPS and sizes.any():
-                draws = self._even_draws(compute, sizes[sizes > 0])
-                interval = percentile_interval(draws)
-                value = float(draws.mean())
+                even = np.full(len(self.names), 1 / len(self.names))
+                rng = np.random.default_rng(self.seed)
+                draws = []
+                for size in sizes[sizes > 0]:
+                    images = rng.multinomial(size, even, self.resamples).astype(float)
+                    draws.append(compute(images))
+                # (resamples,) means over prompts whose images are of even shares
+                means = np.mean(draws, axis=0)
+                interval = percentile_interval(means)
+                value = float(means.mean())
                 self.result.add(metric, CHANCE, value, interval, n=self.n, subset=self.subset)
 
         # Tables 7.7 and 7.8 have it behind their means; of all prompts, not a sample of more.
-        self.add_means("discrepancy_deviation", self.gaps, statistic=_deviation)
-
-    def _even_draws(self, compute: Any, sizes: NDArray[np.integer]) -> Floats:
-        """Return draws (resamples,) of the mean over prompts where images are of even shares."""
-        values = len(self.names)
-        rng = np.random.default_rng(self.seed)
-        even = np.full(values, 1 / values)
-        draws = []
-        for size in sizes:
-            images = rng.multinomial(size, even, self.resamples).astype(float)
-            draws.append(compute(images))
-        return np.mean(draws, axis=0)
+        self.add_means("discrepancy_deviation", self.gaps, statistic=partial(np.std, axis=-1))
 
     def add_dealt(self) -> None:
         """Add the gap of values that are dealt evenly, where a method deals them."""
@@ -196,10 +192,12 @@ class ShareRows:
         worst = f"{self.subset}, the worst"
         count = len(self.prompts)
         n = {f"{self.noun}, the one with the widest gap of": count}
-        self.add_means("discrepancy", self.gaps, statistic=_largest, n=n, subset=worst)
+        largest = partial(np.max, axis=-1)
+        self.add_means("discrepancy", self.gaps, statistic=largest, n=n, subset=worst)
         if recognised is not None:
             n = {f"{self.noun}, the least recognised of": count}
-            self.add_means("recognised", recognised, statistic=_smallest, n=n, subset=worst)
+            smallest = partial(np.min, axis=-1)
+            self.add_means("recognised", recognised, statistic=smallest, n=n, subset=worst)
 
     def add_mean_shares(self) -> None:
         """Add the mean share over prompts of each value."""
@@ -208,7 +206,11 @@ class ShareRows:
             self.add_means("share", shares, subset=f"mean over prompts: {value}")
 
     def add_prompts(self) -> None:
-        """Add gap and shares of each prompt."""
+        """Add gap and shares of each prompt, the shares with Wilson's intervals."""
+        # Of two values the first share says all; shares of intersections are many and thin.
+        shown = self.names[:1] if len(self.names) == 2 else self.names
+        if " x " in self.result.provenance.task:
+            shown = ()
         for i, prompt in enumerate(self.prompts):
             for method, counts in self.counts.items():
                 size = round(float(counts[i].sum()))
@@ -224,43 +226,21 @@ class ShareRows:
                     change=change,
                     subset=prompt if self.has_means else "",
                 )
-                self._add_shares_of_prompt(i, method, size)
-
-    def _add_shares_of_prompt(self, i: int, method: str, size: int) -> None:
-        """Add the shares of one prompt with Wilson's intervals."""
-        if " x " in self.result.provenance.task:
-            # Shares of intersections are many and thin.
-            return
-        # Of two values the first share says all.
-        shown = self.names[:1] if len(self.names) == 2 else self.names
-        for code, name in enumerate(shown):
-            share = float(self.shares[method][i, code])
-            n = max(1, size)
-            # Effective counts are fractions; Wilson's interval is of whole numbers, and is widened
-            # to hold the share itself.
-            hits = min(n, round(float(self.counts[method][i, code])))
-            low, high = wilson_interval(hits, n)
-            self.result.add(
-                "share",
-                method,
-                share,
-                (min(share, low), max(share, high)),
-                n={"images": size},
-                subset=f"{self.prompts[i]}: {name}",
-            )
-
-
-def _largest(values: Floats) -> Floats:
-    return np.max(values, axis=-1)
-
-
-def _smallest(values: Floats) -> Floats:
-    return np.min(values, axis=-1)
-
-
-def _deviation(values: Floats) -> Floats:
-    """Return the standard deviation (...) of values (..., p), divided by p."""
-    return np.std(values, axis=-1)
+                for code, name in enumerate(shown):
+                    share = float(self.shares[method][i, code])
+                    n = max(1, size)
+                    # Effective counts are fractions; Wilson's interval is of whole numbers, and is
+                    # widened to hold the share itself.
+                    hits = min(n, round(float(counts[i, code])))
+                    low, high = wilson_interval(hits, n)
+                    self.result.add(
+                        "share",
+                        method,
+                        share,
+                        (min(share, low), max(share, high)),
+                        n={"images": size},
+                        subset=f"{prompt}: {name}",
+                    )
 
 
 def dealt_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Floats:

@@ -240,9 +240,15 @@ class SharesTask(Task):
         rows = rows[rows.number >= 0]
         counts = {}
         for method in methods:
-            counts[method] = _effective_counts(
-                rows[rows.method == method], len(prompts), len(names) + 1
-            )
+            # (prompts, values + 1) what the images of a method count, unknown last
+            rows_of_method = rows[rows.method == method]
+            total = np.zeros((len(prompts), len(names) + 1))
+            np.add.at(total, (rows_of_method.number, rows_of_method.value), rows_of_method.counts)
+            # With unequal weights the counts of a prompt add up to Kish's effective size
+            # (sum w)^2 / sum w^2: ten images, of which one weighs as much as the nine others
+            # together, are worth 3.6.
+            squared = np.bincount(rows_of_method.number, rows_of_method.counts**2)
+            counts[method] = total * (total.sum(1) / squared)[:, None]
         measured = {
             "values": list(names),
             "prompts of some methods alone, left out": len(methods_of_prompt) - len(prompts),
@@ -425,19 +431,6 @@ class SharesTask(Task):
             ends = (interval.low, interval.high)
             result.add(metric, "all images", interval.value, ends, n=n)
         return [how_people_agree(agreed, len(votes))]
-
-
-def _effective_counts(rows: pd.DataFrame, prompts: int, codes: int) -> Floats:
-    """Return (prompts, codes) what the images of one method count, by prompt and value.
-
-    With unequal weights the counts of a prompt add up to its effective sample size.
-    """
-    total = np.zeros((prompts, codes))
-    np.add.at(total, (rows.number, rows.value), rows.counts)
-    # Kish's effective size (sum w)^2 / sum w^2: ten images, of which one weighs as much as the nine
-    # others together, are worth 3.6.
-    squared = np.bincount(rows.number, rows.counts**2)
-    return total * (total.sum(1) / squared)[:, None]
 
 
 def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd.DataFrame:

@@ -70,7 +70,14 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
     edits = fit_projections(model, prompts, method="cali", **tokenizer)
     attachment = debias(model, edits, **tokenizer)
     attached = read()
-    yield from _check_attachment(attachment, read, bare, attached)
+    yield Finding("attached: changed", not _are_equal(bare, attached))
+    # Bit-identical, not merely close: strength 0 must not go through a product with the identity.
+    attachment.strength = 0.0
+    yield Finding("strength 0: as without", _are_equal(bare, read()))
+    attachment.strength = 1.0
+    with attachment.disabled():
+        yield Finding("disabled: as without", _are_equal(bare, read()))
+    yield Finding("attached again: the same", _are_equal(attached, read()))
     attachment.remove()
     yield Finding("removed: as without", _are_equal(bare, read()))
     with tempfile.TemporaryDirectory() as folder:
@@ -81,20 +88,6 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
     # All prompts are changed alike, as merged weights do.
     attachment = debias(model, edits, keep_stated=False, negative=generates, **tokenizer)
     yield _check_merged(attachment, read, bare, generates)
-
-
-def _check_attachment(
-    attachment: Attachment, read: Reader, bare: list[Tensor], attached: list[Tensor]
-) -> Iterator[Finding]:
-    """Yield whether an attachment does something, and nothing where it is off."""
-    yield Finding("attached: changed", not _are_equal(bare, attached))
-    # Bit-identical, not merely close: strength 0 must not go through a product with the identity.
-    attachment.strength = 0.0
-    yield Finding("strength 0: as without", _are_equal(bare, read()))
-    attachment.strength = 1.0
-    with attachment.disabled():
-        yield Finding("disabled: as without", _are_equal(bare, read()))
-    yield Finding("attached again: the same", _are_equal(attached, read()))
 
 
 def _check_merged(

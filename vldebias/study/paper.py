@@ -262,8 +262,14 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     """
     for task in run.suite.tasks:
         if isinstance(task, GENERATING):
-            # All images cost the same, so one batch tells; judging them is small beside it.
-            return _seconds_of_one_image(task, loaded) * sum(run.sizes)
+            # All images cost the same, so one batch tells; judging them is small beside it. One
+            # step before the clock starts loads kernels and settles caches, which 40,000 images
+            # wait for once.
+            texts = ["A photo of a doctor."] * task.batch_size
+            loaded.host(texts, num_inference_steps=1, **task.options)
+            started = time.monotonic()
+            loaded.host(texts, num_inference_steps=task.steps, **task.options)
+            return (time.monotonic() - started) / len(texts) * sum(run.sizes)
     started = time.monotonic()
     tasks = list[Task]()
     for task in run.suite.tasks:
@@ -277,19 +283,6 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     # Loading is in the time of the sample, and grows with it here: too long rather than too short.
     timed = sum(min(SAMPLE, size) for size in run.sizes)
     return (time.monotonic() - started) * sum(run.sizes) / timed
-
-
-def _seconds_of_one_image(task: GenerationTask | PeopleTask, loaded: Loaded) -> float:
-    """Return how long a pipeline takes for an image, in a batch of the size that the task has.
-
-    One step before the clock starts loads kernels and settles caches, which 40,000 images wait for
-    once.
-    """
-    texts = ["A photo of a doctor."] * task.batch_size
-    loaded.host(texts, num_inference_steps=1, **task.options)
-    started = time.monotonic()
-    loaded.host(texts, num_inference_steps=task.steps, **task.options)
-    return (time.monotonic() - started) / len(texts)
 
 
 def paper(

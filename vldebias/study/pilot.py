@@ -45,9 +45,9 @@ def images_for_width(width: float) -> tuple[int, int]:
         raise InvalidInputError(f"width: got {width}; expected one between 0 and 1, such as 0.1")
     square = NormalDist().inv_cdf(0.975) ** 2
     # The interval is z / sqrt(n + z^2) wide at a share of a half, and z^2 / (n + z^2) at 0 and 1.
-    fewest = ceil(square * (1 / width - 1))
-    most = ceil(square * (1 / width**2 - 1))
-    return max(fewest, 1), max(most, 1)
+    n_alike = ceil(square * (1 / width - 1))
+    n_mixed = ceil(square * (1 / width**2 - 1))
+    return max(n_alike, 1), max(n_mixed, 1)
 
 
 def widest_interval(images: int) -> float:

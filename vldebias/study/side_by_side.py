@@ -274,24 +274,24 @@ def _picture(
     value = record.get("value")
     # Of several attributes the file has a list, of a single one its value.
     values = value if isinstance(value, list) else [value] * len(attributes)
-    written = dict(zip([prompts.name for prompts in attributes], values, strict=True))
+    text_of_attribute: dict[str, str | None] = {}
+    for prompts, written in zip(attributes, values, strict=True):
+        if isinstance(written, Mapping):
+            # Of several persons how many have each: "1 female + 1 male".
+            counts = [name if n is None else f"{n} {name}" for name, n in written.items()]
+            text_of_attribute[prompts.name] = " + ".join(counts)
+        else:
+            text_of_attribute[prompts.name] = None if written is None else str(written)
     return Picture(
         method=image.variant,
         seed=image.seed,
         noise=image.noise,
         prompt=str(record.get("generated prompt", image.prompt)),
-        values={name: _as_text(value) for name, value in written.items()},
+        values=text_of_attribute,
         seen=seen,
         left_alone=bool(record.get("left_alone")),
         file=image.path,
     )
-
-
-def _as_text(value: Any) -> str | None:
-    """Write a value; of several persons how many have each: "1 female + 1 male"."""
-    if isinstance(value, Mapping):
-        return " + ".join(name if n is None else f"{n} {name}" for name, n in value.items())
-    return None if value is None else str(value)
 
 
 def _seen(

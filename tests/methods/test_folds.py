@@ -142,8 +142,8 @@ def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("vldebias.methods.folds.PredictedGap", spy)
     groups = set(prompts.groups)
     left_out = []
-    for fold in text_folds(Problem(texts, prompts), "joint"):
-        (fitted,) = fold.problem.attributes
+    for problem, _ in text_folds(Problem(texts, prompts), "joint"):
+        (fitted,) = problem.attributes
         rows, resamples_classes = predicted.pop()
         assert resamples_classes  # single prompts would break a pair
         out = groups - set(fitted.groups)
@@ -156,10 +156,10 @@ def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) ->
 
     reference = Reference(images(200, seed=1)[0])
     seen = set[int]()
-    for fold in image_folds(Problem(texts, prompts, reference=reference), "joint"):
+    for problem, _ in image_folds(Problem(texts, prompts, reference=reference), "joint"):
         rows, resamples_classes = predicted.pop()
         assert not resamples_classes
-        assert not rows & named(fold.problem.reference.features)
+        assert not rows & named(problem.reference.features)
         seen |= rows
     assert len(seen) == 200
 
@@ -175,9 +175,9 @@ def test_held_out_groups_are_predicted_where_there_are_enough() -> None:
     texts, prompts = world(*HELPED)
     fitted = prompts.groups[:-FEWEST]
     split = replace(prompts, groups=fitted, held_out_groups=prompts.groups[-FEWEST:])
-    (fold,) = text_folds(Problem(texts, split), "joint")
-    assert fold.problem.attributes[0].groups == fitted
-    assert len(fold.gaps[0].centred) == 2 * FEWEST
+    ((problem, gaps),) = text_folds(Problem(texts, split), "joint")
+    assert problem.attributes[0].groups == fitted
+    assert len(gaps[0].centred) == 2 * FEWEST
 
 
 def test_without_class_prompts_texts_predict_nothing() -> None:

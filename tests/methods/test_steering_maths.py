@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vldebias.edits.cross_attention import span, steer
 from vldebias.errors import InvalidInputError
-from vldebias.methods.cross_attention import Discriminant, _auroc, discriminant, stated_texts
+from vldebias.methods.cross_attention import Readings, _auroc, discriminant, stated_texts
 from vldebias.prompts import load_prompts, make_prompt_set
 
 
@@ -32,7 +32,7 @@ def test_the_layer_that_tells_best_is_read() -> None:
     others = made(40, 9, seed=1)
     kind = made(40, 9, seed=2)
     kind[:, 4:] += 3
-    found = Discriminant.best([kind], others, [("first", 4), ("second", 5)])
+    found = Readings.best([kind], others, [("first", 4), ("second", 5)])
     assert found.auroc["second"] > 0.95 > found.auroc["first"]
     assert not found.rows[:, :4].any()
     is_kind = kind @ found.rows[0] > found.offsets[0]

@@ -18,11 +18,11 @@ def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
     """Return the text of the model card: which model the edit was fitted on, and how to attach
     it."""
     origin = edit.provenance
-    what = f"An edit of {edit.side} embeddings ({origin.method}) that mitigates"
+    kind = f"An edit of {edit.side} embeddings ({origin.method}) that mitigates"
     if edit.side == "both":
-        what = f"An edit of text and image embeddings ({origin.method}) that mitigates"
+        kind = f"An edit of text and image embeddings ({origin.method}) that mitigates"
     elif edit.side == "denoiser":
-        what = (
+        kind = (
             f"An edit of a pipeline's denoiser ({origin.method}): each image gets a sampled\nvalue,"
             " set in every cross-attention, and no word is written into its prompt. It mitigates"
         )
@@ -35,7 +35,7 @@ tags:
 ---
 # {origin.prompts or "An edit"} for {origin.model_id or "a model without a name"}
 
-{what} what its prompt set describes, made
+{kind} what its prompt set describes, made
 with vldebias
 {__version__}. It mitigates and does not remove bias: measure before and after on your own data.
 

@@ -63,10 +63,7 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
             return True
         if self.structure != fingerprint.structure or len(self.tensors) != len(fingerprint.tensors):
             return False
-        return self._tensors_match(fingerprint) and self._texts_match(fingerprint)
-
-    def _tensors_match(self, fingerprint: Fingerprint) -> bool:
-        """Return whether the numbers of all tensors agree to what rounding to bfloat16 moves."""
+        # The numbers of all tensors agree to what rounding to bfloat16 moves.
         numbers = np.array(self.tensors)
         other_numbers = np.array(fingerprint.tensors)
         norms = np.maximum(numbers, other_numbers)[:, :1]
@@ -75,13 +72,10 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
             return False
         # (2,), over all tensors: a fine-tuned model moves each a little, which no single one shows.
         root_mean_square = np.sqrt(np.square(deviation).mean(0))
-        return bool(root_mean_square.max() <= _TOLERANCE)
-
-    def _texts_match(self, fingerprint: Fingerprint) -> bool:
-        """Return whether texts are embedded alike, as far as the adapters of both are the same."""
-        if not self.same_adapters(fingerprint):
-            return True  # adapters move the embeddings of texts, and do not make the weights differ
-        return self.same_texts(fingerprint)
+        if not root_mean_square.max() <= _TOLERANCE:
+            return False
+        # Adapters move the embeddings of texts, and do not make the weights differ.
+        return not self.same_adapters(fingerprint) or self.same_texts(fingerprint)
 
     def same_texts(self, fingerprint: Fingerprint) -> bool:
         """Return whether both embed the three texts alike; True if one of them has no texts."""
@@ -211,37 +205,28 @@ class Edit(ABC):
         # An axis name that occurs twice, as "d" in left and right, must have one size.
         size_of_axis: dict[str, int] = {}
         for name, axes in self.axes.items():
-            self._check_axes(name, axes.split(), size_of_axis)
-            self._check_finite(name)
+            tensor = getattr(self, name)
+            names = axes.split()
+            fits = tensor.ndim == len(names) and self.dtype in (None, tensor.dtype)
+            if fits:
+                for axis, size in zip(names, tensor.shape, strict=True):
+                    fits = fits and size_of_axis.setdefault(axis, size) == size
+            if not fits:
+                dtype = self.dtype or "any dtype"
+                raise InvalidInputError(
+                    f"{name}: expected a tensor ({', '.join(names)}) of {dtype}, sizes"
+                    f" {size_of_axis}; got {tensor.dtype} {tuple(tensor.shape)}"
+                )
+            bad = int((~tensor.isfinite()).sum())
+            if bad:
+                raise InvalidInputError(
+                    f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} holds"
+                    f" {bad} NaN or infinite values; expected finite ones; look for rows of zeros"
+                    " or NaN in what it was fitted to"
+                )
         if "d" in size_of_axis:
             # Subclasses may be frozen.
             object.__setattr__(self, "dim", size_of_axis["d"])
-
-    def _check_axes(self, name: str, axes: list[str], size_of_axis: dict[str, int]) -> None:
-        """Refuse a tensor of other axes or another dtype; sizes of new axes are added to
-        `size_of_axis`."""
-        tensor = getattr(self, name)
-        fits = tensor.ndim == len(axes) and self.dtype in (None, tensor.dtype)
-        if fits:
-            for axis, size in zip(axes, tensor.shape, strict=True):
-                fits = fits and size_of_axis.setdefault(axis, size) == size
-        if not fits:
-            dtype = self.dtype or "any dtype"
-            raise InvalidInputError(
-                f"{name}: expected a tensor ({', '.join(axes)}) of {dtype}, sizes {size_of_axis};"
-                f" got {tensor.dtype} {tuple(tensor.shape)}"
-            )
-
-    def _check_finite(self, name: str) -> None:
-        """Refuse a tensor with NaN or infinite values."""
-        tensor = getattr(self, name)
-        bad = int((~tensor.isfinite()).sum())
-        if bad:
-            raise InvalidInputError(
-                f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} holds"
-                f" {bad} NaN or infinite values; expected finite ones; look for rows of zeros or"
-                " NaN in what it was fitted to"
-            )
 
     @abstractmethod
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:

@@ -89,7 +89,12 @@ def _answers(endpoint: str) -> bool:
 def reason(error: BaseException) -> str:
     """Return in one line why something could not be loaded, from any exception of a library."""
     # torch's error advises to run the code; transformers 4 wraps it in errors of its own.
-    if any(type(cause).__name__ == "UnpicklingError" for cause in _with_causes(error)):
+    is_pickle = False
+    cause: BaseException | None = error
+    while cause is not None:
+        is_pickle = is_pickle or type(cause).__name__ == "UnpicklingError"
+        cause = cause.__cause__ or cause.__context__
+    if is_pickle:
         return (
             "it holds Python objects beside its tensors (a pickle), which can run code where they"
             " are loaded; convert it where you trust it: safetensors.torch.save_file(state_dict,"
@@ -101,14 +106,6 @@ def reason(error: BaseException) -> str:
     first = text.strip().partition("\n")[0].rstrip(".:")
     understood = isinstance(error, (OSError, ValueError, RuntimeError)) and first
     return first if understood else f"{type(error).__name__}: {first}"
-
-
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the errors that it was raised from, newest first."""
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__ or current.__context__
 
 
 def find_folder(name: str | Path, revision: str | None) -> Path:

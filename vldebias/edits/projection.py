@@ -218,8 +218,8 @@ class CalibratedProjection(Edit):
                 "fit: nothing to remove; expected spurious prompts (m, d), or prompt pairs (n, 2,"
                 " d) whose embeddings differ and lam above 0"
             )
-        left_factor, right_factor = _factors(weighted_rows, basis)
-        provenance = Provenance(_name_of_terms(weighted_rows, basis), _recorded(lams))
+        name, left_factor, right_factor = _factors(weighted_rows, basis)
+        provenance = Provenance(name, _recorded(lams))
         spurious_rank = 0 if basis is None else basis.shape[1]
         return cls(lam, left_factor, right_factor, provenance, spurious_rank)
 
@@ -266,7 +266,12 @@ class CalibratedProjection(Edit):
             with torch.inference_mode(False):  # a later call may need gradients of z
                 self._cast[key] = (self.left.to(*key), self.right.to(*key))
         left_factor, right_factor = self._cast[key]
-        with _without_autocast(z.device.type):
+        # Autocast would round the products to half precision. A device without it (meta) needs no
+        # guard.
+        guard: AbstractContextManager[Any] = nullcontext()
+        if torch.amp.is_autocast_available(z.device.type):
+            guard = torch.autocast(z.device.type, enabled=False)
+        with guard:
             return torch.sub(wide, (wide @ right_factor) @ left_factor.T, alpha=strength).to(
                 z.dtype
             )
@@ -333,26 +338,15 @@ def _weights(lam: Weights, attributes: int) -> tuple[float, ...]:
         InvalidInputError: a weight that is negative, infinite or no number, or too many or too few.
     """
     lams: list[Any] = list(lam) if isinstance(lam, (list, tuple)) else [lam] * attributes
-    if len(lams) != attributes or not all(map(_is_weight, lams)):
+    are_weights = all(
+        isinstance(weight, (int, float, np.number)) and 0 <= weight < math.inf for weight in lams
+    )
+    if len(lams) != attributes or not are_weights:
         raise InvalidInputError(
             f"lam: expected finite numbers >= 0, one value or one per attribute ({attributes}), got"
             f" {lam!r}"
         )
     return tuple(map(float, lams))
-
-
-def _is_weight(value: Any) -> bool:
-    """Return whether a value is a finite number that is not negative."""
-    return isinstance(value, (int, float, np.number)) and bool(0 <= value < math.inf)
-
-
-def _name_of_terms(weighted_rows: Sequence[Tensor], basis: Tensor | None) -> str:
-    """Return the paper's name of the method, by which of the two terms there is."""
-    if not weighted_rows:
-        return "orth"
-    if basis is None:
-        return "cali"
-    return "orth-cali"
 
 
 def _recorded(lams: tuple[float, ...]) -> float | tuple[float, ...]:
@@ -364,37 +358,31 @@ def _recorded(lams: tuple[float, ...]) -> float | tuple[float, ...]:
     return lams
 
 
-def _factors(weighted_rows: Sequence[Tensor], basis: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return L and R (d, rank) with P* = I - L R^T.
+def _factors(weighted_rows: Sequence[Tensor], basis: Tensor | None) -> tuple[str, Tensor, Tensor]:
+    """Return the paper's name of the method, and L and R (d, rank) with P* = I - L R^T.
 
     weighted_rows: scatters (n, d) times the root of their lam. basis: orthonormal columns (d, m)
     of the span that P0 removes; at least one of the two is there.
     """
     if basis is None:
+        name = "cali"
         right_factor = _root(torch.cat(list(weighted_rows)))
         left_factor = right_factor
     elif not weighted_rows:
+        name = "orth"
         left_factor = basis
         right_factor = basis
     else:
+        name = "orth-cali"
         root = _root(torch.cat(list(weighted_rows)))
         # P0 (I - W W^T) = I - Q Q^T - (I - Q Q^T) W W^T
         left_factor = torch.cat([basis, root - basis @ (basis.T @ root)], 1)
         right_factor = torch.cat([basis, root], 1)
-    if left_factor.shape[1] < len(left_factor):
-        return left_factor, right_factor
-    # As many columns as the width: the dense matrix is no larger than the factors.
-    return left_factor @ right_factor.T, torch.eye(len(left_factor), dtype=left_factor.dtype)
-
-
-def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
-    """Return a context in which products are not rounded to half precision.
-
-    A device that has no autocast (meta) needs no guard.
-    """
-    if torch.amp.is_autocast_available(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return nullcontext()
+    if left_factor.shape[1] >= len(left_factor):
+        # As many columns as the width: the dense matrix is no larger than the factors.
+        left_factor = left_factor @ right_factor.T
+        right_factor = torch.eye(len(left_factor), dtype=left_factor.dtype)
+    return name, left_factor, right_factor
 
 
 def _root(rows: Tensor) -> Tensor:

@@ -141,21 +141,12 @@ class CrossAttention(Method):
         )
 
 
-class Readings(NamedTuple):
-    """Hold the gate: rows (values + 1, d), offsets (values + 1,), and "stated" and "person" ->
-    layer -> AUROC."""
-
-    rows: Tensor
-    offsets: Tensor
-    auroc: dict[str, dict[str, float]]
-
-
 def fit_gate(
     host: CrossAttentionHost,
     prompt_set: PromptSet,
     texts_of_value: Mapping[str, Sequence[str]],
     method: CrossAttention,
-) -> Readings:
+) -> tuple[Readings, Readings]:
     """Fit linear readings of the first pass: which value a prompt states, and whether it is about a
     person.
 
@@ -179,16 +170,11 @@ def fit_gate(
         rows[kind] = torch.cat(blocks)
     layers = host.layers_and_widths
     persons = torch.cat([rows["neutral"], *(rows[value] for value in texts_of_value)])
-    stated = Discriminant.best([rows[value] for value in texts_of_value], rows["neutral"], layers)
-    person = Discriminant.best([persons], rows["things"], layers)
-    return Readings(
-        torch.cat([stated.rows, person.rows]),
-        torch.cat([stated.offsets, person.offsets]),
-        {"stated": stated.auroc, "person": person.auroc},
-    )
+    stated = Readings.best([rows[value] for value in texts_of_value], rows["neutral"], layers)
+    return stated, Readings.best([persons], rows["things"], layers)
 
 
-class Discriminant(NamedTuple):
+class Readings(NamedTuple):
     """Hold linear readings that tell kinds of texts from open ones: rows (kinds, d), offsets, and
     layer -> AUROC."""
 
@@ -199,7 +185,7 @@ class Discriminant(NamedTuple):
     @classmethod
     def best(
         cls, kinds: Sequence[Tensor], open_rows: Tensor, layers: Sequence[tuple[str, int]]
-    ) -> Discriminant:
+    ) -> Readings:
         """Return the readings of the layer that tells kinds (n, d) from open rows (m, d)
         best."""
         auroc = {}
@@ -327,21 +313,23 @@ def edit_of(
     prompt_set: PromptSet,
     responses: Responses,
     maps: tuple[Tensor, Tensor, Tensor],
-    readings: Readings,
+    readings: tuple[Readings, Readings],
 ) -> CrossAttentionEdit:
     """Return the edit of a prompt set with what was fitted for it.
 
-    maps: center, effects and amounts, as `CrossAttentionEdit` has them.
+    maps: center, effects and amounts, as `CrossAttentionEdit` has them. readings: of stated values
+    and of persons, as of `fit_gate`.
     """
     center, effects, amounts = maps
+    stated, person = readings
     return CrossAttentionEdit(
         times=responses.times.float(),
         center=center.float(),
         effects=effects.float(),
         amounts=amounts.float(),
-        gate=readings.rows.float(),
-        gate_offsets=readings.offsets.float(),
-        auroc=readings.auroc,
+        gate=torch.cat([stated.rows, person.rows]).float(),
+        gate_offsets=torch.cat([stated.offsets, person.offsets]).float(),
+        auroc={"stated": stated.auroc, "person": person.auroc},
         layers=responses.layers,
         form=method.form,
         rank=method.rank,

@@ -31,7 +31,6 @@ by (1 - e_i - e_j)^2.
 from __future__ import annotations
 
 from itertools import chain
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,7 +80,7 @@ class ImageSplit:
             cells = cells[has_pair]
         else:
             cells = cells.sum(0, keepdim=True)  # no class has two values: all classes are pooled
-        means = _PairedMeans.of_cells(cells, self.counts)
+        means = _PairedMeans(cells, self.counts)
         self.stability = means.stability
         self.scatter = means.scatter(texts)
 
@@ -109,28 +108,23 @@ def _cells_of_images(texts: Tensor, classes: Tensor, reference: Reference) -> tu
     return cells, sample
 
 
-class _PairedMeans(NamedTuple):
-    """Hold the differences of means of each pair of values (p pairs, k classes), as the module
-    names them.
+class _PairedMeans:
+    """Compare the means of each pair of values (p pairs, k classes), as the module names them.
 
-    first, second: (p,) the values of each pair that any class has. precision: (p, k), p_c.
-    differences: (p, k, d), d_c. noise: s2, the variance of unit rows around the means of their
-    cells.
+    Args:
+        cells: (k, a, 1 + d), counts, then sums, of the classes that are compared.
+        counts_of_classes: (k, a) images of all classes, for the message.
+
+    Attributes:
+        first, second: (p,) the values of each pair that any class has.
+        precision: (p, k), p_c. differences: (p, k, d), d_c.
+        noise: s2, the variance of unit rows around the means of their cells.
+
+    Raises:
+        UnusableReferenceError: no class has two values with enough rows.
     """
 
-    first: Tensor
-    second: Tensor
-    precision: Tensor
-    differences: Tensor
-    noise: Tensor
-
-    @classmethod
-    def of_cells(cls, cells: Tensor, counts_of_classes: Tensor) -> _PairedMeans:
-        """Return the differences of cells (k, a, 1 + d): counts, then sums.
-
-        Raises:
-            UnusableReferenceError: no class has two values with enough rows.
-        """
+    def __init__(self, cells: Tensor, counts_of_classes: Tensor) -> None:
         counts = cells[..., 0]
         sums = cells[..., 1:]
         first, second = torch.combinations(torch.arange(counts.shape[1])).T
@@ -146,10 +140,16 @@ class _PairedMeans(NamedTuple):
                 f"reference: expected at least {_FEWEST} images of two attribute values, got"
                 f" {counts_of_values}; pass more"
             )
+        self.first = first[known]
+        self.second = second[known]
+        self.precision = precision[known]
         means = (sums / counts.clamp(min=_TINY)[..., None]).transpose(0, 1)  # (a, k, d)
-        differences = (means[first] - means[second])[known]
-
-        return cls(first[known], second[known], precision[known], differences, _noise(counts, sums))
+        self.differences = (means[first] - means[second])[known]
+        # All squares of unit rows minus those that the means explain.
+        images = counts.sum()
+        occupied = (counts > 0).sum()
+        explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
+        self.noise = (images - explained).clamp(min=0) / (images - occupied)
 
     @property
     def total_precision(self) -> Tensor:
@@ -201,15 +201,6 @@ class _PairedMeans(NamedTuple):
         # Roots, since the rows are squared in X^T X.
         weights = (self.precision / p.sum()).sqrt()
         return (shrunk * weights[..., None])[self.precision > 0]
-
-
-def _noise(counts: Tensor, sums: Tensor) -> Tensor:
-    """Return the variance of unit rows within cells, from their counts (k, a) and sums (k, a, d):
-    all squares minus those that the means explain."""
-    images = counts.sum()
-    occupied = (counts > 0).sum()
-    explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
-    return (images - explained).clamp(min=0) / (images - occupied)
 
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from vldebias.methods.closed_form import class_texts
 from vldebias.methods.equalise import UnusableReferenceError, foreign
@@ -30,11 +28,8 @@ FEWEST = 5  # concepts, or groups of prompts: with fewer, resamples say nothing 
 _MOST_ROWS = 20_000  # images that a gap is predicted on: more change it in the third decimal
 
 
-class Fold(NamedTuple):
-    """Hold what an edit is fitted on, and a gap for each attribute on what it was not fitted to."""
-
-    problem: Problem
-    gaps: list[PredictedGap]
+Fold = tuple[Problem, list[PredictedGap]]
+"""What an edit is fitted on, and a gap for each attribute on what it was not fitted to."""
 
 
 def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
@@ -51,14 +46,17 @@ def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
             texts, values, groups = stating(prompts)
             rows = problem.host.embed(texts, role)
             gaps.append(PredictedGap(rows, values, groups, seed=seed, resamples_classes=True))
-        yield Fold(replace(problem, sets=tuple(fitted)), gaps)
+        yield replace(problem, sets=tuple(fitted)), gaps
 
 
 def _splits_of_groups(
     sets: Sequence[PromptSet],
 ) -> Iterator[tuple[Sequence[PromptSet], Sequence[PromptSet]]]:
     """Yield for each split the prompt sets to fit on and the held-out ones."""
-    held_out = [_held_out(prompts) for prompts in sets]
+    held_out = []
+    for prompts in sets:
+        groups = prompts.held_out_groups or prompts.groups[:1]
+        held_out.append(replace(prompts, groups=groups, held_out_groups=()))
     if all(len(_groups_of_two_values(prompts)) >= FEWEST for prompts in held_out):
         yield sets, [_only(prompts, _groups_of_two_values(prompts)) for prompts in held_out]
         return
@@ -79,12 +77,6 @@ def _splits_of_groups(
         # What is left must still have prompts of every value, or no method can be fitted.
         if all(prompts.names_values for prompts in fitted):
             yield fitted, left_out
-
-
-def _held_out(prompts: PromptSet) -> PromptSet:
-    """Return the set of the held-out groups alone; of one group where there are none."""
-    groups = prompts.held_out_groups or prompts.groups[:1]
-    return replace(prompts, groups=groups, held_out_groups=())
 
 
 def _groups_of_two_values(prompts: PromptSet) -> list[int]:
@@ -126,16 +118,12 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
         features = rows[half::2]
         unseen = rows[1 - half :: 2]
         step = -(-len(unseen) // _MOST_ROWS)  # rounded up
-        gaps = _gaps_on_images(problem, role, unseen[::step], seed=half)
-        yield Fold(replace(problem, reference=replace(reference, features=features)), gaps)
-
-
-def _gaps_on_images(problem: Problem, role: str, rows: Tensor, seed: int) -> list[PredictedGap]:
-    """Return the gap of each attribute on images (n, d), by their zero-shot values and classes."""
-    gaps = []
-    for prompts in problem.attributes:
-        values = zero_shot(rows, problem.zero_shot(prompts, role))
-        texts = class_texts(problem, prompts, role)
-        classes = None if texts is None else (rows @ texts.T).argmax(1)
-        gaps.append(PredictedGap(rows, values, classes, seed=seed))
-    return gaps
+        tested = unseen[::step]
+        # The gap of each attribute, by zero-shot values and classes.
+        gaps = []
+        for prompts in problem.attributes:
+            values = zero_shot(tested, problem.zero_shot(prompts, role))
+            texts = class_texts(problem, prompts, role)
+            classes = None if texts is None else (tested @ texts.T).argmax(1)
+            gaps.append(PredictedGap(tested, values, classes, seed=half))
+        yield replace(problem, reference=replace(reference, features=features)), gaps

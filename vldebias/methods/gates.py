@@ -21,9 +21,9 @@ from vldebias.edits.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.errors import ReferenceWarning
 from vldebias.methods.bounded import bounded
 from vldebias.methods.equalise import UnusableReferenceError, foreign
-from vldebias.methods.folds import FEWEST, Fold, image_folds, text_folds
+from vldebias.methods.folds import FEWEST, image_folds, text_folds
 from vldebias.methods.method import Method, Problem
-from vldebias.methods.predicted_gap import Change, draw_counts
+from vldebias.methods.predicted_gap import Change, PredictedGap, draw_counts
 from vldebias.methods.reference import zero_shot
 from vldebias.prompts import PromptSet, StatedWords
 
@@ -78,7 +78,10 @@ def change_on_images(problem: Problem, role: str, method: Method) -> Change:
         for seed in range(HALVINGS):
             for place, change in enumerate(_changes_of_halving(problem, role, method, seed)):
                 changes_of_attribute[place].append(change)
-    medians = [_median(changes) for changes in changes_of_attribute]
+    medians = []
+    for changes in changes_of_attribute:
+        ordered = sorted(changes, key=lambda change: change.high)
+        medians.append(ordered[len(ordered) // 2])
     # The attribute of which the least can be promised decides.
     return max(medians, key=lambda change: change.high)
 
@@ -136,11 +139,6 @@ def _differences(values: Tensor) -> Iterable[Tensor]:
         yield value - other_value
 
 
-def _median(changes: Sequence[Change]) -> Change:
-    """Return the change with the median upper end."""
-    return sorted(changes, key=lambda change: change.high)[len(changes) // 2]
-
-
 def separation(margins: Tensor) -> float:
     """Return how many deviations the means of two normals lie apart that fit margins (n,).
 
@@ -182,11 +180,11 @@ def change_on_texts(problem: Problem, role: str, method: Method) -> Change | Non
         return None
     neutral = problem.host.embed(problem.neutral, role)
     drawn = draw_counts(len(neutral))
-    before = [_mean_gaps(fold, neutral, drawn) for fold in folds]
+    before = [_mean_gaps(gaps, neutral, drawn) for _, gaps in folds]
     after = []
-    for fold in folds:
-        edit = fit_within_bound(fold.problem, role, method, neutral)
-        after.append(_mean_gaps(fold, edit(neutral), drawn))
+    for fitted, gaps in folds:
+        edit = fit_within_bound(fitted, role, method, neutral)
+        after.append(_mean_gaps(gaps, edit(neutral), drawn))
     # A change is a share of the gap of the sample, and not of each resample, which may be near 0.
     gap_before = torch.stack(before)  # (folds, attributes, 1 + b)
     gap_after = torch.stack(after)
@@ -207,10 +205,10 @@ def fit_within_bound(problem: Problem, role: str, method: Method, neutral: Tenso
     return bounded(edit, neutral, problem.max_loss)
 
 
-def _mean_gaps(fold: Fold, texts: Tensor, drawn: Tensor) -> Tensor:
+def _mean_gaps(gaps: Sequence[PredictedGap], texts: Tensor, drawn: Tensor) -> Tensor:
     """Return the mean gap (attributes, 1 + b) of texts that are resampled by counts (1 + b, q)."""
-    gaps = torch.stack([gap.of_texts(texts) for gap in fold.gaps])
-    return (gaps * drawn).sum(2) / drawn.sum(1)
+    gaps_of_texts = torch.stack([gap.of_texts(texts) for gap in gaps])
+    return (gaps_of_texts * drawn).sum(2) / drawn.sum(1)
 
 
 def reason_of_texts(problem: Problem, role: str) -> str:

@@ -26,7 +26,7 @@ from vldebias.errors import (
     WideEditWarning,
     warn,
 )
-from vldebias.hosts import Host, resolve
+from vldebias.hosts import resolve
 from vldebias.methods.bounded import bounded
 from vldebias.methods.reference import Reference
 from vldebias.prompts import PromptSet, load_prompts
@@ -89,20 +89,7 @@ class Method(ABC):
         Raises:
             UnsupportedHostError, InvalidInputError: the message says what to do.
         """
-        self._check_host(problem.host)
-        if Need.SPURIOUS in self.needs and not any(part.spurious for part in problem.attributes):
-            raise InvalidInputError(
-                f"{problem.label}: method {self.name!r} needs spurious prompts, and the set has"
-                " none; use method='cali'"
-            )
-        if Need.VALUES in self.needs:
-            for prompt_set in problem.attributes:
-                prompt_set.by_value()  # raises where the set names no values
-        if self.uses_images and problem.reference is None:
-            self._ask_for_images()
-
-    def _check_host(self, host: Host) -> None:
-        """Refuse a pipeline if the method is for models, and a model if it is for pipelines."""
+        host = problem.host
         if host.generative and not self.pipelines:
             raise UnsupportedHostError(
                 f"{host.name}: method {self.name!r} is only for image-text models; use"
@@ -112,16 +99,22 @@ class Method(ABC):
             raise UnsupportedHostError(
                 f"{host.name}: method {self.name!r} is only for pipelines; use another method"
             )
-
-    def _ask_for_images(self) -> NoReturn:
-        """Say which images the method needs."""
-        labels = ""
-        if Need.LABELS in self.needs:
-            labels = ", with labels= or the model's own zero-shot labels"
-        raise InvalidInputError(
-            f"method {self.name!r} needs images: pass reference=, image features (n, d) of this"
-            f" model{labels}"
-        )
+        if Need.SPURIOUS in self.needs and not any(part.spurious for part in problem.attributes):
+            raise InvalidInputError(
+                f"{problem.label}: method {self.name!r} needs spurious prompts, and the set has"
+                " none; use method='cali'"
+            )
+        if Need.VALUES in self.needs:
+            for prompt_set in problem.attributes:
+                prompt_set.by_value()  # raises where the set names no values
+        if self.uses_images and problem.reference is None:
+            labels = ""
+            if Need.LABELS in self.needs:
+                labels = ", with labels= or the model's own zero-shot labels"
+            raise InvalidInputError(
+                f"method {self.name!r} needs images: pass reference=, image features (n, d) of this"
+                f" model{labels}"
+            )
 
     def with_images(self) -> Method:
         """Return the method for a problem with reference images; closed forms get a term of the
@@ -207,7 +200,10 @@ class Problem:
 
     def __post_init__(self) -> None:
         self.host = resolve(self.host)
-        self.sets = self._loaded_sets()
+        names = self.sets if isinstance(self.sets, (list, tuple)) else [self.sets]
+        if not names:
+            raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
+        self.sets = tuple(load_prompts(name) for name in names)
         self._check_reference_and_bound()
         if isinstance(self.lam, list):
             self.lam = tuple(self.lam)
@@ -226,13 +222,6 @@ class Problem:
         self.attributes = tuple(attributes)
         self.stated_words = tuple(stated_words)
         self.neutral = tuple(self.neutral or class_prompts)
-
-    def _loaded_sets(self) -> tuple[PromptSet, ...]:
-        """Return the prompt sets, at least one, each read from its name or file."""
-        names = self.sets if isinstance(self.sets, (list, tuple)) else [self.sets]
-        if not names:
-            raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
-        return tuple(load_prompts(name) for name in names)
 
     def _check_reference_and_bound(self) -> None:
         """Refuse images that the host cannot use and a bound outside its range; read features as a

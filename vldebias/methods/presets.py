@@ -167,24 +167,21 @@ class Preset(Method):
         if not self.is_default:
             return method.fit(problem, role)
         if problem.host.generative:
-            return _fit_pipeline(problem, role, method)
+            if method is not CALI:
+                say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
+            edit = CALI.fit(problem, role)
+            # In a narrow space it may still remove one direction for each attribute.
+            allowed = max(edit.dim / SPARES, len(problem.attributes))
+            if edit.removed <= allowed:
+                return edit
+            return edit.at_multiple(
+                largest(lambda share: edit.at_multiple(share).removed <= allowed)
+            )
         if self.needs and is_for_ranking(problem):
             return _fit_tested_on_images(problem, role, method)
         if self.needs:
             return method.fit(problem, role)
         return _fit_tested_on_texts(problem, role, method)
-
-
-def _fit_pipeline(problem: Problem, role: str, method: Method) -> Edit:
-    """Fit `cali` with the largest share of its lam that leaves enough of the space."""
-    if method is not CALI:
-        say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
-    edit = CALI.fit(problem, role)
-    # In a narrow space it may still remove one direction for each attribute.
-    allowed = max(edit.dim / SPARES, len(problem.attributes))
-    if edit.removed <= allowed:
-        return edit
-    return edit.at_multiple(largest(lambda share: edit.at_multiple(share).removed <= allowed))
 
 
 def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:

@@ -85,7 +85,13 @@ class Scene:
         self._about_picture = self._find_picture(facts)
         self._ages = _of_lists(facts, _AGE_LISTS)
         self._facts = self._sort_facts(facts)
-        self.year = self._read_year()
+        # The latest year of numbers, else of a word for today, else of a period. Periods end before
+        # 1900: "Victorian", "medieval".
+        self.year = max(self._read_numbers(), default=None)
+        if self.year is None and self.has("today"):
+            self.year = MODERN
+        elif self.year is None and self.has("period"):
+            self.year = _LAST_YEAR_OF_PERIODS
 
     def _sort_facts(self, facts: list[Fact]) -> dict[str, list[Fact]]:
         """The facts of each list that are true of the scene: not of its picture or of a thing."""
@@ -93,7 +99,9 @@ class Scene:
         for fact in facts:
             if self._about_picture[fact.first]:
                 continue
-            if self._is_told_about(fact) or self._names_thing(fact):
+            # Somebody tells or learns about it: "a book about the Crusades".
+            is_topic = fact.name in _SCENES and self._word_before_object(fact) == "about"
+            if is_topic or self._names_thing(fact):
                 continue
             facts_of_list[fact.name].append(fact)
             is_in_capitals = self.text.words[fact.first][:2].isupper()
@@ -140,10 +148,7 @@ class Scene:
         is_before_noun = i + 1 < self.head and self._is_thing(i + 1)
         if is_before_noun and not adjective(self.text.low[i + 1]):
             return is_noun  # "a youth orchestra conductor"
-        return self._is_in_phrase_for_age(i)
-
-    def _is_in_phrase_for_age(self, i: int) -> bool:
-        """Whether word i is of several words for an age: "a young adult librarian"."""
+        # One of several words for an age: "a young adult librarian".
         for fact in self._ages:
             is_phrase = fact.stop - fact.first > 1
             is_before_head_ends = fact.stop <= self.head + 1
@@ -175,6 +180,18 @@ class Scene:
     def has(self, *names: str) -> bool:
         """Return whether the scene has a fact of one of the lists, wherever it stands."""
         return bool(self._facts_of(names))
+
+    def has_role(self, *names: str) -> bool:
+        """Return whether the subject's noun is of one of the lists: an observer, an athlete."""
+        return not self.roles.isdisjoint(names)
+
+    def has_fact_or_role(self, name: str) -> bool:
+        """Return whether the scene or the subject's noun is of a list."""
+        return self.has(name) or self.has_role(name)
+
+    def is_called(self, word: str) -> bool:
+        """Return whether the subject's noun begins with a word: "nurse", "nurses"."""
+        return self.noun.startswith(word)
 
     def _facts_of(self, names: Iterable[str]) -> list[Fact]:
         """The facts of all these lists."""
@@ -292,15 +309,12 @@ class Scene:
         if self.has_year_before(year):
             return True
         for fact in self._facts["period"]:
-            if self._sets_scene(fact):
+            # The fact is a clause of its own, the subject's, or behind "in" or "during".
+            if self.text.opens[fact.first] or self.is_in_phrase(fact):
+                return True
+            if not _SETTINGS.isdisjoint(self._words_before(fact, 3)):
                 return True
         return False
-
-    def _sets_scene(self, fact: Fact) -> bool:
-        """Whether a fact stands behind "in" or "during", or is a clause of its own."""
-        if self.text.opens[fact.first] or self.is_in_phrase(fact):
-            return True
-        return not _SETTINGS.isdisjoint(self._words_before(fact, 3))
 
     def _words_before(self, fact: Fact, n: int) -> list[str]:
         """The n words before a fact."""
@@ -340,11 +354,16 @@ class Scene:
         """Whether an age describes the subject, not a thing or another person."""
         if self.is_in_phrase(fact):
             return True
-        if fact.name == "age before":
-            if self._is_before_thing(fact.stop):
-                return False  # "a 30-year-old Bordeaux"
-            return self._owner(fact) == self.head
-        return self._last_person_before(fact.first) == self.head
+        if fact.name != "age before":
+            return self._last_person_before(fact.first) == self.head
+        # "a 30-year-old Bordeaux", "a 30-year-old single malt": the phrase goes on with a thing.
+        i = fact.stop
+        while not self.text.opens[i] and adjective(self.text.low[i]):
+            i += 1
+        goes_on_without_person = self._goes_on(i) and not self.is_person(i)
+        if goes_on_without_person and not self.text.low[i].endswith("ing"):
+            return False
+        return self._owner(fact) == self.head
 
     def _last_person_before(self, stop: int) -> int:
         """The position of the last person before a word; the subject if there is none."""
@@ -358,14 +377,6 @@ class Scene:
         if i >= len(self.text.bare) or self.text.opens[i]:
             return False
         return not self._ends_phrase(i)
-
-    def _is_before_thing(self, i: int) -> bool:
-        """Whether word i goes on with the phrase of a thing: of "a single malt", not "a nurse"."""
-        while not self.text.opens[i] and adjective(self.text.low[i]):
-            i += 1
-        if not self._goes_on(i):
-            return False
-        return not self.is_person(i) and not self.text.low[i].endswith("ing")
 
     def is_in_phrase(self, fact: Fact) -> bool:
         """Return whether a fact stands in the subject's phrase."""
@@ -406,8 +417,11 @@ class Scene:
 
     def _names_thing(self, fact: Fact) -> bool:
         """Whether a fact only says which thing is meant: "a Viking museum", "Victorian house"."""
-        if self._is_object_of_verb(fact) or self._is_origin_of_thing(fact):
-            return True
+        if fact.first > self.head and self._is_thing(fact.stop):
+            is_origin = self.text.bare[fact.first] in origins()  # "Chinese medicine"
+            # "making a Japanese lantern"; not "leading a Zulu army", "at the Tudor court"
+            if is_origin or self._word_before_object(fact).endswith("ing"):
+                return True
         list_of_things = "thing"
         last = min(fact.stop + 2, len(self.text.bare))
         if self.is_in_phrase(fact):
@@ -425,22 +439,12 @@ class Scene:
                 return False  # "in the 38th week of pregnancy shelving books"
         return False
 
-    def _is_told_about(self, fact: Fact) -> bool:
-        """Whether somebody tells or learns about a fact: "a book about the Crusades"."""
-        return fact.name in _SCENES and self._word_before_object(fact) == "about"
-
     def _word_before_object(self, fact: Fact) -> str:
         """The word behind the subject that a fact is the object of: "making" of "making a ..."."""
         i = fact.first - 1
         while i > self.head and listed(self.text.low[i], "determiner"):
             i -= 1
         return self.text.low[i] if i > self.head else ""
-
-    def _is_origin_of_thing(self, fact: Fact) -> bool:
-        """Whether a fact behind the subject says where a thing is from: "Chinese medicine"."""
-        if fact.first <= self.head or self.text.bare[fact.first] not in origins():
-            return False
-        return self._is_thing(fact.stop)
 
     def _is_thing(self, i: int) -> bool:
         """Whether word i goes on with a noun for a thing, not for a person or a scene."""
@@ -453,15 +457,6 @@ class Scene:
             return False
         return not kinds(word) or "n" in kinds(word)
 
-    def _is_object_of_verb(self, fact: Fact) -> bool:
-        """Whether a fact describes a thing with which somebody does something.
-
-        "making a Japanese lantern"; not "leading a Zulu army", "at the Tudor court".
-        """
-        if fact.first <= self.head or not self._is_thing(fact.stop):
-            return False
-        return self._word_before_object(fact).endswith("ing")
-
     # ---- words about the picture
 
     def _find_picture(self, facts: list[Fact]) -> list[bool]:
@@ -471,22 +466,20 @@ class Scene:
             if fact.name == "medium-phrase":
                 skipped[fact.first : fact.stop] = [True] * (fact.stop - fact.first)
         media = {fact.first for fact in _of_lists(facts, ("medium",))}
-        for first, stop in self._clauses():
+        first = 0
+        for stop in range(1, len(self.text.bare) + 1):
+            if not self.text.opens[stop]:
+                continue
             for i in range(first, stop):
                 self._skip_style(i, first, stop, skipped)
             self._skip_tag(first, stop, media, skipped)
-        self._skip_medium_before_subject(media, skipped)
+            first = stop
+        # "a Victorian engraving of" before the subject.
+        for i in range(self.first - 1, -1, -1):
+            if self.text.bare[i] == "of" and not media.isdisjoint(range(i - 4, i)):
+                skipped[: i + 1] = [True] * (i + 1)
+                break
         return skipped
-
-    def _clauses(self) -> list[tuple[int, int]]:
-        """First word of each clause, and the one behind its last."""
-        clauses: list[tuple[int, int]] = []
-        first = 0
-        for stop in range(1, len(self.text.bare) + 1):
-            if self.text.opens[stop]:
-                clauses.append((first, stop))
-                first = stop
-        return clauses
 
     def _skip_tag(self, first: int, stop: int, media: set[int], skipped: list[bool]) -> None:
         """Skip a clause about the picture: "oil on canvas", "1950s magazine cover".
@@ -529,24 +522,7 @@ class Scene:
         end = stop if is_behind_subject else i + 1
         skipped[begin:end] = [True] * (end - begin)
 
-    def _skip_medium_before_subject(self, media: set[int], skipped: list[bool]) -> None:
-        """Skip "a Victorian engraving of" before the subject."""
-        for i in range(self.first - 1, -1, -1):
-            if self.text.bare[i] == "of" and not media.isdisjoint(range(i - 4, i)):
-                skipped[: i + 1] = [True] * (i + 1)
-                return
-
     # ---- the time of the scene
-
-    def _read_year(self) -> int | None:
-        """The latest year of numbers, of a word for today, or of a period."""
-        years = self._read_numbers()
-        if years:
-            return max(years)
-        if self.has("today"):
-            return MODERN
-        # Periods end before 1900: "Victorian", "medieval".
-        return _LAST_YEAR_OF_PERIODS if self.has("period") else None
 
     def _read_numbers(self) -> list[int]:
         """The years that numbers of the scene stand for."""

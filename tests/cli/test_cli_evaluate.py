@@ -377,6 +377,34 @@ def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
     assert set(json.loads(printed)["files"]) == {"page", "prompts"}
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("here", "no_charts")
+def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> None:
+    command = (*AUDIT, "--pipeline", "miniature", "--measure", "2", "--steps", "2")
+    log = call(*command, "--width", "0.2", heard=True)
+    out = Path("vldebias-audit")
+    said = " ".join(log.split())
+    # Wilson's interval: z^2 (1 / w - 1) = 15.4 and z^2 (1 / w^2 - 1) = 92.2 images.
+    assert "16 images of a prompt where all show one value and 93 where half of them do" in said
+    # The chair has no gender to judge.
+    assert "2 images of each of 2 prompts: 4 images" in said
+    images = {path: path.stat().st_mtime_ns for path in (out / "images" / "none").rglob("*.png")}
+    assert len(images) == 4
+    counts = pd.read_csv(out / "measured.csv", index_col="prompt")
+    assert list(counts.index) == ["A photo of a nurse.", "A photo of a mechanic."]
+    assert set(counts["model"]) == {"miniature"}
+    assert counts[["male", "female"]].sum(axis=1).between(0, 2).all()
+    listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
+    for prompt, row in counts.iterrows():
+        known = row["male"] + row["female"]
+        if known:
+            of_value = row[listed.loc[prompt, "value"]]
+            assert listed.loc[prompt, "share"] == pytest.approx(of_value / known)
+    assert np.isnan(listed.loc["A red chair", "share"])
+    assert call(*command) in log
+    assert {path: path.stat().st_mtime_ns for path in images} == images
+
+
 @pytest.mark.usefixtures("here")
 @refused(
     (AUDIT, "expected one of --model, --pipeline and --texts"),
@@ -386,6 +414,11 @@ def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
     ),
     ((*AUDIT, "--texts", "rows.npz"), "text"),
     ((*AUDIT, "--model", "m", "--out", "rows.npz"), "is a file; name a folder"),
+    ((*AUDIT, "--model", "m", "--measure", "2"), "expected --pipeline, without --calibration"),
+    (
+        (*AUDIT, "--pipeline", "miniature", "--measure", "2", "--calibration", "sd15"),
+        "expected --pipeline, without --calibration",
+    ),
     (("diagnose", "rows.npz"), "expected --labels COLUMN"),
     (("diagnose", "rows.npz", "--groups", "gender", "--images", "."), "--images needs --labels"),
     (("diagnose", "rows.npz", "--groups", "gender", "--methods", "cali"), "add --attribute SET"),

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from vldebias.measure.resampling import wilson_interval
 from vldebias.metrics import Metric
 from vldebias.report.result import CHANCES, Measurement, Result, TaskProvenance, TaskResult
 
@@ -126,8 +127,22 @@ def half(row: Measurement) -> str:
     return f"{row.value:.3f} ± {row.value - row.interval[0]:.3f}{'*' if beyond else ''}"
 
 
-# ---- the commands of the experiments
+# ---- the rows and the commands of the experiments
 # ---------------------------------------------------------------------------------
+
+
+def add_share(
+    part: TaskResult,
+    metric: str | Metric,
+    method: str,
+    hits: int,
+    n: Mapping[str, int],
+    subset: str = "",
+) -> None:
+    """Add the share of hits among what n counts first, with Wilson's interval."""
+    count = next(iter(n.values()))
+    ends = wilson_interval(hits, count)
+    part.add(metric, method, hits / count, ends, n=n, subset=subset)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

@@ -11,7 +11,6 @@ the same side in two models.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,10 +18,10 @@ import pandas as pd
 import torch
 
 from eval.experiments.audit_texts import WIDTH
-from eval.experiments.embeddings import celeba, file
-from eval.tables import parser, run
+from eval.experiments.embeddings import celeba, file, say_if_missing
+from eval.tables import add_share, parser, run
 from vldebias.hosts import Host, resolve
-from vldebias.measure.resampling import bootstrap_interval, wilson_interval
+from vldebias.measure.resampling import bootstrap_interval
 from vldebias.metrics import Metric
 from vldebias.prompts import fill, load_prompts
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
@@ -73,14 +72,7 @@ def add_left_out(out: TaskResult, x: np.ndarray, y: np.ndarray, part: str) -> No
         low, high = without.interval(x[i : i + 1])
         covered += bool(low[0] - 1e-9 <= y[i] <= high[0] + 1e-9)
         widths.append(high[0] - low[0])
-    out.add(
-        "interval_coverage",
-        NONE,
-        covered / len(x),
-        wilson_interval(covered, len(x)),
-        n=n,
-        subset=part,
-    )
+    add_share(out, "interval_coverage", NONE, covered, n, part)
     out.add(WIDTH, NONE, float(np.mean(widths)), n=n, subset=part)
 
 
@@ -134,14 +126,7 @@ def by_model(
         if name == calibration.name or len(both) <= LEAST:
             continue
         same = int(((own[both] > 0.5) == (shares_of_model[both] > 0.5)).sum())
-        out.add(
-            SAME_SIDE,
-            NONE,
-            same / len(both),
-            wilson_interval(same, len(both)),
-            n={"occupations": len(both)},
-            subset=f"and {name}",
-        )
+        add_share(out, SAME_SIDE, NONE, same, {"occupations": len(both)}, f"and {name}")
     return out
 
 
@@ -178,8 +163,7 @@ def measure() -> Iterator[TaskResult]:
 @torch.no_grad()
 def main() -> None:
     given = parser(__doc__).parse_args()
-    if not file().is_file():
-        print(f"SKIPPED: {file()} is missing; set VLDEBIAS_REAL to its folder", file=sys.stderr)
+    say_if_missing()
     run("audit_models", measure, given.json)
 
 

@@ -15,15 +15,14 @@ women. miniature    Share of men in what the embedded pipeline generated
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from eval.experiments.embeddings import Gallery, celeba, file
-from eval.tables import parser, read, run
+from eval.experiments.embeddings import Gallery, celeba, file, say_if_missing
+from eval.tables import add_share, parser, read, run
 from vldebias.hosts import resolve
 from vldebias.measure.resampling import bootstrap_interval, percentile_interval, wilson_interval
 from vldebias.metrics import Metric
@@ -68,15 +67,8 @@ def add_line(out: TaskResult, line: ShareLine, subset: str = "") -> None:
     )
     said = np.maximum(chances, 1 - chances) >= SURE
     if said.any():
-        hits, times = int(((chances > 0.5) == (y > 0.5))[said].sum()), int(said.sum())
-        out.add(
-            SAID_RIGHT,
-            NONE,
-            hits / times,
-            wilson_interval(hits, times),
-            n={"said": times},
-            subset=subset,
-        )
+        hits = int(((chances > 0.5) == (y > 0.5))[said].sum())
+        add_share(out, SAID_RIGHT, NONE, hits, {"said": int(said.sum())}, subset)
 
 
 def published(gallery: Gallery) -> TaskResult:
@@ -168,8 +160,7 @@ def measure() -> Iterator[TaskResult]:
 @torch.no_grad()
 def main() -> None:
     given = parser(__doc__).parse_args()
-    if not file().is_file():
-        print(f"SKIPPED: {file()} is missing; set VLDEBIAS_REAL to its folder", file=sys.stderr)
+    say_if_missing()
     run("audit_texts", measure, given.json)
 
 

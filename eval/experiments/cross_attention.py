@@ -489,17 +489,25 @@ def attached(studio: Studio, edit: Any, seed: int = 0) -> Callable[[], Any]:
 # -------------------------------------------------------------------------------------------------
 
 
+def about_draws(images: int, draws: Sequence[int]) -> str:
+    """Write how many pictures of the held-out professions there are."""
+    return (
+        f"{len(TEST_PROFESSIONS)} held-out professions, {images} images each, draws"
+        f" {list(draws)}: other noise and other deals."
+    )
+
+
+def held_out_codes(studio: Studio) -> list[int]:
+    """Return what the judge calls the held-out professions."""
+    return [studio.judge.names["profession"].index(name) for name in TEST_PROFESSIONS]
+
+
 def evidence(
     studio: Studio, images: int, attributes: Sequence[str], draws: Sequence[int]
 ) -> Iterator[TaskResult]:
     """Measure what was chosen on held-out professions, beside words."""
-    about = provenance(
-        studio,
-        f"{len(TEST_PROFESSIONS)} held-out professions, {images} images each, draws"
-        f" {list(draws)}: other noise and other deals.",
-    )
-    result = TaskResult(about)
-    wanted = [studio.judge.names["profession"].index(name) for name in TEST_PROFESSIONS]
+    result = TaskResult(provenance(studio, about_draws(images, draws)))
+    wanted = held_out_codes(studio)
     found: dict[tuple[str, str], list[Labels]] = {}
     for draw in draws:  # so that a run that is stopped has whole draws
         for name in (NONE, "cross-attention", "balanced-prompts", "EquiSteer"):
@@ -535,13 +543,9 @@ def evidence(
 def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskResult]:
     """Measure gender and tone set together on held-out professions, beside words: each of them, and
     their ten combinations."""
-    about = provenance(
-        studio,
-        f"Gender and skin tone together: {len(TEST_PROFESSIONS)} held-out professions, {images}"
-        f" images each, draws {list(draws)}: other noise and other deals.",
-    )
-    result = TaskResult(about)
-    wanted = [studio.judge.names["profession"].index(name) for name in TEST_PROFESSIONS]
+    description = f"Gender and skin tone together: {about_draws(images, draws)}"
+    result = TaskResult(provenance(studio, description))
+    wanted = held_out_codes(studio)
     sets = [set_of("gender"), set_of("tone")]
     edits = {}
     for attribute, prompt_set in zip(("gender", "tone"), sets, strict=True):
@@ -684,7 +688,7 @@ def over_guidance(
         guidance=list(scales),
     )
     result = TaskResult(about)
-    wanted = [studios[0].judge.names["profession"].index(name) for name in TEST_PROFESSIONS]
+    wanted = held_out_codes(studios[0])
     prompts = professions(TEST_PROFESSIONS)
     n = {"professions": len(TEST_PROFESSIONS), "images each": images}
     for studio in studios:

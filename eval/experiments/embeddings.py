@@ -11,6 +11,7 @@ texts: text64
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,12 @@ def file() -> Path:
         )
         / FILE
     )
+
+
+def say_if_missing() -> None:
+    """Print on stderr that figures on the real embeddings are left out, where they are missing."""
+    if not file().is_file():
+        print(f"SKIPPED: {file()} is missing; set VLDEBIAS_REAL to its folder", file=sys.stderr)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,10 +21,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from eval.tables import parser, run
+from eval.tables import add_share, parser, run
 from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import Metric
-from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import balance_prompts
 from vldebias.prompts.balance import BalancedPrompts
 from vldebias.report.result import TaskProvenance, TaskResult
@@ -115,21 +114,8 @@ def measure(originals: Sequence[str], rewritten: Sequence[str]) -> Iterator[Task
         if is_invented:
             written = {value: result.prompts[number] for value, result in results.items()}
             staying.append(stays(original, text, written))
-    count = sum(invented)
-    part.add(
-        INVENTED,
-        METHOD,
-        count / len(invented),
-        wilson_interval(count, len(invented)),
-        n={"pairs": len(invented)},
-    )
-    part.add(
-        STAYS,
-        METHOD,
-        sum(staying) / len(staying),
-        wilson_interval(sum(staying), len(staying)),
-        n={"invented values": len(staying)},
-    )
+    add_share(part, INVENTED, METHOD, sum(invented), {"pairs": len(invented)})
+    add_share(part, STAYS, METHOD, sum(staying), {"invented values": len(staying)})
     reasons = Counter(str(reason).partition(":")[0] for reason in results["female"].reasons)
     for reason, number_of_prompts in reasons.most_common():
         if reason != "None":

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from eval.experiments.embeddings import Floats, Rows, celeba, file, miniature
+from eval.experiments.embeddings import Floats, Rows, celeba, file, miniature, say_if_missing
 from eval.experiments.rivals import LIGHT, Split
 from eval.miniature.people import MALE_SHARE, Life
 from eval.tables import parser, read, run
@@ -230,6 +230,7 @@ def main() -> None:
         "--images", type=int, default=IMAGES, help="renders in a gallery (default: %(default)s)"
     )
     given = options.parse_args()
+    say_if_missing()
     run("validity", lambda: measure(given.model, images=given.images), given.json)
 
 

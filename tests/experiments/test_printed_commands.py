@@ -26,7 +26,6 @@ from typer.testing import CliRunner
 
 from vldebias.cli import app
 
-
 # Of the reader's files these two folders are most, and no command writes into them.
 READ_ONLY = ("DIR", "captions")
 # What an earlier command made, and only blocks that name it read.

@@ -40,21 +40,18 @@ def year_of_word(text: Text, i: int) -> int | None:
     match = _YEAR.fullmatch(word)
     has_unit = following in _UNITS or before in _UNITS  # "1920 x 1080"
     if match and not has_unit:
-        return _year_of_match(match)
+        digits, plural, era = match.groups()
+        if era:
+            return _ANCIENT  # "480bc"
+        year = int(digits)
+        # "the 1800s" are a century, "the 1870s" ten years.
+        if plural and year % 100 == 0:
+            year += 99
+        elif plural and year % 10 == 0:
+            year += 9
+        return year
     century = _century(text, i)
     return None if century is None else century * 100 - 1
-
-
-def _year_of_match(match: re.Match[str]) -> int:
-    """The last year of "1943", "1870s", "1800s" or "480bc"."""
-    digits, plural, era = match.groups()
-    if era:
-        return _ANCIENT
-    year = int(digits)
-    if plural is None or year % 10:
-        return year
-    # "the 1800s" are a century, "the 1870s" ten years.
-    return year + 99 if year % 100 == 0 else year + 9
 
 
 def _century(text: Text, i: int) -> int | None:

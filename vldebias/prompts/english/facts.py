@@ -29,23 +29,63 @@ class Fact(NamedTuple):
     stop: int
 
 
-class _Index(NamedTuple):
-    """Hold the lists that have a phrase, a stem or an ending."""
+class _Index:
+    """Find the lists that have an entry; a text drops the ending of "Scott's", and so do entries.
 
-    lists_of_phrase: dict[str, list[str]]
-    lists_of_stem: dict[str, list[str]]
-    lists_of_ending: dict[str, list[str]]
-    openings: set[str]  # the beginnings of phrases of several words
+    Attributes:
+        lists_of_phrase, lists_of_stem, lists_of_ending: phrase, stem or ending -> names of lists.
+        openings: the beginnings of phrases of several words. With them a search stops early: most
+            words open no phrase.
+    """
+
+    def __init__(self) -> None:
+        self.lists_of_phrase = defaultdict[str, list[str]](list)
+        self.lists_of_stem = defaultdict[str, list[str]](list)
+        self.lists_of_ending = defaultdict[str, list[str]](list)
+        self.openings: set[str] = set()
+
+    def add(self, phrase: str, name: str) -> None:
+        """Add an entry of a list."""
+        phrase = " ".join(re.sub(r"'s?$", "", plain(word)) for word in phrase.split())
+        if phrase.endswith("*"):
+            self.lists_of_stem[phrase[:-1]].append(name)
+        elif phrase.startswith("*"):
+            self.lists_of_ending[phrase[1:]].append(name)
+        else:
+            self.lists_of_phrase[phrase].append(name)
+            words = phrase.split()
+            for n in range(1, len(words)):
+                self.openings.add(" ".join(words[:n]))
+
+    def lists_of(self, word: str) -> frozenset[str]:
+        """Return the names of the lists that have a word, in the singular or plural."""
+        noun = singular(word)
+        names = {*self.lists_of_phrase.get(word, ()), *self.lists_of_phrase.get(noun, ())}
+        names.update(self.lists_of_phrase.get(word.removesuffix("s"), ()))
+        names.update(self.lists_of_phrase.get(word.replace("-", " "), ()))  # "sixth-form"
+        for n in range(_SHORTEST_STEM, len(word) + 1):
+            names.update(self.lists_of_stem.get(word[:n], ()))
+            names.update(self.lists_of_ending.get(noun[-n:], ()))
+        return frozenset(names)
 
 
 @cache
 def _index() -> _Index:
-    index = _Index(defaultdict(list), defaultdict(list), defaultdict(list), set())
+    index = _Index()
     for path in sorted(_FOLDER.glob("*.txt")):
         for name, phrases in read_lists(path).items():
             for phrase in phrases:
-                _add(index, name, phrase)
+                index.add(phrase, name)
     return index
+
+
+@cache
+def lists_of_word(word: str) -> frozenset[str]:
+    """Return the names of the lists that have a word in lower case, in the singular or plural."""
+    word = plain(word)
+    for ending in _OF_PEOPLE:
+        word = word.removesuffix(ending)
+    return _index().lists_of(word)
 
 
 @cache
@@ -60,60 +100,23 @@ def plain(word: str) -> str:
     return letters
 
 
-def _add(index: _Index, name: str, phrase: str) -> None:
-    # A text drops the ending of "Scott's", so the entries do as well.
-    phrase = " ".join(re.sub(r"'s?$", "", plain(word)) for word in phrase.split())
-    if phrase.endswith("*"):
-        index.lists_of_stem[phrase[:-1]].append(name)
-    elif phrase.startswith("*"):
-        index.lists_of_ending[phrase[1:]].append(name)
-    else:
-        index.lists_of_phrase[phrase].append(name)
-        words = phrase.split()
-        # With them a search stops early: most words open no phrase.
-        for n in range(1, len(words)):
-            index.openings.add(" ".join(words[:n]))
-
-
-@cache
-def lists_of_word(word: str) -> frozenset[str]:
-    """Return the names of the lists that have a word in lower case, in the singular or plural."""
-    index = _index()
-    word = plain(word)
-    for ending in _OF_PEOPLE:
-        word = word.removesuffix(ending)
-    names = {*index.lists_of_phrase.get(word, ()), *index.lists_of_phrase.get(singular(word), ())}
-    names.update(index.lists_of_phrase.get(word.removesuffix("s"), ()))
-    names.update(index.lists_of_phrase.get(word.replace("-", " "), ()))  # "sixth-form"
-    for n in range(_SHORTEST_STEM, len(word) + 1):
-        names.update(index.lists_of_stem.get(word[:n], ()))
-        names.update(index.lists_of_ending.get(singular(word)[-n:], ()))
-    return frozenset(names)
-
-
 def find_facts(text: Text) -> list[Fact]:
     """Return the facts of a text in their order; a phrase does not cross the end of a clause."""
+    index = _index()
     facts = []
     for first, word in enumerate(text.bare):
         facts += [Fact(name, first, first + 1) for name in sorted(lists_of_word(word))]
-        facts += _find_phrases(text, first)
-    return facts
-
-
-def _find_phrases(text: Text, first: int) -> list[Fact]:
-    """The entries of several words that begin at a word."""
-    index = _index()
-    facts = []
-    phrase = plain(text.bare[first])
-    stop = first + 1
-    # The end of a text opens a clause as well, so that stop is never behind it.
-    while phrase in index.openings and not text.opens[stop]:
-        last = plain(text.bare[stop])
-        # "boy scouts" as well as "boy scout".
-        names = index.lists_of_phrase.get(f"{phrase} {last}", [])
-        if not names:
-            names = index.lists_of_phrase.get(f"{phrase} {singular(last)}", [])
-        stop += 1
-        facts += [Fact(name, first, stop) for name in names]
-        phrase = f"{phrase} {last}"
+        # Entries of several words that begin here. The end of a text opens a clause as well, so
+        # that stop is never behind it.
+        phrase = plain(word)
+        stop = first + 1
+        while phrase in index.openings and not text.opens[stop]:
+            last = plain(text.bare[stop])
+            # "boy scouts" as well as "boy scout".
+            names = index.lists_of_phrase.get(f"{phrase} {last}", [])
+            if not names:
+                names = index.lists_of_phrase.get(f"{phrase} {singular(last)}", [])
+            stop += 1
+            facts += [Fact(name, first, stop) for name in names]
+            phrase = f"{phrase} {last}"
     return facts

@@ -34,23 +34,15 @@ def find_group(prompt: str, subject: Subject) -> Group | None:
     if not subject.plural and not is_left_alone:
         return None
     size = _size(before)
-    end = subject.end if size else _end_of_nouns(prompt, subject.end)
+    end = subject.end
+    if not size:
+        # Behind the last of several nouns: "doctors and nurses in a hallway".
+        following = _NEXT_NOUN.match(prompt, end)
+        while following and person(following[1]) and singular(following[1]) != following[1]:
+            end = following.end()
+            following = _NEXT_NOUN.match(prompt, end)
     mixes = not is_left_alone and not _MANY.search(before)
     return Group(end, size, listed(word, "young"), mixes)
-
-
-def _end_of_nouns(prompt: str, end: int) -> int:
-    """Return the offset behind the last of several nouns: "doctors and nurses in a hallway"."""
-    match = _NEXT_NOUN.match(prompt, end)
-    while match and _is_plural_person(match[1]):
-        end = match.end()
-        match = _NEXT_NOUN.match(prompt, end)
-    return end
-
-
-def _is_plural_person(word: str) -> bool:
-    """Return whether a word is a noun for several persons: "nurses"."""
-    return person(word) and singular(word) != word
 
 
 def _size(before: str) -> int | None:
@@ -67,18 +59,16 @@ def _size(before: str) -> int | None:
         return None
     number = words[-1].lower()
     previous = words[-2] if len(words) > 1 else ""
-    if number == "dozen":
-        is_twelve = previous.lower() == "a" and "half" not in clause.lower()
-        return 12 if is_twelve else None
     is_name = number.isdigit() and previous[:1].isupper()
-    if is_name or _is_inexact(previous.lower()):
+    previous = previous.lower()
+    if number == "dozen":
+        is_twelve = previous == "a" and "half" not in clause.lower()
+        return 12 if is_twelve else None
+    # "about ten", "two or three"
+    is_inexact = listed(previous, "inexact") or previous in _sizes()
+    if is_name or is_inexact:
         return None
     return _sizes().get(number)
-
-
-def _is_inexact(previous: str) -> bool:
-    """Return whether a word before a number makes it inexact: "about ten", "two or three"."""
-    return listed(previous, "inexact") or previous in _sizes()
 
 
 @cache

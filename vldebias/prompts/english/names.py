@@ -89,7 +89,10 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
     for i in range(first, stop):
         if _is_in_full_name(text, i):
             return True
-    if _names_no_person(words):
+    # "La Liga", "the Supreme Court", "a Roman"; "a Black nurse"
+    is_origin = len(words) == 1 and (words[0] in origins() or listed(words[0], "origin"))
+    is_of_history = " ".join(words) in names_of_history()
+    if is_origin or is_of_history or has_listed(words, "no-name"):
         return False
     for word in words:
         if listed(word, "famous") or "i" in kinds(word):
@@ -99,16 +102,6 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
     if text.capital[first]:
         return has_given_name or has_family_name
     return has_given_name and has_family_name
-
-
-def _names_no_person(words: list[str]) -> bool:
-    """Whether words name something else: "La Liga", "the Supreme Court", "a Roman"."""
-    if " ".join(words) in names_of_history():
-        return True
-    is_origin = words[0] in origins() or listed(words[0], "origin")
-    if len(words) == 1 and is_origin:
-        return True  # "a Black nurse"
-    return has_listed(words, "no-name")
 
 
 def is_of_picture(text: Text, first: int, stop: int) -> bool:
@@ -136,14 +129,17 @@ def is_named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     return False
 
 
-def _is_time_of_place(text: Text, i: int) -> bool:
-    """Whether word i describes a place as one of a time: "in medieval France"."""
-    return listed(text.low[i], "time-of-place") or _NUMBER.fullmatch(text.low[i]) is not None
-
-
 def _is_in_picture(text: Text, first: int, stop: int, i: int) -> bool:
     """Whether a name is that of somebody in the picture, not of a place, an artist or a style."""
-    before = _word_before_name(text, first)
+    # The word before the name and what goes with it: "in" of "in medieval New France".
+    start = first
+    before = text.before(start)
+    while before:
+        is_time = listed(before, "time-of-place") or _NUMBER.fullmatch(before)
+        if not text.capital[start - 1] and not is_time:
+            break
+        start -= 1
+        before = text.before(start)
     after = text.after(stop - 1)
     if text.credited[first] or listed(before, "elsewhere"):
         return False
@@ -159,14 +155,3 @@ def _is_in_picture(text: Text, first: int, stop: int, i: int) -> bool:
     # A clause of its own right behind that of the person: "a singer, Ella Fitzgerald".
     is_clause = not before and not after
     return is_clause and not ends_before_name
-
-
-def _word_before_name(text: Text, first: int) -> str:
-    """The word before a name and what goes with it: "in" of "in medieval New France"."""
-    start = first
-    while text.before(start):
-        goes_with_name = text.capital[start - 1] or _is_time_of_place(text, start - 1)
-        if not goes_with_name:
-            break
-        start -= 1
-    return text.before(start)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
-from vldebias.prompts.english.scene import Scene, read_scene
+from vldebias.prompts.english.scene import read_scene
 from vldebias.prompts.english.subject import Subject, is_gendered_noun
 from vldebias.prompts.english.text import Text, read_text
 from vldebias.prompts.english.words import has_gendered, listed, person, singular
@@ -41,26 +41,24 @@ def group_mentions(text: Text, subjects: Sequence[Subject]) -> list[list[Subject
     """
     persons: list[list[Subject]] = []
     for number, subject in enumerate(subjects):
-        if number and _is_of_group(text, subjects, number, persons[-1]):
-            if not is_gendered_noun(text.low[subject.head]) and len(persons[-1]) == 1:
+        if not persons:
+            persons.append([subject])
+            continue
+        # The phrase may say who is in the group before it: "two cooks, a woman and a man".
+        group = persons[-1]
+        words = _words_between(text, subjects, number)
+        goes_on = not words or (len(group) > 1 and words == ["and"])
+        is_of_group = goes_on and group[0].plural
+        if is_of_group and not _SENTENCE_END.search(_gap(text, subjects, number)):
+            if not is_gendered_noun(text.low[subject.head]) and len(group) == 1:
                 persons[-1] = [subject]  # "two people, a cook and a waiter" are these two
             else:
-                persons[-1].append(subject)  # "two cooks, a woman and a man"
-        elif number and _is_same(text, subjects, number):
-            persons[-1].append(subject)
+                group.append(subject)
+        elif _is_same(text, subjects, number):
+            group.append(subject)
         else:
             persons.append([subject])
     return persons
-
-
-def _is_of_group(
-    text: Text, subjects: Sequence[Subject], number: int, person: Sequence[Subject]
-) -> bool:
-    """Whether a phrase says who is in the group before it: "two cooks, a woman and a man"."""
-    if not person[0].plural or _SENTENCE_END.search(_gap(text, subjects, number)):
-        return False
-    words = _words_between(text, subjects, number)
-    return not words or (len(person) > 1 and words == ["and"])
 
 
 def is_joined(text: Text, subject: Subject) -> bool:
@@ -70,24 +68,21 @@ def is_joined(text: Text, subject: Subject) -> bool:
 
 def _is_same(text: Text, subjects: Sequence[Subject], number: int) -> bool:
     """Whether a phrase names the person of the phrase before it."""
-    if _is_list(text, subjects, number):
-        return False
+    # In a list only commas part the phrases, until "and": "a cook, a waiter and a guest".
     words = _words_between(text, subjects, number)
+    later = number
+    words_behind = words
+    while not words_behind and later + 1 < len(subjects):
+        later += 1
+        words_behind = _words_between(text, subjects, later)
+    if not words and words_behind and words_behind[0] in _JOINS:
+        return False
     subject = subjects[number]
     if text.low[subject.head] in _ANYBODY and "single" in text.low[subject.opening : subject.head]:
         return True  # "a CEO in an office. Depict a single person"
     if words:
         return words[-1] in _LINKS
     return not _SENTENCE_END.search(_gap(text, subjects, number))
-
-
-def _is_list(text: Text, subjects: Sequence[Subject], number: int) -> bool:
-    """Whether only commas part a phrase from the one before, and "and" follows in the list."""
-    for later in range(number, len(subjects)):
-        words = _words_between(text, subjects, later)
-        if words:
-            return later > number and words[0] in _JOINS
-    return False
 
 
 def _words_between(text: Text, subjects: Sequence[Subject], number: int) -> list[str]:
@@ -233,15 +228,10 @@ def _states_in_phrase(text: str, subject: Subject, attribute: Attribute) -> bool
         if rank_of(word) != attribute.rank:
             continue
         scene = read_scene(text, subject.start, subject.end)
-        if _is_rank_at_work(word, scene):
-            continue
+        if word == "senior" and not listed(scene.noun, "people"):
+            continue  # "a senior engineer", not "a senior couple"
         # "a newborn photographer" says for whom, not how old.
         position = scene.text.start.index(offset)
         if attribute.kind != "age" or not scene.is_for_age(position):
             return True
     return False
-
-
-def _is_rank_at_work(word: str, scene: Scene) -> bool:
-    """Whether an adjective is a rank: "a senior engineer", not "a senior couple"."""
-    return word == "senior" and not listed(scene.noun, "people")

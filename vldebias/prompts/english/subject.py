@@ -291,10 +291,23 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
     start = i
     first_noun = i
     while not text.opens[start] and i - start < _LONGEST_PHRASE:
-        joins = _joins_adjectives(text, start)
-        is_compound = first_noun == start and _is_compound(text, start)
+        word = text.low[start - 1]
+        following = text.low[start]
+        # The word goes on with adjectives: "very tired", "tall and tired".
+        joins = word in ("very", "quite", "most", "so")
+        if word == "and" and start > 1:
+            joins = adjective(following) and adjective(text.low[start - 2])
+        # A list or a dictionary has both words as one noun: "police officer".
+        is_compound = False
+        if first_noun == start:
+            is_compound = listed(f"{word} {singular(following)}", "person-phrase", "pair")
+        if first_noun == start and not is_compound:
+            is_in_dictionary = classes(f"{word} {following}") in ("c", "p", "n")
+            is_compound = is_in_dictionary and not listed(word, "age")
         if not is_compound and not joins:
-            if _ends_phrase_before(text, start):
+            # "the", "her", "draw" are none of the phrase.
+            is_request = listed(word, "draw") and text.opens[start - 1]
+            if is_request or word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
                 break
             # A value goes before the first noun, not between two: "tired old | police officer".
             is_compound = _is_part_of_noun(text, start, text.low[i])
@@ -303,34 +316,6 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         if is_noun and first_noun == start + 1:
             first_noun = start
     return start, first_noun
-
-
-def _joins_adjectives(text: Text, start: int) -> bool:
-    """Whether the word before start goes on with adjectives: "tall and tired", "very tired"."""
-    word = text.low[start - 1]
-    if word in ("very", "quite", "most", "so"):
-        return True
-    if word != "and" or start < 2:
-        return False
-    return adjective(text.low[start]) and adjective(text.low[start - 2])
-
-
-def _is_compound(text: Text, start: int) -> bool:
-    """Whether a dictionary or a list has the word before start with the one at start as one noun:
-    "police officer"."""
-    word = text.low[start - 1]
-    last = text.low[start]
-    if listed(f"{word} {singular(last)}", "person-phrase", "pair"):
-        return True
-    return classes(f"{word} {last}") in ("c", "p", "n") and not listed(word, "age")
-
-
-def _ends_phrase_before(text: Text, start: int) -> bool:
-    """Whether the word before start is none of the phrase: "the", "her", "draw"."""
-    word = text.low[start - 1]
-    if listed(word, "draw") and text.opens[start - 1]:
-        return True
-    return listed(word, *STOPS, "not-subject") or word.endswith(_POSSESSIVE)
 
 
 def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
@@ -344,24 +329,23 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
     if is_gerund and listed(singular(head), "gerund-head"):
         return True  # "swimming coach"
-    return _is_proper_pair(text, start)
-
-
-def _is_proper_pair(text: Text, i: int) -> bool:
-    """Whether word i and the one before are of one proper name: "Red Cross", "Civil War"."""
-    if text.sentence[i - 1]:
-        return False  # the first word of a sentence has a capital anyway
-    if text.low[i - 1] in origins() or listed(text.low[i - 1], "origin"):
-        return False  # "Japanese American"
-    return text.capital[i] and text.capital[i - 1]
+    # Both of one proper name: "Red Cross"; not the first word of a sentence, "Japanese American".
+    if text.sentence[start - 1] or word in origins() or listed(word, "origin"):
+        return False
+    return text.capital[start] and text.capital[start - 1]
 
 
 def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
     """Whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a server
     in a rack"."""
     after = text.after(i)
-    if _is_named_thing(noun, modifiers, after) or _is_made_or_animal(noun, modifiers):
+    is_comic_book = noun == "comic" and after in ("about", "of")
+    if is_comic_book or _is_made_or_animal(noun, modifiers):
         return True
+    if modifiers:
+        phrase = f"{modifiers[-1]} {noun}"  # "dish washer"
+        if listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"):
+            return True
     if listed(noun, "cued-thing"):
         if noun == "model" and after == "of" and not modifiers:
             return True  # "a model of an atom"
@@ -373,16 +357,6 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
     return listed(noun, "thing") and not _is_human(text, noun, modifiers, after)
 
 
-def _is_named_thing(noun: str, modifiers: list[str], after: str) -> bool:
-    """Whether a noun and what stands beside it are a word for a thing: "dish washer"."""
-    if noun == "comic" and after in ("about", "of"):
-        return True
-    if not modifiers:
-        return False
-    phrase = f"{modifiers[-1]} {noun}"
-    return listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
-
-
 def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
     """Whether modifiers make a noun a product, a toy or an animal: "a Ford Explorer"."""
     for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
@@ -391,7 +365,10 @@ def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
     if listed(noun, "handles"):
         return False  # "a horse trainer"
     for word in modifiers:
-        if _is_animal(word):
+        if listed(singular(word), "animal"):
+            return True  # "a rabbit detective"
+        is_usual = gendered(word) or adjective(word) or listed(word, "not-animal")  # "a male nurse"
+        if "x" in kinds(word)[:2] and not is_usual:
             return True
     return False
 
@@ -405,17 +382,6 @@ def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
     if noun not in ("character", "figure"):
         return False
     return not modifiers or adjective(modifiers[-1])
-
-
-def _is_animal(word: str) -> bool:
-    """Whether a word before a noun is an animal: "rabbit" of "a rabbit detective"."""
-    if listed(singular(word), "animal"):
-        return True
-    if "x" not in kinds(word)[:2]:
-        return False
-    if gendered(word) or adjective(word):
-        return False  # "a male nurse"
-    return not listed(word, "not-animal")
 
 
 def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -> bool:

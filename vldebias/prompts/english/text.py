@@ -47,8 +47,16 @@ class Text:
         self.words = [token[0] for token in tokens]
         self.low = [_lower(word) for word in self.words]
         self.bare = [re.sub(r"'s?$", "", word) for word in self.low]
-        gaps = _gaps(prompt, tokens)
-        self.opens = self._find_clauses(gaps)
+        # What stands before each word and behind the last one.
+        ends = [0, *(token.end() for token in tokens)]
+        starts = [*self.start, len(prompt)]
+        gaps = [prompt[end:start] for end, start in zip(ends, starts, strict=True)]
+        self.opens = [bool(_BREAK.search(gap)) for gap in gaps]
+        self.opens[0] = True
+        self.opens[-1] = True
+        for i in range(1, len(self.low)):
+            if gaps[i] == ". " and listed(self.low[i - 1], "abbreviation"):
+                self.opens[i] = False  # "Dr. Smith"
         self.sentence = [bool(_SENTENCE_END.search(gap)) for gap in gaps]
         self.sentence[0] = True
         self.silent = _is_quoted(prompt, self.start)
@@ -56,16 +64,6 @@ class Text:
         is_title = _is_title(self.words)
         # In a title all words have capitals, so they tell nothing.
         self.capital = [not is_title and word[0].isupper() for word in self.words]
-
-    def _find_clauses(self, gaps: list[str]) -> list[bool]:
-        """For each word, and for the end, whether a clause begins there."""
-        opens = [bool(_BREAK.search(gap)) for gap in gaps]
-        opens[0] = True
-        opens[-1] = True
-        for i in range(1, len(self.low)):
-            if gaps[i] == ". " and listed(self.low[i - 1], "abbreviation"):
-                opens[i] = False  # "Dr. Smith"
-        return opens
 
     def before(self, i: int) -> str:
         """Return the word before word i in its clause; "" at the start of the clause."""
@@ -97,13 +95,6 @@ def _lower(word: str) -> str:
     if word in ("US", "IT"):
         return f"{word[0]}.{word[1]}".lower()
     return word.lower().replace("\u2019", "'")
-
-
-def _gaps(prompt: str, tokens: list[re.Match[str]]) -> list[str]:
-    """What stands before each word and behind the last one."""
-    ends = [0, *(token.end() for token in tokens)]
-    starts = [*(token.start() for token in tokens), len(prompt)]
-    return [prompt[end:start] for end, start in zip(ends, starts, strict=True)]
 
 
 def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:

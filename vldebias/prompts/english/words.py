@@ -164,9 +164,11 @@ def person(word: str) -> bool:
     noun = singular(word)
     if listed(noun, "also-person") or noun.endswith(tuple(lists()["person-ending"])):
         return True
-    if _is_unknown_trade(noun) or "p" in classes(noun):
+    if "p" in classes(noun) or _is_unknown_compound(noun):
         return True
-    if _is_unknown_compound(noun):
+    # A word in no dictionary that ends like a trade: "codebreaker".
+    is_unknown = not classes(noun) and not gendered(noun)
+    if is_unknown and noun.endswith(tuple(lists()["agent-ending"])):
         return True
     last_part = noun.rsplit("-", 1)[-1]  # "sculptor" of "painter-sculptor"
     return "p" in classes(last_part) and not listed(noun, "gendered")
@@ -182,13 +184,6 @@ def _is_unknown_compound(noun: str) -> bool:
         if (is_agent or last == "mage") and set(classes(noun[:n])) & set("nxv"):
             return True
     return False
-
-
-def _is_unknown_trade(noun: str) -> bool:
-    """Return whether a word that is in no dictionary ends like a trade: "codebreaker"."""
-    if classes(noun) or gendered(noun):
-        return False
-    return noun.endswith(tuple(lists()["agent-ending"]))
 
 
 @cache

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from vldebias.prompts.attribute import Attribute
-from vldebias.prompts.groups import Group, Mixture
+from vldebias.prompts.groups import Group, Mixture, fits
 
 Value = str | Mixture | None
 
@@ -36,6 +36,13 @@ class Person(NamedTuple):
     place: tuple[int, int]
     reason: str = ""
     group: Group | None = None
+
+    def can_be(self, value: str | Mixture) -> bool:
+        """Return whether a value can be said of this person; a mixture may have been made for
+        another text, "five nurses", than this one, "a nurse"."""
+        if isinstance(value, str):
+            return True
+        return self.group is not None and fits(self.group, value)
 
     def moved(self, offset: int) -> Person:
         """Return the same person in a text that has so many characters before it."""

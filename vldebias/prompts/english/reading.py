@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
@@ -16,7 +15,7 @@ from vldebias.prompts.english.subject import Subject, find_subjects, is_foreign
 from vldebias.prompts.english.text import read_text
 from vldebias.prompts.english.turning import is_pronoun, match, sides_in, strip, turn_gender
 from vldebias.prompts.english.words import has_gendered, is_proper
-from vldebias.prompts.groups import Group, can_mix, fits
+from vldebias.prompts.groups import Group, can_mix
 from vldebias.prompts.language import (
     MOST_PERSONS,
     Dealt,
@@ -33,6 +32,9 @@ from vldebias.prompts.syntax import is_in_capitals
 
 # The person is a pronoun alone, "someone at a desk": there is no noun to write before.
 _PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
+
+# Where words go: start, end, and "before" a noun, "behind" it, or "aside" between commas.
+_Slot = tuple[int, int, str]
 
 
 class English(Language):
@@ -74,15 +76,36 @@ class English(Language):
         in_capitals = is_in_capitals(text)  # "A CEO IN AN OFFICE" gets "FEMALE"
         # Words for one place are written together: "an old female nurse".
         words_of_slot = defaultdict[_Slot, list[tuple[int, str]]](list)
-        for saying in sayings:
-            word = _word_for(saying)
-            if in_capitals:
-                word = word.upper()
-            words_of_slot[_slot_of(saying)].append((saying.attribute.rank, word))
+        for person, attribute, value in sayings:
+            start, end = person.place
+            behind = person.end if person.group is None else person.group.end
+            if isinstance(value, Mapping):
+                is_young = person.group is not None and person.group.young
+                word = describe(value, attribute.words, is_young)
+                slot = (behind, behind, "aside")
+            else:
+                word = attribute.words[value]
+                slot = (start, end, "before")
+                if attribute.has_phrases:
+                    # It takes the place of a placeholder, or stands behind the noun.
+                    slot = (start if start < end else behind, behind, "behind")
+            words_of_slot[slot].append((attribute.rank, word.upper() if in_capitals else word))
         replacements: list[Replacement] = []
-        for slot, ranked in words_of_slot.items():
+        for (start, end, kind), ranked in words_of_slot.items():
             words = [word for _, word in sorted(ranked)]
-            replacements.append(_replacement(text, slot, words))
+            if kind == "before":
+                replacements.append(_write_before(text, start, end, " ".join(words)))
+                continue
+            if kind == "behind":
+                start = len(text[:start].rstrip())
+                written = f" {' and '.join(words)}"
+            else:
+                written = f", {', '.join(words)}"
+                if not re.match(r"\s*(?:[^\w\s'\"(<-]|$)", text[end:]):
+                    written += ","
+            if re.match(r"\w", text[end:]):
+                written += " "
+            replacements.append(Replacement(start, end, written))
         return replacements
 
     def turn(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> str:
@@ -92,28 +115,30 @@ class English(Language):
             turned, is_said = turn_gender(text, attribute, people)
         else:
             turned = strip(text, attribute, people)
+        unsaid: dict[int | None, Dealt] = {}
+        for number, dealt in enumerate(people):
+            if dealt.value is not None and not is_said[number]:
+                unsaid[number] = dealt
         words = read_text(turned)
         subjects = find_subjects(turned)
         persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)
         is_stated = find_stated(turned, persons, attribute)
         matched = match(words, persons, people)
         sayings: list[Saying] = []
-        for mentions, stated, number in zip(persons, is_stated, matched, strict=True):
-            value = None if number is None else people[number].value
-            if number is None or value is None or is_said[number]:
+        for mentions, stated, matched_number in zip(persons, is_stated, matched, strict=True):
+            if matched_number not in unsaid:
                 continue
             if stated and not attribute.gender:
                 raise UnturnableError("rewritten: stated")
-            is_said[number] = True
+            value = unsaid.pop(matched_number).value
             phrase = words.low[mentions[0].opening : mentions[0].head + 1]
             if attribute.gender and has_gendered(word for word in phrase if not is_pronoun(word)):
                 continue  # "her little girl"
             person = _person(turned, mentions[0], attribute, is_stated=False, is_first=True)
-            if isinstance(value, str) or (person.group and fits(person.group, value)):
+            if value is not None and person.can_be(value):
                 sayings.append(Saying(person, attribute, value))
-        for dealt, is_done in zip(people, is_said, strict=True):
-            if dealt.value is not None and not is_done:
-                sayings.append(Saying(_person_named(turned, dealt), attribute, dealt.value))
+        for dealt in unsaid.values():
+            sayings.append(_say_of_noun(turned, attribute, dealt))
         return replace_all(turned, self.write(turned, sayings))
 
     def values_in(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[Value]:
@@ -128,17 +153,17 @@ class English(Language):
         return [first, *[None] * (len(people) - 1)]
 
 
-def _person_named(text: str, dealt: Dealt) -> Person:
-    """Return the person of an original prompt where a rewritten one has the same noun.
+def _say_of_noun(text: str, attribute: Attribute, dealt: Dealt) -> Saying:
+    """Return what is said where a rewritten prompt has the noun of a person of the original one.
 
     Raises:
         UnturnableError: it has not.
     """
-    match_of_noun = re.search(rf"\b{re.escape(dealt.noun)}\b", text, re.IGNORECASE)
-    if match_of_noun is None or not isinstance(dealt.value, str):
+    noun = re.search(rf"\b{re.escape(dealt.noun)}\b", text, re.IGNORECASE)
+    if noun is None or not isinstance(dealt.value, str):
         raise UnturnableError(f"rewritten: no person named {dealt.noun}")
-    start, end = match_of_noun.span()
-    return Person(match_of_noun[0], start, end, (start, start))
+    start, end = noun.span()
+    return Saying(Person(noun[0], start, end, (start, start)), attribute, dealt.value)
 
 
 # ---- whether a person is open
@@ -156,19 +181,15 @@ def _person(
         reason = "group"  # "a teacher and students": the teacher gets a value
     elif is_fixed_by_context(text, subject.start, subject.end, attribute.set):
         reason = "context"
-    offset = _place_among_adjectives(subject, attribute)
     start, _ = subject.words[-1]
     noun = text[start : subject.end]
-    return Person(noun, start, subject.end, (offset, offset), reason, group)
-
-
-def _place_among_adjectives(subject: Subject, attribute: Attribute) -> int:
-    """Return the offset at which English writes the value among a noun's adjectives."""
+    # English writes a value before the first adjective that comes as late or later in its order.
+    place = start
     for offset, word in subject.words[:-1]:
         if rank_of(word) >= attribute.rank:
-            return offset
-    noun_offset, _ = subject.words[-1]
-    return noun_offset
+            place = offset
+            break
+    return Person(noun, start, subject.end, (place, place), reason, group)
 
 
 def _leaves(group: Group, attribute: Attribute) -> bool:
@@ -194,54 +215,19 @@ def _why_nobody(reason: str, text: str) -> str:
 # ---- writing
 
 
-class _Slot(NamedTuple):
-    """Hold where words go: "before" a noun, "behind" it, or "aside" between commas."""
+def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
+    """Return the replacement that writes a word before a noun, with the article that fits.
 
-    start: int
-    end: int
-    kind: str
-
-
-def _slot_of(saying: Saying) -> _Slot:
-    """Return where the word for a value goes."""
-    person, attribute, value = saying
-    start, end = person.place
-    behind = person.end if person.group is None else person.group.end
-    if isinstance(value, Mapping):
-        return _Slot(behind, behind, "aside")
-    if not attribute.has_phrases:
-        return _Slot(start, end, "before")
-    is_placeholder = start < end
-    return _Slot(start if is_placeholder else behind, behind, "behind")
-
-
-def _word_for(saying: Saying) -> str:
-    """Return how a value is said: by its word, or by the numbers of a mixture."""
-    person, attribute, value = saying
-    if isinstance(value, Mapping):
-        is_young = person.group is not None and person.group.young
-        return describe(value, attribute.words, is_young)
-    return attribute.words[value]
-
-
-def _replacement(text: str, slot: _Slot, words: Sequence[str]) -> Replacement:
-    """Return the replacement that writes words into a slot of a text."""
-    start, end, kind = slot
-    behind = text[end:]
-    if kind == "before":
-        return _before(text, slot, _like(text[start:end], " ".join(words)))
-    if kind == "behind":
-        start = len(text[:start].rstrip())
-        return Replacement(start, end, f" {' and '.join(words)}{_space_before(behind)}")
-    comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", behind) else ","
-    return Replacement(start, end, f", {', '.join(words)}{comma}{_space_before(behind)}")
-
-
-def _before(text: str, slot: _Slot, word: str) -> Replacement:
-    """Return the replacement that writes a word before a noun, with the article that fits; its
-    first letter is a capital at the start."""
-    text_before = text[: slot.start]
-    text_behind = text[slot.end :].lstrip()
+    The word has the letters of the placeholder whose place it takes, {gender}, {Gender} or
+    {GENDER}; at the start of a text it takes over the capital of the noun.
+    """
+    letters = text[start:end].strip("{ }")
+    if len(letters) > 1 and letters.isupper():
+        word = word.upper()
+    elif letters[:1].isupper():
+        word = word[0].upper() + word[1:]
+    text_before = text[:start]
+    text_behind = text[end:].lstrip()
     end = len(text) - len(text_behind)
     noun_start = ""
     if not text_before.strip() and re.match(r"[A-Z][a-z]", text_behind):
@@ -250,28 +236,8 @@ def _before(text: str, slot: _Slot, word: str) -> Replacement:
             noun_start = text_behind[0].lower()
             end += 1
     written = append_word(text_before, word)
-    start = _length_in_common(text_before, written)
+    # Only what changes is replaced: the word alone, or from an article on, "a " -> "an Asian".
+    start = len(text_before)
+    while not written.startswith(text_before[:start]):
+        start -= 1
     return Replacement(start, end, f"{written[start:]} {noun_start}")
-
-
-def _length_in_common(text: str, other: str) -> int:
-    """Return how many characters two texts have in common at their start."""
-    if other.startswith(text):
-        return len(text)
-    length = 0
-    while text[length] == other[length]:
-        length += 1
-    return length
-
-
-def _like(slot: str, word: str) -> str:
-    """Return a word in the letters of its placeholder: {gender}, {Gender} or {GENDER}."""
-    letters = slot.strip("{ }")
-    if len(letters) > 1 and letters.isupper():
-        return word.upper()
-    return word[0].upper() + word[1:] if letters[:1].isupper() else word
-
-
-def _space_before(behind: str) -> str:
-    """Return a space where the rest of a prompt begins with a word."""
-    return " " if re.match(r"\w", behind) else ""

@@ -300,10 +300,9 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         # A list or a dictionary has both words as one noun: "police officer".
         is_compound = False
         if first_noun == start:
-            is_compound = listed(f"{word} {singular(following)}", "person-phrase", "pair")
-        if first_noun == start and not is_compound:
+            is_pair = listed(f"{word} {singular(following)}", "person-phrase", "pair")
             is_in_dictionary = classes(f"{word} {following}") in ("c", "p", "n")
-            is_compound = is_in_dictionary and not listed(word, "age")
+            is_compound = is_pair or (is_in_dictionary and not listed(word, "age"))
         if not is_compound and not joins:
             # "the", "her", "draw" are none of the phrase.
             is_request = listed(word, "draw") and text.opens[start - 1]

@@ -9,7 +9,7 @@ written.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from vldebias.prompts.prompt_set import append_word
 
 _PAIRS = Path(__file__).with_name("pairs.txt")
 _SIDES = ("female", "male")
+_OWNERS = frozenset({"his", "her", "their"})
 _WEAK = frozenset({"pronoun", "body", "dress"})  # lists whose words say no value alone
 # Values for persons of either gender, whom a picture cannot show both: "men and women" stay.
 _BOTH = re.compile(
@@ -105,8 +106,8 @@ def _counterpart(word: str, side: str) -> tuple[str, str] | None:
 
 def _side_of(word: str) -> str:
     """Return the side of which a word is, "female" or "male"; "" if neither."""
-    for side, other in (_SIDES, _SIDES[::-1]):
-        if word in _counterparts()[other]:
+    for side, opposite in (_SIDES, _SIDES[::-1]):
+        if word in _counterparts()[opposite]:
             return side
     if word.endswith(("woman", "women")):
         return "female"
@@ -121,7 +122,12 @@ def turn_gender(text: str, attribute: Attribute, people: Sequence[Dealt]) -> tup
         UnturnableError: a word states a gender and has no counterpart, or a person is named.
     """
     words = read_text(text)
-    _check_names(words)
+    # A name says a gender, and has no counterpart.
+    for first, stop in find_names(words):
+        is_word = stop - first == 1 and words.sentence[first]  # "Rich colors."
+        is_silent = words.credited[first] or words.silent[first] or is_word
+        if not is_silent and "f" in kinds(words.bare[first]):
+            raise UnturnableError(f"rewritten: names {' '.join(words.words[first:stop])}")
     owners = _owners(words, people)
     replacements: list[Replacement] = []
     is_said = [False] * len(people)
@@ -134,12 +140,11 @@ def turn_gender(text: str, attribute: Attribute, people: Sequence[Dealt]) -> tup
         side = attribute.words[value].lower()
         word, possessive = _split_possessive(words.low[i])
         new, name = _turned(words, i, word, side)
-        if name not in _WEAK and not _is_of_another(words, i):
+        is_relative = not _OWNERS.isdisjoint(words.low[max(0, i - 3) : i])  # "her grandson"
+        if name not in _WEAK and not is_relative:
             is_said[owner] = True
         if new != word:
-            written = _with_case(words.words[i], new) + possessive
-            start = words.start[i]
-            replacements.append(_with_article(text, start, start + len(words.words[i]), written))
+            replacements.append(_replace(words, i, new, possessive))
     return replace_all(text, replacements), is_said
 
 
@@ -158,16 +163,6 @@ def sides_in(text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[V
     return [values.pop() if len(values) == 1 else None for values in values_of_person]
 
 
-def _check_names(words: Text) -> None:
-    """Raise UnturnableError where a person is named: a name says a gender, and has no other."""
-    for first, stop in find_names(words):
-        is_word = stop - first == 1 and words.sentence[first]  # "Rich colors."
-        is_silent = words.credited[first] or words.silent[first] or is_word
-        if not is_silent and "f" in kinds(words.bare[first]):
-            name = " ".join(words.words[first:stop])
-            raise UnturnableError(f"rewritten: names {name}")
-
-
 def _owners(words: Text, people: Sequence[Dealt]) -> dict[int, int]:
     """Return position of a word that states a gender -> the number of the person of whom it does.
 
@@ -175,39 +170,42 @@ def _owners(words: Text, people: Sequence[Dealt]) -> dict[int, int]:
     text has stated alike, or has not stated; else of the first one.
     """
     phrases = _phrases(words, people)
-    both = [match.span() for match in _BOTH.finditer(words.prompt)]
+    sides = _sides_of_words(words)
     owners: dict[int, int] = {}
     side_of_person: dict[int, str] = {}
     last = 0
-    for i, low in enumerate(words.low):
+    for i in range(len(words.low)):
+        last = phrases.get(i, last)
+        if i not in sides:
+            continue
+        side = sides[i]
         if i in phrases:
-            last = phrases[i]
-        word, _ = _split_possessive(low)
-        is_dress = word in _counterparts()["male"] and not gendered(word) and not is_pronoun(word)
-        if words.silent[i] or not (gendered(word) or is_dress or word == "clean-shaven"):
-            continue
-        if any(start <= words.start[i] < end for start, end in both):
-            continue
-        side = _side_of(word)
-        owner = phrases.get(i)
-        if owner is None and _is_on_thing(words, i):
-            continue
-        if owner is None:
-            owner = _alike(side, last, side_of_person, len(people))
-        elif side:
-            side_of_person.setdefault(owner, side)
-        owners[i] = owner
+            owners[i] = last
+            if side:
+                side_of_person.setdefault(last, side)
+        elif not _is_on_thing(words, i):
+            alike = [person for person in range(len(people)) if side_of_person.get(person) == side]
+            is_of_last = side_of_person.get(last, side) == side or not alike
+            owners[i] = last if is_of_last else alike[0]
     return owners
 
 
-def _alike(side: str, last: int, side_of_person: Mapping[int, str], number: int) -> int:
-    """Return the person of whom a word outside of all phrases is."""
-    if side_of_person.get(last, side) == side:
-        return last
-    for person in range(number):
-        if side_of_person.get(person) == side:
-            return person
-    return last
+def _sides_of_words(words: Text) -> dict[int, str]:
+    """Return position of a word that states a gender -> its side, "female" or "male"; "" if it is
+    of neither.
+
+    Quotations state none, nor do words for both: "men and women".
+    """
+    spans_of_both = [match.span() for match in _BOTH.finditer(words.prompt)]
+    sides: dict[int, str] = {}
+    for i, low in enumerate(words.low):
+        word, _ = _split_possessive(low)
+        is_dress = word in _counterparts()["male"] and not is_pronoun(word)
+        is_turned = gendered(word) or is_dress or word == "clean-shaven"
+        is_of_both = any(start <= words.start[i] < end for start, end in spans_of_both)
+        if is_turned and not is_of_both and not words.silent[i]:
+            sides[i] = _side_of(word)
+    return sides
 
 
 def _phrases(words: Text, people: Sequence[Dealt]) -> dict[int, int]:
@@ -236,30 +234,20 @@ def match(
     """
     if len(people) == 1:
         return [0] * len(persons)
-    matched = [_number_by_noun(words, mentions, people) for mentions in persons]
+    matched: list[int | None] = []
+    for mentions in persons:
+        nouns = {singular(words.low[subject.head]) for subject in mentions}
+        matched.append(None)
+        for number, dealt in enumerate(people):
+            if singular(dealt.noun.lower().split()[-1]) in nouns:
+                matched[-1] = number
+                break
     free = [number for number in range(len(people)) if number not in matched]
     for place, mentions in enumerate(persons):
         is_of_gender = gendered(words.low[mentions[0].head])
         if matched[place] is None and is_of_gender and free:
             matched[place] = free.pop(0)
     return matched
-
-
-def _number_by_noun(
-    words: Text, mentions: Sequence[Subject], people: Sequence[Dealt]
-) -> int | None:
-    """Return which of the people has a noun of a person."""
-    nouns = {singular(words.low[subject.head]) for subject in mentions}
-    for number, dealt in enumerate(people):
-        if singular(dealt.noun.lower().split()[-1]) in nouns:
-            return number
-    return None
-
-
-def _is_of_another(words: Text, i: int) -> bool:
-    """Whether a noun names a relative of the person: "her grandson"."""
-    first = max(0, i - 3)
-    return any(word in ("his", "her", "their") for word in words.low[first:i])
 
 
 def _is_on_thing(words: Text, i: int) -> bool:
@@ -279,10 +267,14 @@ def _turned(words: Text, i: int, word: str, side: str) -> tuple[str, str]:
     Raises:
         UnturnableError: it has no counterpart.
     """
+    has_noun = words.after(i) not in _NO_NOUN
     if word == "his":
-        return ("his" if side == "male" else _her_or_hers(words, i)), "pronoun"
+        female = "her" if has_noun else "hers"
+        return ("his" if side == "male" else female), "pronoun"
     if word == "her":
-        return ("her" if side == "female" else _his_or_him(words, i)), "pronoun"
+        is_determiner = has_noun and not words.after(i).endswith("ly")
+        male = "his" if is_determiner else "him"
+        return ("her" if side == "female" else male), "pronoun"
     is_gown_of_all = word == "gown" and not _GOWNS_OF_ALL.isdisjoint(words.low[max(0, i - 2) : i])
     is_dress_of_all = words.after(i) in _DRESS_OF_ALL or is_gown_of_all
     if is_dress_of_all and not gendered(word):
@@ -290,22 +282,11 @@ def _turned(words: Text, i: int, word: str, side: str) -> tuple[str, str]:
     known = _counterpart(word, side)
     if known is not None:
         return known
-    other = _SIDES[side == "female"]
-    back = _counterpart(word, other)
+    opposite = _SIDES[side == "female"]
+    back = _counterpart(word, opposite)
     if back is None:
         raise UnturnableError(f"rewritten: {word}")
     return word, back[1]
-
-
-def _her_or_hers(words: Text, i: int) -> str:
-    """Return what "his" is: "hers" where no noun follows."""
-    return "hers" if words.after(i) in _NO_NOUN else "her"
-
-
-def _his_or_him(words: Text, i: int) -> str:
-    """Return what "her" is: "his" before a noun, "him" elsewhere."""
-    is_him = words.after(i) in _NO_NOUN or words.after(i).endswith("ly")
-    return "him" if is_him else "his"
 
 
 def _split_possessive(word: str) -> tuple[str, str]:
@@ -316,20 +297,24 @@ def _split_possessive(word: str) -> tuple[str, str]:
     return word, ""
 
 
-def _with_case(old: str, new: str) -> str:
-    """Return a word with the capitals of another: "Man", "MAN"."""
+def _replace(words: Text, i: int, new: str, possessive: str) -> Replacement:
+    """Return the replacement that writes a new word in the place of word i, with its capitals and
+    its ending; "a" or "an" before it is changed to what fits."""
+    old = words.words[i]
     new = new.replace("_", " ")
     if len(old) > 1 and old.isupper():
-        return new.upper()
-    return new[0].upper() + new[1:] if old[0].isupper() else new
-
-
-def _with_article(text: str, start: int, end: int, new: str) -> Replacement:
-    """Return a replacement that also changes "a" or "an" before it to what fits."""
-    match = re.search(r"\ban? $", text[:start], re.IGNORECASE)
-    if match is None:
+        new = new.upper()
+    elif old[0].isupper():
+        new = new[0].upper() + new[1:]
+    new += possessive
+    start = words.start[i]
+    end = start + len(old)
+    article = re.search(r"\ban? $", words.prompt[:start], re.IGNORECASE)
+    if article is None:
         return Replacement(start, end, new)
-    return Replacement(match.start(), end, append_word(text[match.start() : start], new))
+    return Replacement(
+        article.start(), end, append_word(words.prompt[article.start() : start], new)
+    )
 
 
 # ---- attributes whose words are taken out
@@ -348,19 +333,17 @@ def strip(text: str, attribute: Attribute, people: Sequence[Dealt]) -> str:
         spans += [match.span() for match in pattern.finditer(text)]
     stripped = text
     for start, end in sorted(set(spans), reverse=True):
-        stripped = _take_out(stripped, start, end)
+        before = stripped[:start]
+        behind = stripped[end:]
+        # One space, or the comma, stays in the place of what is taken out.
+        if behind.startswith((",", " ")) and not before.endswith(","):
+            if behind.startswith(","):
+                before = before.rstrip()
+            if before.endswith(" ") or not before:
+                behind = behind.lstrip()
+        following = re.match(r"[\w-]+", behind)
+        if following:
+            before = append_word(before, following[0])  # with the article that fits
+            behind = behind[following.end() :]
+        stripped = before + behind
     return stripped
-
-
-def _take_out(text: str, start: int, end: int) -> str:
-    """Return a text without the characters from start to end, with one space and the article that
-    fits in their place."""
-    before = text[:start]
-    behind = text[end:]
-    if before.endswith((" ", "")) and behind.startswith((",", " ")) and not before.endswith(","):
-        before = before.rstrip() if behind.startswith(",") else before
-        behind = behind.lstrip() if before.endswith(" ") or not before else behind
-    following = re.match(r"[\w-]+", behind)
-    if following:
-        return append_word(before, following[0]) + behind[following.end() :]
-    return before + behind

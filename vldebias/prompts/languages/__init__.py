@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ENGLISH = English()
 CODES = ("ar", "de", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
 _LATIN = ("de", "es", "fr", "it", "pt")
+# A sign of these is a syllable or a word.
+_SCRIPTS_OF_SIGNS = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL")
 _SURE = 0.6  # of a score: a function word of one language, or several that two languages share
 _LIKELY = 0.6  # share of the best score
 _ENGLISH_SHARE = 0.9  # of the best score, where English knows a noun of the text
@@ -85,9 +87,16 @@ def language_of(text: str) -> Language | None:
         if language.reads(text):
             return language
     if not text.isascii():
-        by_script = _language_by_script(text)
-        if by_script is not None:
-            return by_script
+        scripts = scripts_of(text)
+        latin = scripts.pop("LATIN", 0)
+        if scripts:
+            script, _ = scripts.most_common(1)[0]
+            language = load_language(code_of_script(text, script))
+            # A sign of Chinese says as much as a word of several letters.
+            letters = scripts.total() * (2 if script in _SCRIPTS_OF_SIGNS else 1)
+            # Fewer letters than Latin ones may be a name alone.
+            if letters > latin or language.reads(text):
+                return language
     return _latin_language(text)
 
 
@@ -97,56 +106,49 @@ def is_english(text: str) -> bool:
     return language is not None and language.code == "en"
 
 
-def _language_by_script(text: str) -> Language | None:
-    """Return the language of the letters that are not Latin, or None where they are only names."""
-    scripts = scripts_of(text)
-    latin = scripts.pop("LATIN", 0)
-    if not scripts:
-        return None
-    script, _ = scripts.most_common(1)[0]
-    language = load_language(code_of_script(text, script))
-    # A sign of Chinese says as much as a word of several letters.
-    letters = scripts.total() * (2 if script in ("CJK", "HIRAGANA", "KATAKANA", "HANGUL") else 1)
-    if letters > latin or language.reads(text):
-        return language
-    return None
-
-
 def _latin_language(text: str) -> Language | None:
     """Return the language of a text in Latin letters, by its function words and its nouns."""
     scores = latin_scores(text)
     english = scores.pop("en", 0)
+    best = max(scores.values(), default=0)
+    is_english = english > 0 and english >= best
+    if not is_english and english >= _ENGLISH_SHARE * best:
+        # English knows a noun of the text; "CEO" is one in many languages.
+        words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
+        is_english = any(map(person, words))
+    if is_english:
+        return ENGLISH if english or ENGLISH.reads(text) else None
+    language = _foreign_language(text, scores)
+    if language is not None:
+        return language
+    return ENGLISH if ENGLISH.reads(text) else None
+
+
+def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
+    """Return the language that is no English: among those that are nearly as likely as the best,
+    the one that knows a noun of the text. None where neither scores nor nouns say it.
+
+    scores: language -> how much its function words speak for it.
+    """
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
     best = scores[ranked[0]] if ranked else 0
-    is_english = english >= best
-    if (is_english and english) or (_has_english_person(text) and english >= _ENGLISH_SHARE * best):
-        return ENGLISH if english or ENGLISH.reads(text) else None
-    # Among languages that are nearly as likely: the one that knows a noun of the text.
     likely = [code for code in ranked if scores[code] >= _LIKELY * best]
-    # "Krankenpfleger, 4k" has no function word at all; "police officer, city street" is English.
-    rest = _LATIN if best < _SURE and not _has_english_noun(text) else ()
-    for code in dict.fromkeys((*likely, *rest)):
-        language = load_language(code)
-        if language.reads(text):
-            return language
+    candidates = list(likely)
+    if best < _SURE:
+        # "Krankenpfleger, 4k" has no function word at all. If English knows most words of three
+        # letters or more, as in "police officer, city street", other languages are not asked.
+        words = re.findall(r"[^\W\d_]{3,}", text.lower())
+        known = [word for word in words if kinds(word)]
+        if 2 * len(known) <= len(words):
+            candidates += [code for code in _LATIN if code not in likely]
+    for code in candidates:
+        if load_language(code).reads(text):
+            return load_language(code)
     for code in likely:
         language = load_language(code)
         if isinstance(language, SpacedLanguage) and language.knows(text):
             return language
     if best < _SURE:
-        return ENGLISH if ENGLISH.reads(text) else None
+        return None
     read = [code for code in likely if code in CODES]
     return load_language((read or likely)[0])
-
-
-def _has_english_noun(text: str) -> bool:
-    """Return whether most words of a text, of three letters or more, are English."""
-    words = re.findall(r"[^\W\d_]{3,}", text.lower())
-    known = [word for word in words if kinds(word)]
-    return 2 * len(known) > len(words)
-
-
-def _has_english_person(text: str) -> bool:
-    """Return whether English knows a noun of a text; "CEO" is one in many languages."""
-    words = [word for word in text.split() if not word.isupper()]
-    return any(person(word.strip(".,;:!?()\"'").lower()) for word in words)

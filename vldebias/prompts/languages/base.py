@@ -150,9 +150,13 @@ class WordList:
     def find(self, tokens: Sequence[Token]) -> int | None:
         """Return the position of the first word or phrase of the list outside of quotations."""
         for i, token in enumerate(tokens):
-            if not token.quoted and (self.has(token) or self.length_at(tokens, i)):
+            if not token.quoted and self.has_at(tokens, i):
                 return i
         return None
+
+    def has_at(self, tokens: Sequence[Token], i: int) -> bool:
+        """Return whether a word or phrase of the list begins with word i."""
+        return self.has(tokens[i]) or self.length_at(tokens, i) > 0
 
     def length_at(self, tokens: Sequence[Token], i: int) -> int:
         """Return how many words a phrase of the list has that begins with word i; 0: none does."""
@@ -211,6 +215,42 @@ class ListedLanguage(Language):
             return True
         return not all(self.word_of(value, attribute) for value in attribute.words)
 
+    def words_of(self, sayings: Sequence[Saying]) -> dict[str, str]:
+        """Return kind -> word of the values of one person; of "gender" it is "female" or "male"."""
+        words: dict[str, str] = {}
+        for saying in sayings:
+            if isinstance(saying.value, Mapping):
+                continue
+            if self.kind_of(saying.attribute) == "gender":
+                words["gender"] = self.gender_of(saying.value, saying.attribute)
+            else:
+                words[saying.attribute.set.name] = self.word_of(saying.value, saying.attribute)
+        return words
+
+    def write_at_places(self, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return values in the places that a placeholder or the user gives."""
+        replacements: list[Replacement] = []
+        for saying in sayings:
+            word = self.word_of(saying.value, saying.attribute)
+            replacements.append(Replacement(*saying.person.place, word))
+        return replacements
+
+    def nouns_of_gender(self, list_name: str) -> dict[str, dict[str, str]]:
+        """Return noun -> how it is said of women and of men, from entries "noun/female/male"."""
+        nouns: dict[str, dict[str, str]] = {}
+        for entry in self.entries(list_name):
+            noun, female, male = entry.split("/")
+            nouns[noun] = {"female": female, "male": male}
+        return nouns
+
+    def leaves_groups(self, attribute: Attribute) -> bool:
+        """Return whether groups are left alone: only women and men are mixed."""
+        return (
+            attribute.groups != "mixed"
+            or attribute.kind != "gender"
+            or 1 in attribute.shares.values()
+        )
+
     def mixture(self, saying: Saying) -> list[tuple[str, int | None]]:
         """Return the genders of a group with their numbers, the larger first."""
         parts: list[tuple[str, int | None]] = []
@@ -233,24 +273,57 @@ class ListedLanguage(Language):
         return kind or ("own" if self.code in attribute.set.languages else "")
 
 
+class Noun(NamedTuple):
+    """Hold a noun of a person, as one of its forms is read.
+
+    Attributes:
+        masculine, feminine: its forms in the singular; equal where it has one for both.
+        gender: "m", "f" or "n" of its grammar, "mf" of one form for both, "m!" of a masculine one
+            that says nothing of the person: "un individu".
+        number: "one", "many" or "any": what the form can be.
+        kind: what a grammar tells nouns apart by, such as "neutral" of German.
+        cases: the cases that the form can have, of Russian.
+    """
+
+    masculine: str
+    feminine: str
+    gender: str = "m"
+    number: str = "one"
+    kind: str = ""
+    cases: tuple[int, ...] = ()
+
+
 class Phrase(NamedTuple):
     """Hold the phrase of a person.
 
     Attributes:
         first: position of its first word. head: position of its noun.
-        form: what a grammar knows of the noun and its phrase.
+        noun: its noun, of one person whose gender is open.
         plural: whether it is several persons. size: how many, if they are counted.
         stated: whether the noun states a gender.
-        last: position of the last word of the noun.
+        article: position of its article.
+        before, behind: positions of the adjectives before and directly behind the noun.
+        apart: positions of what agrees with the noun from a clause or behind a verb.
+        case: the case of the phrase. declension: what its adjectives are declined by, of German.
     """
 
     first: int
     head: int
-    form: Any
+    noun: Noun | None = None
     plural: bool = False
     size: int | None = None
     stated: bool = False
-    last: int = -1
+    article: int | None = None
+    before: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    apart: tuple[int, ...] = ()
+    case: str = ""
+    declension: str = ""
+
+    @property
+    def last(self) -> int:
+        """Position of the last word of the noun, with the adjectives behind it."""
+        return self.behind[-1] if self.behind else self.head
 
 
 class SpacedLanguage(ListedLanguage):
@@ -283,7 +356,8 @@ class SpacedLanguage(ListedLanguage):
         kind = self.kind_of(attribute)
         if kind == "gender":
             return any(self.states_gender(tokens, i) for i in range(len(tokens)))
-        return any(self._states_other(tokens, i, kind) for i in range(len(tokens)))
+        words = self.matcher(f"stated-{kind}")
+        return any(words.has_at(tokens, i) for i in range(len(tokens)))
 
     def reads(self, text: str) -> bool:
         """Return whether a text names a person in this language."""
@@ -311,23 +385,21 @@ class SpacedLanguage(ListedLanguage):
         phrases = self.phrases(tokens)
         if self._states_for_all(tokens, phrases, attribute):
             return "stated"
-        if kind == "gender" and self._names_both(tokens, phrases):
-            return "stated"
         if self.is_named(tokens, phrases):
             return "named"
         persons: list[Person] = []
         is_fixed = self.matcher(f"fixed-{kind}").find(tokens) is not None
+        reason_of_all = "context" if is_fixed else ""
         for phrase in phrases:
-            reason = "stated" if phrase.stated and kind == "gender" else ""
-            reason = reason or ("context" if is_fixed else "")
+            reason = "stated" if phrase.stated and kind == "gender" else reason_of_all
             if not reason and kind != "gender" and self.lacks_form(phrase):
                 reason = "form"
             persons.append(self._person(tokens, phrase, attribute, reason))
-        return tuple(persons) or ("context" if is_fixed else self._why_nobody(tokens))
+        return tuple(persons) or reason_of_all or self._why_nobody(tokens)
 
     def lacks_form(self, phrase: Phrase) -> bool:
         """Return whether no adjective can be written beside a person: age of "una enfermera"."""
-        return phrase.stated and phrase.form is None
+        return phrase.stated
 
     def _why_nobody(self, tokens: Reading) -> str:
         """Return the reason why a prompt without a person gets no value."""
@@ -351,7 +423,7 @@ class SpacedLanguage(ListedLanguage):
             if phrases and self.is_role(tokens, phrases[-1], phrase):
                 continue
             phrases.append(phrase)
-            end = max(phrase.head, phrase.last)
+            end = phrase.last
         return phrases
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
@@ -372,7 +444,7 @@ class SpacedLanguage(ListedLanguage):
     def roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:
         """Return the phrases that say what a person is, up to the next person."""
         roles: list[Phrase] = []
-        for i in range(max(person.head, person.last) + 1, len(tokens)):
+        for i in range(person.last + 1, len(tokens)):
             phrase = self.phrase_at(tokens, i)
             if phrase is None or phrase.stated:
                 continue
@@ -408,61 +480,37 @@ class SpacedLanguage(ListedLanguage):
     def _states_for_all(self, tokens: Reading, phrases: list[Phrase], attribute: Attribute) -> bool:
         """Return whether a word states a value, other than of one person beside others."""
         kind = self.kind_of(attribute)
-        own_words = set(attribute.set.languages.get(self.code, {}).values())
-        inside: set[int] = set()
-        for phrase in phrases:
-            if phrase.stated:
-                inside.update(range(phrase.first, max(phrase.head, phrase.last) + 1))
-        open_phrases = [phrase for phrase in phrases if not phrase.stated]
-        for i, token in enumerate(tokens):
-            if token.quoted:
+        positions = [i for i, token in enumerate(tokens) if not token.quoted]
+        if kind != "gender":
+            words = self.matcher(f"stated-{kind}")
+            own_words = set(attribute.set.languages.get(self.code, {}).values())
+            return any(words.has_at(tokens, i) or tokens[i].low in own_words for i in positions)
+        apart: set[int] = set()
+        for phrase, following in pairwise(phrases):
+            if phrase.stated == following.stated:
                 continue
-            if kind != "gender":
-                if self._states_other(tokens, i, kind) or token.low in own_words:
+            link = tokens[following.first - 1] if following.first else None
+            if link is not None and self.matcher("or").has(link):
+                # "ein Arzt oder eine Ärztin" are a man or a woman of one noun.
+                if _stem(tokens[phrase.head].low) == _stem(tokens[following.head].low):
                     return True
-            elif self.states_gender(tokens, i):
-                is_apart = i in inside and self._is_joined(tokens, phrases, i)
-                if not open_phrases or not is_apart:
-                    return True
-        return False
-
-    def _names_both(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        """Return whether a noun stands there of a man or a woman: "ein Arzt oder eine Ärztin"."""
-        for left, right in pairwise(phrases):
-            is_choice = right.first and self.matcher("or").has(tokens[right.first - 1])
-            if is_choice and left.stated != right.stated:
-                stems = {_stem(tokens[left.head].low), _stem(tokens[right.head].low)}
-                if len(stems) == 1:
-                    return True
-        return False
-
-    def _states_other(self, tokens: Reading, i: int, kind: str) -> bool:
-        words = self.matcher(f"stated-{kind}")
-        return words.has(tokens[i]) or bool(words.length_at(tokens, i))
-
-    def _is_joined(self, tokens: Reading, phrases: list[Phrase], i: int) -> bool:
-        """Return whether the person at word i stands beside an open one: "ein Arzt und eine
-        Frau"."""
-        joining = self.matcher("joining")
-        relative = self.matcher("relative")
-        for left, right in pairwise(phrases):
-            is_pair = left.stated != right.stated
-            stated = left if left.stated else right
-            is_inside = stated.first <= i <= max(stated.head, stated.last)
-            if is_pair and is_inside and right.first and joining.has(tokens[right.first - 1]):
-                return True
-            # "una persona que ayuda a las enfermeras"
-            behind = max(left.head, left.last) + 1
-            if is_pair and is_inside and right.stated and relative.has(tokens[behind]):
-                return True
-        return False
+            # The gender of one person says nothing of another beside: "ein Arzt und eine Frau",
+            # "una persona que ayuda a las enfermeras".
+            is_joined = link is not None and self.matcher("joining").has(link)
+            is_in_relative_clause = following.stated and self.matcher("relative").has(
+                tokens[phrase.last + 1]
+            )
+            if is_joined or is_in_relative_clause:
+                stated = phrase if phrase.stated else following
+                apart.update(range(stated.first, stated.last + 1))
+        return any(self.states_gender(tokens, i) for i in positions if i not in apart)
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
         """Return whether a prompt names a person."""
         if self.matcher("famous").find(tokens) is not None:
             return True
         titles = self.matcher("title")
-        given = self.matcher("given")
+        given_names = self.matcher("given")
         for i, token in enumerate(tokens):
             if token.quoted:
                 continue
@@ -470,7 +518,7 @@ class SpacedLanguage(ListedLanguage):
             is_followed = after is not None and (not after.opens or tokens.gap(i + 1) == ". ")
             if titles.has(token) and is_followed and self.is_name(tokens, i + 1):
                 return True
-            if token.text[0].isupper() and given.has(token):
+            if token.text[0].isupper() and given_names.has(token):
                 return True
         return False
 
@@ -492,24 +540,15 @@ class SpacedLanguage(ListedLanguage):
         return None
 
     def _person(self, tokens: Reading, phrase: Phrase, attribute: Attribute, reason: str) -> Person:
-        last = max(phrase.head, phrase.last)
         start = tokens[phrase.head].start
-        end = tokens[last].end
+        end = tokens[phrase.last].end
         group = None
         if phrase.plural:
             is_young = self.matcher("child").has(tokens[phrase.head])
             group = Group(end, phrase.size, is_young, mixes=True)
-            if not reason and self._leaves(group, attribute):
+            if not reason and self.leaves_groups(attribute):
                 reason = "group"
         return Person(tokens.text[start:end], start, end, (start, start), reason, group)
-
-    def _leaves(self, group: Group, attribute: Attribute) -> bool:
-        """Return whether a group is left alone: only women and men are mixed."""
-        return (
-            attribute.groups != "mixed"
-            or attribute.kind != "gender"
-            or 1 in attribute.shares.values()
-        )
 
     # ---- writing
 
@@ -521,7 +560,7 @@ class SpacedLanguage(ListedLanguage):
             phrase = self.phrase_at(tokens, i)
             if phrase is None:
                 continue
-            end = tokens[max(phrase.head, phrase.last)].end
+            end = tokens[phrase.last].end
             # Of "un médico varón" the noun, and not the word for a man that is a noun as well.
             if not phrase.stated or end not in phrase_of_end:
                 phrase_of_end[end] = phrase
@@ -531,7 +570,7 @@ class SpacedLanguage(ListedLanguage):
             sayings_of_person.setdefault(saying.person.end, []).append(saying)
         for end, of_person in sayings_of_person.items():
             if not of_person[0].person.noun:
-                replacements += self._at_places(of_person)
+                replacements += self.write_at_places(of_person)
                 continue
             phrase = phrase_of_end.get(end)
             if phrase is None:
@@ -539,26 +578,11 @@ class SpacedLanguage(ListedLanguage):
             if phrase.plural:
                 replacements += self._write_group(tokens, of_person)
                 continue
-            words: dict[str, str] = {}
-            for saying in of_person:
-                if isinstance(saying.value, Mapping):
-                    continue
-                if self.kind_of(saying.attribute) == "gender":
-                    words["gender"] = self.gender_of(saying.value, saying.attribute)
-                else:
-                    words[saying.attribute.set.name] = self.word_of(saying.value, saying.attribute)
+            words = self.words_of(of_person)
             replacements += self.write_one(tokens, phrase, words)
             if "gender" in words:
                 for role in self.roles_of(tokens, phrase):
                     replacements += self.write_role(tokens, role, words["gender"])
-        return replacements
-
-    def _at_places(self, sayings: Sequence[Saying]) -> list[Replacement]:
-        """Return values in the places that a placeholder or the user gives."""
-        replacements: list[Replacement] = []
-        for saying in sayings:
-            word = self.word_of(saying.value, saying.attribute)
-            replacements.append(Replacement(*saying.person.place, word))
         return replacements
 
     def _write_group(self, tokens: Reading, sayings: Sequence[Saying]) -> list[Replacement]:

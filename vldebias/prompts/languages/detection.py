@@ -77,17 +77,10 @@ def scripts_of(text: str) -> Counter[str]:
         if character.isascii():
             scripts["LATIN"] += character.isalpha()
         elif character.isalpha():
-            scripts[_script(character)] += 1
+            # The first word of its name: "CYRILLIC SMALL LETTER A", "CJK UNIFIED IDEOGRAPH-4E00".
+            script = re.split("[ -]", unicodedata.name(character, ""))[0]
+            scripts[script] += 1
     return scripts
-
-
-@cache
-def _script(character: str) -> str:
-    return (
-        unicodedata.name(character, "").split()[0].split("-")[0]
-        if unicodedata.name(character, "")
-        else ""
-    )
 
 
 def code_of_script(text: str, script: str) -> str:

@@ -5,38 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from vldebias.prompts.language import Replacement
-from vldebias.prompts.languages.base import Phrase, Reading, SpacedLanguage, Token
+from vldebias.prompts.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
 from vldebias.prompts.languages.detection import GENDER_SIGN, without_gender_sign
 
 _LONGEST_PHRASE = 4
 GONE = "\x00"  # the change of a word that is dropped
-
-
-class Noun(NamedTuple):
-    """Hold a noun of a person.
-
-    Attributes:
-        masculine, feminine: its forms in the singular; equal where it has one for both.
-        gender: "m" of a noun with two forms, "mf" of one for both, "f" or "m!" of one with a
-            gender that says nothing of the person: "une personne", "un individu".
-    """
-
-    masculine: str
-    feminine: str
-    gender: str
-
-
-class Form(NamedTuple):
-    """Hold a phrase: its noun, and the positions of its article and of its adjectives."""
-
-    noun: Noun
-    article: int | None
-    before: tuple[int, ...]
-    behind: tuple[int, ...]
-    apart: tuple[int, ...]
 
 
 class RomanceLanguage(SpacedLanguage):
@@ -110,9 +86,9 @@ class RomanceLanguage(SpacedLanguage):
         return dict(entry.split("/") for entry in self.entries("adjective-pair"))
 
     @cached_property
-    def nouns(self) -> dict[str, tuple[Noun, bool]]:
-        """Return form in the masculine -> noun, and whether the form is a plural."""
-        nouns: dict[str, tuple[Noun, bool]] = {}
+    def nouns(self) -> dict[str, Noun]:
+        """Return form in the masculine, singular or plural -> noun."""
+        nouns: dict[str, Noun] = {}
         for entry in self.entries("person"):
             masculine, _, feminine = entry.partition("/")
             feminine = feminine or self.feminine_of(masculine) or masculine
@@ -123,10 +99,10 @@ class RomanceLanguage(SpacedLanguage):
                 self._add(nouns, word, Noun(word, word, gender))
         return nouns
 
-    def _add(self, nouns: dict[str, tuple[Noun, bool]], form: str, noun: Noun) -> None:
+    def _add(self, nouns: dict[str, Noun], form: str, noun: Noun) -> None:
         for plural in self.plurals_of(form):
-            nouns.setdefault(plural, (noun, True))
-        nouns[form] = (noun, False)
+            nouns.setdefault(plural, noun._replace(number="many"))
+        nouns[form] = noun
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
         """Return the forms that the plural of a word may have."""
@@ -136,24 +112,25 @@ class RomanceLanguage(SpacedLanguage):
     def feminine_nouns(self) -> frozenset[str]:
         """Return the nouns for women, singular and plural."""
         forms: set[str] = set()
-        for noun, is_plural in self.nouns.values():
-            if noun.gender == "m" and not is_plural:
+        for noun in self.nouns.values():
+            if noun.gender == "m" and noun.number == "one":
                 forms.add(noun.feminine)
                 forms.update(self.plurals_of(noun.feminine))
         return frozenset(forms - self.matcher("not-stated").words - self.nouns.keys())
 
-    def noun_of(self, token: Token) -> tuple[Noun, bool] | None:
-        """Return the noun of a person that a word is, and whether it is a plural."""
-        found = self.nouns.get(token.low)
-        if found is None:
-            for ending in self.entries("person-ending"):
-                # "neurólogo": a trade by its ending.
-                stem = token.low.removesuffix("s")
-                if stem.endswith(ending) and len(stem) > len(ending) + 2:
-                    feminine = self.feminine_of(stem) or stem
-                    noun = Noun(stem, feminine, "mf" if feminine == stem else "m")
-                    return noun, stem != token.low
-        return found
+    def noun_of(self, token: Token) -> Noun | None:
+        """Return the noun of a person that a word is a form of, or None."""
+        if token.low in self.nouns:
+            return self.nouns[token.low]
+        # "neurólogo": a trade by its ending.
+        stem = token.low.removesuffix("s")
+        for ending in self.entries("person-ending"):
+            if stem.endswith(ending) and len(stem) > len(ending) + 2:
+                feminine = self.feminine_of(stem) or stem
+                gender = "mf" if feminine == stem else "m"
+                number = "one" if stem == token.low else "many"
+                return Noun(stem, feminine, gender, number)
+        return None
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender."""
@@ -162,28 +139,14 @@ class RomanceLanguage(SpacedLanguage):
             return False
         if self.matcher("female").has(token) or self.matcher("male").has(token):
             return True
-        is_feminine = token.low in self.feminine_nouns and not self._is_thing(tokens, i)
-        if is_feminine and not self._describes_neutral(tokens, i):
-            return True
-        found = self.nouns.get(token.low)
+        if token.low in self.feminine_nouns and not self.matcher("thing").has_at(tokens, i):
+            # In "la persona anziana" it is an adjective of a noun that is feminine for everybody.
+            described = None if token.opens else self.nouns.get(tokens[i - 1].low)
+            if described is None or described.gender != "f":
+                return True
+        noun = self.nouns.get(token.low)
         # "una periodista", "les jeunes femmes": the article says it.
-        if found is None or found[0].gender != "mf":
-            return False
-        return self._has_feminine_article(tokens, i)
-
-    def _describes_neutral(self, tokens: Reading, i: int) -> bool:
-        """Return whether a word is an adjective of a noun that is feminine for everybody: "la
-        persona anziana"."""
-        if not i or tokens[i].opens:
-            return False
-        noun, _ = self.nouns.get(tokens[i - 1].low, (None, False))
-        return noun is not None and noun.gender == "f"
-
-    def _is_thing(self, tokens: Reading, i: int) -> bool:
-        """Return whether a noun is a thing here: "la música", "une cuisinière à gaz"."""
-        return self.matcher("thing").has(tokens[i]) or bool(
-            self.matcher("thing").length_at(tokens, i)
-        )
+        return noun is not None and noun.gender == "mf" and self._has_feminine_article(tokens, i)
 
     def _has_feminine_article(self, tokens: Reading, i: int) -> bool:
         first = i
@@ -210,48 +173,60 @@ class RomanceLanguage(SpacedLanguage):
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
-        if self._is_thing(tokens, i) or self._is_before_noun(tokens, i):
+        # "la música", "une cuisinière à gaz"
+        if self.matcher("thing").has_at(tokens, i) or self._is_before_noun(tokens, i):
             return None
+        phrase = self._phrase_before(tokens, i)
+        noun = self.noun_of(token)
+        is_gendered = token.low in self.feminine_nouns or self.matcher("gendered-noun").has(token)
+        if is_gendered or (noun and self.states_gender(tokens, i)):
+            # "un cliente" is no French: its article is a masculine one.
+            article = "" if phrase.article is None else tokens[phrase.article].low
+            is_masculine = article in self.articles and not article.endswith("'")
+            if is_masculine and token.low in self.feminine_nouns:
+                return None
+            return Phrase(phrase.first, i, stated=True)
+        if noun is None:
+            return None
+        size = self.number_before(tokens, phrase.first)
+        if noun.number == "many" or size is not None:
+            return self._plural_phrase(tokens, phrase, size)
+        return self._single_phrase(tokens, phrase, noun)
+
+    def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
+        """Return the phrase of a noun with the article and adjectives before it, and no more."""
+        first = self._first_adjective(tokens, i)
+        conjunctions = self.entries("and")
+        adjectives = tuple(j for j in range(first, i) if tokens[j].low not in conjunctions)
+        if self.matcher("english-head").has(tokens[i]) and first == i:
+            # English modifiers of a noun: "un community manager".
+            for start in (i - 1, i - 2):
+                is_inside = start > 0 and not tokens[start].opens and not tokens[start + 1].opens
+                if is_inside and self._is_article(tokens[start - 1]):
+                    first = start
+                    break
+        if not tokens[first].opens and self._is_article(tokens[first - 1]):
+            return Phrase(first - 1, i, article=first - 1, before=adjectives)
+        return Phrase(first, i, before=adjectives)
+
+    def _first_adjective(self, tokens: Reading, i: int) -> int:
+        """Return where the adjectives before a noun begin: those listed, and any behind an
+        article, as in "un alto jugador"."""
         first = i
-        while first and not tokens[first].opens and i - first < _LONGEST_PHRASE:
-            if not self._describes_before(tokens, first - 1):
+        while not tokens[first].opens and i - first < _LONGEST_PHRASE:
+            word = tokens[first - 1]
+            is_adjective = self._is_adjective_before(word)
+            if not is_adjective and not word.opens and self._is_article(tokens[first - 2]):
+                is_noun = self._is_article(word) or self.noun_of(word) is not None
+                is_adjective = self.is_adjective(word) and not is_noun
+            if not is_adjective:
                 break
             first -= 1
             # "un viejo y cansado pescador"
             is_joined = first > 1 and tokens[first - 1].low in self.entries("and")
             if is_joined and self._is_adjective_before(tokens[first - 2]):
                 first -= 1
-        ands = self.entries("and")
-        adjectives = tuple(j for j in range(first, i) if tokens[j].low not in ands)
-        if self.matcher("english-head").has(token) and first == i:
-            first = self._before_english(tokens, i)
-        article = None
-        if first and not tokens[first].opens and self._is_article(tokens[first - 1]):
-            article = first - 1
-        found = self.noun_of(token)
-        is_gendered = token.low in self.feminine_nouns or self.matcher("gendered-noun").has(token)
-        if is_gendered or (found and self.states_gender(tokens, i)):
-            return self._stated_phrase(tokens, i, first, article)
-        if found is None:
-            return None
-        noun, is_plural = found
-        size = self.number_before(tokens, first if article is None else article)
-        if is_plural or size is not None or self.number_before(tokens, first) is not None:
-            return self._plural_phrase(tokens, i, first, article)
-        phrase = self._single_phrase(tokens, i, first, article, noun)
-        if phrase is None:
-            return None
-        return phrase._replace(form=phrase.form._replace(before=adjectives))
-
-    def _describes_before(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is an adjective before a noun: one that is listed, or any behind an
-        article: "un alto jugador"."""
-        if self._is_adjective_before(tokens[i]):
-            return True
-        is_behind_article = i > 0 and not tokens[i].opens and self._is_article(tokens[i - 1])
-        if not is_behind_article or self.noun_of(tokens[i]) is not None:
-            return False
-        return self.is_adjective(tokens[i]) and not self._is_article(tokens[i])
+        return first
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
         """Return whether an adjective that can be a noun stands before one: "un joven pintor"."""
@@ -259,64 +234,40 @@ class RomanceLanguage(SpacedLanguage):
             return False
         return self._is_adjective_before(tokens[i]) and self.noun_of(tokens[i + 1]) is not None
 
-    def _before_english(self, tokens: Reading, i: int) -> int:
-        """Return where the English modifiers of a noun begin: "un community manager"."""
-        for first in (i - 1, i - 2):
-            is_inside = first > 0 and not tokens[first].opens and not tokens[first + 1].opens
-            if is_inside and self._is_article(tokens[first - 1]):
-                return first
-        return i
-
-    def _stated_phrase(
-        self, tokens: Reading, i: int, first: int, article: int | None
-    ) -> Phrase | None:
-        """Return the phrase of a woman or man; None where the article is of another gender: "un
-        cliente" is no French."""
-        if article is None:
-            return Phrase(first, i, None, stated=True)
-        low = tokens[article].low
-        is_masculine = low in self.articles and not low.endswith("'")
-        if is_masculine and tokens[i].low in self.feminine_nouns:
-            return None
-        return Phrase(article, i, None, stated=True)
-
-    def _plural_phrase(self, tokens: Reading, i: int, first: int, article: int | None) -> Phrase:
+    def _plural_phrase(self, tokens: Reading, phrase: Phrase, size: int | None) -> Phrase:
         """Return the phrase of several persons, with a participle behind: "tres médicos
         cansados"."""
-        size = self.number_before(tokens, first)
-        opening = first if size is None else first - 1
-        if article is not None:
-            opening = article
-            size = self.number_before(tokens, article)
-        last = i
-        if i + 1 < len(tokens) and not tokens[i + 1].opens:
-            low = tokens[i + 1].low
-            is_participle = low.endswith("s") and low[:-1].endswith(self.participles)
-            last = i + 1 if is_participle else i
-        return Phrase(opening, i, None, plural=True, size=size, last=last)
+        first = phrase.first
+        if phrase.article is None and size is not None:
+            first -= 1
+        behind: tuple[int, ...] = ()
+        i = phrase.head + 1
+        if i < len(tokens) and not tokens[i].opens:
+            low = tokens[i].low
+            if low.endswith("s") and low[:-1].endswith(self.participles):
+                behind = (i,)
+        return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
 
-    def _single_phrase(
-        self, tokens: Reading, i: int, first: int, article: int | None, noun: Noun
-    ) -> Phrase | None:
-        """Return the phrase of one person; None where its article or place does not fit."""
-        behind = self._adjectives_behind(tokens, i)
-        last = behind[-1] if behind else i
-        if article is not None and not self._fits(tokens[article], noun):
-            return None
-        opening = first if article is None else article
-        if article is None and opening and not tokens[opening].opens:
-            # "médico de família" is one, "pez payaso" is none.
-            if not self.matcher("bare-after").has(tokens[opening - 1]):
+    def _single_phrase(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
+        """Return the phrase of one person with what agrees behind the noun; None where its article
+        or place does not fit."""
+        opening = tokens[phrase.first]
+        if phrase.article is not None:
+            is_feminine = self.matcher("feminine-article").has(opening)
+            fits = not is_feminine
+            if noun.gender == "f":
+                has_both_genders = opening.low.endswith("'") or opening.low in self._any_article
+                fits = is_feminine or has_both_genders
+            if not fits:
                 return None
-        apart = () if noun.gender == "f" else self._adjectives_apart(tokens, last)
-        form = Form(noun, article, tuple(range(first, i)), tuple(behind), apart)
-        return Phrase(opening, i, form, last=last)
-
-    def _fits(self, article: Token, noun: Noun) -> bool:
-        is_feminine = self.matcher("feminine-article").has(article)
+        elif not opening.opens and not self.matcher("bare-after").has(tokens[phrase.first - 1]):
+            # "médico de família" is one, "pez payaso" is none.
+            return None
+        behind = self._adjectives_behind(tokens, phrase.head)
+        phrase = phrase._replace(noun=noun, behind=behind)
         if noun.gender == "f":
-            return is_feminine or article.low.endswith("'") or article.low in self._any_article
-        return not is_feminine
+            return phrase
+        return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
 
     @cached_property
     def _any_article(self) -> frozenset[str]:
@@ -342,33 +293,22 @@ class RomanceLanguage(SpacedLanguage):
     def _is_adjective_before(self, token: Token) -> bool:
         return self.matcher("adjective-before").has(token)
 
-    def _adjectives_behind(self, tokens: Reading, i: int) -> list[int]:
+    def _adjectives_behind(self, tokens: Reading, i: int) -> tuple[int, ...]:
         """Return the adjectives directly behind a noun: "un médico cansado y solo"."""
         behind: list[int] = []
         j = i + 1
         while j < len(tokens) and not tokens[j].opens:
-            if (
-                self.matcher("adverb").has(tokens[j])
-                and j + 1 < len(tokens)
-                and not tokens[j + 1].opens
-                and self.is_adjective(tokens[j + 1])
-            ):
-                j += 1
-                continue
-            is_and = tokens[j].low in self.entries("and") and bool(behind)
-            if (
-                is_and
-                and j + 1 < len(tokens)
-                and not tokens[j + 1].opens
-                and self.is_adjective(tokens[j + 1])
-            ):
-                j += 1
-                continue
+            is_and = bool(behind) and tokens[j].low in self.entries("and")
+            if is_and or self.matcher("adverb").has(tokens[j]):
+                following = tokens[j + 1] if j + 1 < len(tokens) else None
+                if following and not following.opens and self.is_adjective(following):
+                    j += 1
+                    continue
             if not self.is_adjective(tokens[j]):
                 break
             behind.append(j)
             j += 1
-        return behind
+        return tuple(behind)
 
     def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
         """Return participles of a clause of their own, and predicates: ", vestido de blanco"."""
@@ -383,18 +323,15 @@ class RomanceLanguage(SpacedLanguage):
         for k in range(last + 1, len(tokens)):
             if re.search("[.;:!?\n]", tokens.gap(k)) or self.noun_of(tokens[k]):
                 break
+            low = tokens[k].low
+            is_participle = low.endswith(self.participles) or low in self._irregular
+            if k in apart or not is_participle or not self.is_adjective(tokens[k]):
+                continue
             is_opening = tokens[k].opens and "," in tokens.gap(k)
-            is_joined = tokens[k - 1].low in self.entries("and") and (
-                k - 2 in apart or k - 2 == last
-            )
-            if (is_opening or is_joined) and k not in apart and self._is_participle(tokens[k]):
+            is_behind_and = tokens[k - 1].low in self.entries("and")
+            if is_opening or (is_behind_and and (k - 2 in apart or k - 2 == last)):
                 apart.append(k)
         return tuple(apart)
-
-    def _is_participle(self, token: Token) -> bool:
-        if not self.is_adjective(token):
-            return False
-        return token.low.endswith(self.participles) or token.low in self._irregular
 
     def is_adjective(self, token: Token) -> bool:
         """Return whether a word behind a noun is an adjective of it."""
@@ -415,30 +352,31 @@ class RomanceLanguage(SpacedLanguage):
         self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
     ) -> list[Replacement]:
         """Return the replacements that say values of one person."""
-        form: Form = phrase.form
+        assert phrase.noun is not None
         gender = words.get("gender", "")
-        adjectives = [word for kind, word in words.items() if kind != "gender"]
-        changes: dict[int, str] | None = {}
+        # None where the phrase stays as it is: words behind it say the gender, if any.
+        changes: dict[int, str] | None = None
         marker = ""
-        if gender and form.noun.gender in ("f", "m!"):
+        if gender and phrase.noun.gender in ("f", "m!"):
             changes = self._as_human(tokens, phrase, gender)
             if changes is None:
                 marker = self.entries(f"sex-{gender}")[0]
         elif gender == "male":
-            marker = self._word_behind(phrase, "boy", "male")
+            changes = {}
+            marker = self._word_behind(phrase.noun, "boy", "male")
         elif gender == "female":
             changes = self._agree(tokens, phrase)
             if changes is None:
                 # An ending is not known: "un juge, une femme".
                 marker = f"{self.comma} {self.entries('count-female')[1]}{self.comma}"
-            elif form.noun.gender == "mf":
-                marker = self._word_behind(phrase, "girl", "female")
-        is_feminine = gender == "female" and changes is not None
-        if form.noun.gender == "f":
-            is_feminine = gender != "male" or changes is None
+            elif phrase.noun.gender == "mf":
+                marker = self._word_behind(phrase.noun, "girl", "female")
+        is_feminine = phrase.noun.gender == "f" if changes is None else gender == "female"
         texts: list[str] = []
-        for word in adjectives:
-            texts.append((self.feminine_of(word) or word) if is_feminine else word)
+        for kind, word in words.items():
+            if kind != "gender":
+                agreed = self.feminine_of(word) if is_feminine else ""
+                texts.append(agreed or word)
         if marker:
             texts.append(marker)
         changes = changes or {}
@@ -448,23 +386,22 @@ class RomanceLanguage(SpacedLanguage):
 
     def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
         """Change "médico/a" into the masculine, where it has not become the feminine."""
-        for i in (*range(phrase.first, phrase.last + 1), *phrase.form.apart):
+        for i in (*range(phrase.first, phrase.last + 1), *phrase.apart):
             token = tokens[i]
             has_sign = token.low != token.text.lower().replace("\u2019", "'")
             if has_sign and i not in changes:
                 changes[i] = self.like(token, token.low)
 
-    def _word_behind(self, phrase: Phrase, young: str, grown: str) -> str:
+    def _word_behind(self, noun: Noun, young: str, grown: str) -> str:
         """Return what says the gender behind a noun: "un bambino maschio", "un medico uomo"."""
         children = self.matcher("child").words
-        is_young = not children.isdisjoint(self.plurals_of(phrase.form.noun.masculine))
+        is_young = not children.isdisjoint(self.plurals_of(noun.masculine))
         words = self.entries(f"say-{young}") if is_young else ()
         return (words or self.entries(f"say-{grown}"))[0]
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
         """Return "como bombera" of a woman; what has one form for both stays as it is."""
-        form: Form | None = role.form
-        if form is None or form.noun.gender != "m":
+        if role.noun is None or role.noun.gender != "m":
             return []
         changes = (self._agree(tokens, role) or {}) if gender == "female" else {}
         self._drop_signs(tokens, role, changes)
@@ -502,9 +439,10 @@ class RomanceLanguage(SpacedLanguage):
     def _place_behind(self, tokens: Reading, phrase: Phrase) -> int:
         """Return behind which word a value is written: the noun and adjectives that name a kind."""
         place = phrase.head
-        if phrase.form.noun.gender in ("f", "m!"):
+        assert phrase.noun is not None
+        if phrase.noun.gender in ("f", "m!"):
             return phrase.last  # "la guida turistica di sesso femminile"
-        for position in phrase.form.behind:
+        for position in phrase.behind:
             # "un ingeniero industrial varón", "un médico varón cansado".
             is_of_kind = self.matcher("adjective").has(tokens[position]) or self.noun_of(
                 tokens[position]
@@ -517,35 +455,31 @@ class RomanceLanguage(SpacedLanguage):
 
     def _agree(self, tokens: Reading, phrase: Phrase) -> dict[int, str] | None:
         """Return position -> feminine word; None where one of them is not known."""
-        form: Form = phrase.form
+        assert phrase.noun is not None
         changes: dict[int, str] = {}
-        if self._is_unsure_behind(tokens, phrase.last + 1):
-            return None
-        for position in (*form.before, *form.behind, *form.apart):
+        i = phrase.last + 1
+        is_inside = i < len(tokens) and not tokens[i].opens
+        if is_inside and tokens[i].low.endswith(self.unsure):
+            # An adjective or a verb, "un médecin ronflant"; one with an object is a verb.
+            is_last = i + 1 == len(tokens) or tokens[i + 1].opens
+            is_unsure = is_last or self.matcher("behind-noun").has(tokens[i + 1])
+            if is_unsure and not self.matcher("no-adjective").has(tokens[i]):
+                return None
+        for position in (*phrase.before, *phrase.behind, *phrase.apart):
             token = tokens[position]
             feminine = self.feminine_of(token.low)
             if not feminine:
                 return None
             if feminine != token.low:
                 changes[position] = self.like(token, feminine)
-        changes[phrase.head] = self.like(tokens[phrase.head], form.noun.feminine)
-        if form.article is not None:
-            self._change_article(tokens, form.article, changes, self.feminine_article)
+        changes[phrase.head] = self.like(tokens[phrase.head], phrase.noun.feminine)
+        if phrase.article is not None:
+            self._change_article(tokens, phrase.article, changes, self.feminine_article)
             # "al suo apprendista", "ao seu aprendiz": two words agree.
-            outer = form.article - 1
-            is_inside = outer >= 0 and not tokens[form.article].opens
-            if is_inside and tokens[outer].low in self.articles:
+            outer = phrase.article - 1
+            if not tokens[phrase.article].opens and tokens[outer].low in self.articles:
                 self._change_article(tokens, outer, changes, self.feminine_article)
         return changes
-
-    def _is_unsure_behind(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i may be an adjective or a verb: one with an object is a verb."""
-        if i >= len(tokens) or tokens[i].opens or not tokens[i].low.endswith(self.unsure):
-            return False
-        if self.matcher("no-adjective").has(tokens[i]) or not self.unsure:
-            return False
-        is_last = i + 1 == len(tokens) or tokens[i + 1].opens
-        return is_last or self.matcher("behind-noun").has(tokens[i + 1])
 
     def _change_article(
         self,
@@ -565,47 +499,34 @@ class RomanceLanguage(SpacedLanguage):
 
         None where an ending is not known, and for other nouns with a gender of their own.
         """
-        form: Form = phrase.form
-        nouns = self._nouns_of_human.get(form.noun.masculine)
-        if nouns is None or form.article is None:
+        assert phrase.noun is not None
+        nouns = self.nouns_of_gender("human").get(phrase.noun.masculine)
+        if nouns is None or phrase.article is None:
             return None
         changes = {phrase.head: self.like(tokens[phrase.head], nouns[gender])}
         if gender == "female":
-            self._change_article(tokens, form.article, changes, self.feminine_article)
+            self._change_article(tokens, phrase.article, changes, self.feminine_article)
             return changes
-        if not self._ends_behind(tokens, phrase.last):
+        # Nothing else behind "una persona" may agree with it: no participle in the feminine, and a
+        # relative clause, a preposition or the end follows.
+        rest = tokens[phrase.last + 1 :]
+        for token in rest:
+            if token.low.endswith(self.feminine_participles) and token.low not in self.nouns:
+                return None
+        if rest and not rest[0].opens and not self.matcher("behind-noun").has(rest[0]):
             return None
-        for position in (*form.before, *form.behind):
+        for position in (*phrase.before, *phrase.behind):
             masculine = self.masculine_of(tokens[position].low)
             if not masculine:
                 return None
             if masculine != tokens[position].low:
                 changes[position] = self.like(tokens[position], masculine)
-        self._change_article(tokens, form.article, changes, self.masculine_article)
-        self.contract(tokens, form.article, changes)
+        self._change_article(tokens, phrase.article, changes, self.masculine_article)
+        self.contract(tokens, phrase.article, changes)
         return changes
 
     def contract(self, tokens: Reading, article: int, changes: dict[int, str]) -> None:
         """Join a masculine article with the preposition before it, where the language does."""
-
-    @cached_property
-    def _nouns_of_human(self) -> dict[str, dict[str, str]]:
-        nouns: dict[str, dict[str, str]] = {}
-        for entry in self.entries("human"):
-            noun, female, male = entry.split("/")
-            nouns[noun] = {"female": female, "male": male}
-        return nouns
-
-    def _ends_behind(self, tokens: Reading, last: int) -> bool:
-        """Return whether nothing behind "una persona" agrees with it: a relative clause, a
-        preposition or the end follows, and no participle in the feminine."""
-        rest = tokens[last + 1 :]
-        for token in rest:
-            if token.low.endswith(self.feminine_participles) and token.low not in self.nouns:
-                return False
-        if not rest or rest[0].opens:
-            return True
-        return self.matcher("behind-noun").has(rest[0])
 
     def feminine_article(self, article: str, following: str) -> str:
         """Return the feminine of an article, as the word behind it wants it."""

@@ -101,20 +101,25 @@ class UnspacedLanguage(ListedLanguage):
             return "no word"
         matches = self.matches(text)
         stated = self._stated(text, attribute)
-        stated_matches = {match for match in matches if self._states_person(text, match, stated)}
+        # The persons to whom a word that states a value belongs: 女医生.
+        stated_matches: set[Match] = set()
+        for match in matches:
+            if any(match.start - 2 <= word.start() < match.end for word in stated):
+                stated_matches.add(match)
         if self.is_edit(text):
             return "edit"
-        if stated and (len(stated_matches) < len(stated) or not self._stand_apart(text, matches)):
+        # Of several persons who are joined, the value of one says nothing of the others.
+        is_joined = len(matches) > 1 and self.has(text, "joining")
+        if stated and (len(stated_matches) < len(stated) or not is_joined):
             return "stated"
         if self.is_named(text, matches):
             return "named"
-        is_fixed = self.has(text, f"fixed-{kind}")
+        reason_of_all = "context" if self.has(text, f"fixed-{kind}") else ""
         persons: list[Person] = []
         for match in matches:
-            reason = "stated" if match in stated_matches else ""
-            reason = reason or ("context" if is_fixed else "")
+            reason = "stated" if match in stated_matches else reason_of_all
             persons.append(self._person(text, match, attribute, reason))
-        return tuple(persons) or ("context" if is_fixed else self._why_nobody(text))
+        return tuple(persons) or reason_of_all or self._why_nobody(text)
 
     def _why_nobody(self, text: str) -> str:
         """Return the reason why a prompt without a person gets no value."""
@@ -132,11 +137,11 @@ class UnspacedLanguage(ListedLanguage):
         found: list[Match] = []
         for listed in self.pattern("person").finditer(text):
             found.append(Match(listed.start(), listed.end(), listed[0]))
-        taken = {offset for match in found for offset in range(match.start, match.end)}
+        covered = {offset for match in found for offset in range(match.start, match.end)}
         for match in [*self.by_ending(text), *self.humans(text)]:
-            if taken.isdisjoint(range(match.start, match.end)):
+            if covered.isdisjoint(range(match.start, match.end)):
                 found.append(match)
-                taken.update(range(match.start, match.end))
+                covered.update(range(match.start, match.end))
         kept: list[Match] = []
         for match in sorted(found):
             is_thing = self.covers(text, match.start, "not-person") or self.covers(
@@ -202,14 +207,6 @@ class UnspacedLanguage(ListedLanguage):
                     found.append(match)
         return found
 
-    def _states_person(self, text: str, match: Match, stated: list[re.Match[str]]) -> bool:
-        """Return whether a word that states a value belongs to a noun: 女医生."""
-        return any(match.start - 2 <= word.start() < match.end for word in stated)
-
-    def _stand_apart(self, text: str, matches: list[Match]) -> bool:
-        """Return whether several persons are joined, so that one's value says nothing of others."""
-        return len(matches) > 1 and self.has(text, "joining")
-
     def is_named(self, text: str, matches: list[Match]) -> bool:
         """Return whether a prompt names a person."""
         return self.has(text, "famous") or self.has(text, "named")
@@ -220,8 +217,7 @@ class UnspacedLanguage(ListedLanguage):
         if is_group:
             is_young = match.noun.endswith(self.entries("child"))
             group = Group(match.end, size, is_young, mixes=True)
-            is_mixed = attribute.groups == "mixed" and attribute.kind == "gender"
-            if not reason and (not is_mixed or 1 in attribute.shares.values()):
+            if not reason and self.leaves_groups(attribute):
                 reason = "group"
         return Person(match.noun, match.start, match.end, (match.start, match.start), reason, group)
 
@@ -236,24 +232,17 @@ class UnspacedLanguage(ListedLanguage):
                 saying.person._replace(reason="", place=(0, 0)), []
             ).append(saying)
         for person, of_person in sayings_of_person.items():
-            words: dict[str, str] = {}
+            if not person.noun:
+                replacements += self.write_at_places(of_person)
+                continue
             for saying in of_person:
                 if isinstance(saying.value, Mapping):
                     replacements.append(self._mixed(text, person, saying))
-                elif not person.noun:
-                    start, end = saying.person.place
-                    replacements.append(
-                        Replacement(start, end, self.word_of(saying.value, saying.attribute))
-                    )
-                elif self.kind_of(saying.attribute) == "gender":
-                    words["gender"] = self.gender_of(saying.value, saying.attribute)
-                else:
-                    words[saying.attribute.set.name] = self.word_of(saying.value, saying.attribute)
+            words = self.words_of(of_person)
             if words:
                 match = Match(person.start, person.end, person.noun)
-                replacements += [
-                    Replacement(*change) for change in self.changes_for(text, match, words)
-                ]
+                for change in self.changes_for(text, match, words):
+                    replacements.append(Replacement(*change))
         return replacements
 
     def _mixed(self, text: str, person: Person, saying: Saying) -> Replacement:

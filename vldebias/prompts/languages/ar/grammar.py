@@ -6,46 +6,32 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from vldebias.prompts.language import Replacement
-from vldebias.prompts.languages.base import Phrase, Reading, SpacedLanguage, Token
+from vldebias.prompts.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
 
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
 # What is written together with a noun: "and", "for", "in", "as", and the article.
 _PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.+)$")
 _PLACES = frozenset(("في", "أمام", "داخل", "مع", "خلف", "على", "بجانب"))
-_NOT_POSSESSED = frozenset(
-    (
-        "وجه",
-        "مياه",
-        "اتجاه",
-        "انتباه",
-        "الوجه",
-        "المياه",
-        "فواكه",
-        "شبه",
-        "منتزه",
-        "ترفيه",
-        "تنبيه",
-        "توجيه",
-    )
-)
-
-
-class Form(NamedTuple):
-    """Hold a phrase: what is written before its noun, the noun, what agrees with it."""
-
-    prefix: str
-    noun: str
-    adjectives: tuple[int, ...]
-    verb_before: int | None
-    verb_behind: int | None
-    of_several: int | None  # أحد of "one of the doctors"
+_NOT_POSSESSED = frozenset((
+    "وجه", "مياه", "اتجاه", "انتباه", "الوجه", "المياه", "فواكه", "شبه", "منتزه", "ترفيه", "تنبيه",
+    "توجيه",
+))  # fmt: skip
+# Nouns whose last letter is written in the feminine alone.
+_DEFECTIVE = frozenset((
+    "محام", "قاض", "طاه", "راع", "مغن", "ساع", "ساق", "مرب", "مشتر", "مسترخ", "منطو",
+))  # fmt: skip
+_IMAGES_OF = ("وجه", "لوجه", "صورة")  # "face of", "for a face of", "picture of"
+_ONE_OF = ("أحد", "لأحد", "احد")
+_HUMAN = "شخص"
 
 
 class Arabic(SpacedLanguage):
-    """Find persons in Arabic prompts, and write a value with all that agrees."""
+    """Find persons in Arabic prompts, and write a value with all that agrees.
+
+    The article is written with the noun; `article` of a phrase is the word of "one of the doctors".
+    """
 
     code = "ar"
     name = "Arabic"
@@ -62,24 +48,24 @@ class Arabic(SpacedLanguage):
         return tokens
 
     @cached_property
-    def _nouns(self) -> dict[str, tuple[str, bool]]:
-        """Return form -> masculine singular, and whether the form is a plural."""
-        nouns: dict[str, tuple[str, bool]] = {}
+    def _nouns(self) -> dict[str, Noun]:
+        """Return form in the masculine, singular or plural -> noun."""
+        nouns: dict[str, Noun] = {}
         for entry in self.entries("person"):
-            noun, *plurals = entry.split("/")
-            plurals += [noun + "ون", noun + "ين"]
-            for plural in plurals:
-                nouns.setdefault(plural, (noun, True))
-            nouns[noun] = (noun, False)
-        nouns["شخص"] = ("شخص", False)
+            masculine, *plurals = entry.split("/")
+            noun = Noun(masculine, feminine(masculine))
+            for plural in (*plurals, masculine + "ون", masculine + "ين"):
+                nouns.setdefault(plural, noun._replace(number="many"))
+            nouns[masculine] = noun
+        nouns[_HUMAN] = Noun(_HUMAN, feminine(_HUMAN))
         return nouns
 
     @cached_property
     def _feminine_nouns(self) -> frozenset[str]:
         forms: set[str] = set()
-        for noun, is_plural in self._nouns.values():
-            if not is_plural:
-                forms.update((feminine(noun), feminine(noun)[:-1] + "ات"))
+        for noun in self._nouns.values():
+            if noun.number == "one":
+                forms.update((noun.feminine, noun.feminine[:-1] + "ات"))
         return frozenset(forms - set(self.entries("not-stated")))
 
     def _split(self, token: Token) -> tuple[str, str]:
@@ -144,54 +130,33 @@ class Arabic(SpacedLanguage):
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the phrase whose noun is word i, or None where it is no person."""
         if self.states_gender(tokens, i):
-            return Phrase(i, i, None, stated=True)
-        prefix, noun = self._split(tokens[i])
-        found = self._nouns.get(noun)
-        if found is None or self._is_no_person(tokens, i, prefix, found[0]):
+            return Phrase(i, i, stated=True)
+        prefix, form = self._split(tokens[i])
+        noun = self._nouns.get(form)
+        # A noun behind a person says of which kind the person is, unless "and" joins them.
+        is_kind = self._follows_person(tokens, i) and not prefix.startswith("و")
+        if noun is None or is_kind or self.matcher("not-person").length_at(tokens, i):
             return None
-        masculine, is_plural = found
-        before = tokens[i - 1] if i and not tokens[i].opens else None
-        if is_plural and before is not None and before.low in ("أحد", "لأحد", "احد"):
-            return Phrase(i - 1, i, Form(prefix, masculine, (), None, None, i - 1))
+        before = "" if tokens[i].opens else tokens[i - 1].low
+        if noun.masculine in self.matcher("not-person").words and before not in _IMAGES_OF:
+            return None  # a thing, unless "face of" stands before it
+        if noun.number == "many" and before in _ONE_OF:
+            return Phrase(i - 1, i, noun, article=i - 1)
         size = self.number_before(tokens, i)
-        if is_plural or size is not None:
-            return Phrase(i - (size is not None), i, None, plural=True, size=size)
-        adjectives = self._adjectives(tokens, i, prefix, masculine)
-        last = adjectives[-1] if adjectives else i
-        verb_before = i - 1 if before is not None and self._is_verb(before) else None
-        verb_behind = None
-        if (
-            last + 1 < len(tokens)
-            and not tokens[last + 1].opens
-            and self._is_verb(tokens[last + 1])
-        ):
-            verb_behind = last + 1
-        form = Form(prefix, masculine, adjectives, verb_before, verb_behind, None)
-        return Phrase(i, i, form, last=last)
-
-    def _is_no_person(self, tokens: Reading, i: int, prefix: str, noun: str) -> bool:
-        """Return whether a noun is a thing here, or says of which kind a person before is."""
-        if self.matcher("not-person").length_at(tokens, i):
-            return True
-        if self._follows_person(tokens, i) and not prefix.startswith("و"):
-            return True
-        return noun in self.matcher("not-person").words and not self._is_shown(tokens, i)
+        if noun.number == "many" or size is not None:
+            return Phrase(i if size is None else i - 1, i, plural=True, size=size)
+        return Phrase(i, i, noun, behind=self._adjectives(tokens, i, prefix, noun))
 
     def _follows_person(self, tokens: Reading, i: int) -> bool:
         """Return whether the word before is a person, of whom this one says the kind."""
-        if not i or tokens[i].opens:
+        if tokens[i].opens:
             return False
-        _, noun = self._split(tokens[i - 1])
-        return noun in self._nouns
+        _, form = self._split(tokens[i - 1])
+        return form in self._nouns
 
-    def _is_shown(self, tokens: Reading, i: int) -> bool:
-        if not i or tokens[i].opens:
-            return False
-        return tokens[i - 1].low in ("وجه", "لوجه", "صورة")
-
-    def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: str) -> tuple[int, ...]:
+    def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
         """Return the positions of the adjectives behind a noun; they have its article."""
-        is_definite = prefix.endswith("ال") or prefix == "لل"
+        is_definite = _is_definite(prefix)
         adjectives: list[int] = []
         for j in range(i + 1, len(tokens)):
             token = tokens[j]
@@ -201,10 +166,11 @@ class Arabic(SpacedLanguage):
             word = token.low.removeprefix("ال") if is_definite else token.low
             if is_definite != has_article:
                 break
-            is_first_of_human = noun == "شخص" and not adjectives and not self._is_verb(token)
-            is_first_of_human = is_first_of_human and not word.endswith("ه")
             if word not in self.matcher("adjective").words and not self._is_relation(word):
-                if not is_first_of_human or word.startswith(("ب", "ل")) or word.endswith("ة"):
+                # Directly behind "a human" most words are adjectives.
+                is_behind_human = noun.masculine == _HUMAN and j == i + 1
+                is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
+                if not is_behind_human or is_other_word or self._is_verb(token):
                     break
             adjectives.append(j)
         return tuple(adjectives)
@@ -224,145 +190,139 @@ class Arabic(SpacedLanguage):
         """Return whether a phrase says what a person is, by "as" before its noun: كطبيب."""
         if super().is_role(tokens, person, phrase):
             return True
-        is_as = phrase.form is not None and phrase.form.prefix == "ك"
-        return is_as and not person.plural
+        prefix, _ = self._split(tokens[phrase.head])
+        return phrase.noun is not None and prefix == "ك" and not person.plural
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
         """Return "as a doctor" of a woman: كطبيبة."""
-        form: Form | None = role.form
-        if form is None or gender != "female":
+        if role.noun is None or gender != "female":
             return []
         token = tokens[role.head]
-        return [Replacement(token.start, token.end, form.prefix + feminine(form.noun))]
+        prefix, _ = self._split(token)
+        return [Replacement(token.start, token.end, prefix + role.noun.feminine)]
 
     # ---- writing
 
     def lacks_form(self, phrase: Phrase) -> bool:
         """Return whether no adjective can be written beside a person: أحد المهندسين."""
-        return phrase.form is None or phrase.form.of_several is not None
+        return phrase.noun is None or phrase.article is not None
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
     ) -> list[Replacement]:
         """Return the replacements that say values of one person."""
-        form: Form = phrase.form
+        assert phrase.noun is not None
         gender = words.get("gender", "")
-        adjectives = [word for kind, word in words.items() if kind != "gender"]
-        if form.of_several is not None:
-            return self._of_several(tokens, phrase, gender)
+        if phrase.article is not None:
+            return self._of_several(tokens, phrase, phrase.noun, gender)
+        prefix, _ = self._split(tokens[phrase.head])
+        is_definite = _is_definite(prefix)
         changes: dict[int, str] = {}
-        is_definite = form.prefix.endswith("ال") or form.prefix == "لل"
         if gender == "female":
-            noun = "امرأة" if form.noun == "شخص" else feminine(form.noun)
-            if is_definite and form.noun == "شخص":
-                noun = "مرأة"
-            changes[phrase.head] = form.prefix + noun
-            for i in form.adjectives:
+            noun = phrase.noun.feminine
+            if phrase.noun.masculine == _HUMAN:
+                noun = "مرأة" if is_definite else "امرأة"
+            changes[phrase.head] = prefix + noun
+            for i in phrase.behind:
                 changes[i] = feminine(tokens[i].low)
             self._agree(tokens, phrase, changes)
         elif gender == "male":
-            if form.noun == "شخص":
-                changes[phrase.head] = form.prefix + "رجل"
-            else:
-                changes[phrase.head] = self._as_man(tokens, phrase, is_definite)
-        if adjectives:
-            texts: list[str] = []
-            for word in adjectives:
+            changes[phrase.head] = self._as_man(tokens, phrase, phrase.noun, prefix)
+        texts: list[str] = []
+        for kind, word in words.items():
+            if kind != "gender":
                 text = feminine(word) if gender == "female" else word
                 texts.append(f"ال{text}" if is_definite else text)
-            last = max(phrase.last, phrase.head)
-            changes[last] = " ".join([changes.get(last, tokens[last].text), *texts])
+        if texts:
+            last_word = changes.get(phrase.last, tokens[phrase.last].text)
+            changes[phrase.last] = " ".join([last_word, *texts])
         return [Replacement(tokens[i].start, tokens[i].end, text) for i, text in changes.items()]
 
-    def _as_man(self, tokens: Reading, phrase: Phrase, is_definite: bool) -> str:
+    def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> str:
         """Return the noun in apposition: رجل طبيب, الرجل الطبيب, الرجل مدير المبيعات."""
-        form: Form = phrase.form
-        if is_definite:
-            return f"{form.prefix}رجل ال{form.noun}"
-        following = tokens[phrase.head + 1] if phrase.head + 1 < len(tokens) else None
-        is_of_definite = False
-        if following is not None and not following.opens:
-            is_of_definite = following.low.startswith("ال")
-        if is_of_definite:
-            prefix = form.prefix[:-1] + "لل" if form.prefix.endswith("ل") else form.prefix + "ال"
-            return f"{prefix}رجل {form.noun}"
-        return f"{form.prefix}رجل {form.noun}"
+        if noun.masculine == _HUMAN:
+            return f"{prefix}رجل"
+        if _is_definite(prefix):
+            return f"{prefix}رجل ال{noun.masculine}"
+        i = phrase.head + 1
+        if i < len(tokens) and not tokens[i].opens and tokens[i].low.startswith("ال"):
+            # A noun is definite by the one behind it.
+            prefix = prefix[:-1] + "لل" if prefix.endswith("ل") else prefix + "ال"
+        return f"{prefix}رجل {noun.masculine}"
 
     def _agree(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
         """Change what agrees with a noun into the feminine, up to the next person: verbs, "who",
         "his", "himself" and what somebody looks like."""
-        form: Form = phrase.form
-        if form.verb_before is not None:
-            changes[form.verb_before] = _feminine_verb(tokens[form.verb_before].text)
+        if not tokens[phrase.head].opens and self._is_verb(tokens[phrase.head - 1]):
+            changes[phrase.head - 1] = _feminine_verb(tokens[phrase.head - 1].text)
         is_subject = True  # of the next verb: no verb and no preposition stands between
         for i in range(phrase.head + 1, len(tokens)):
-            token = tokens[i]
-            if i > phrase.last and self._ends_clause(tokens, i):
-                break
+            if i > phrase.last:
+                is_next_sentence = re.search(r"[.;:!?\n\u061b\u061f]", tokens.gap(i))
+                if is_next_sentence or self.phrase_at(tokens, i) is not None:
+                    break
             if i in changes:
                 continue
+            token = tokens[i]
             before = tokens[i - 1]
-            if self._is_verb(token) and before.low not in _PLACES:
+            if token.low in _PLACES:
+                is_subject = False
+            elif self._is_verb(token) and before.low not in _PLACES:
                 is_of_definite = before.low.startswith("ال") or _is_possessed(before.low)
                 is_joined = token.low.startswith("و") or self._is_verb(before)
                 if is_subject or is_joined or is_of_definite:
                     changes[i] = _feminine_verb(token.text)
                 is_subject = False
-            elif token.low in _PLACES:
-                is_subject = False
-            elif token.low == "الذي" and is_subject:
-                changes[i] = "التي"
-            elif token.low == "نفسه":
-                changes[i] = "نفسها"
-            elif token.low.endswith("ته") or self._is_his(tokens, i):
-                changes[i] = token.text + "ا"  # "in his studio"
-            elif is_subject and self._is_of_head(tokens, i):
-                changes[i] = feminine(token.low)
-            elif self._is_state(tokens, i):
-                changes[i] = feminine(token.low.removesuffix("ا"))
+            else:
+                text = self._feminine_behind(tokens, i, is_subject)
+                if text:
+                    changes[i] = text
 
-    def _ends_clause(self, tokens: Reading, i: int) -> bool:
-        """Return whether a sentence or another person begins with word i."""
-        if re.search(r"[.;:!?\n\u061b\u061f]", tokens.gap(i)):
-            return True
-        return self.phrase_at(tokens, i) is not None
-
-    def _is_his(self, tokens: Reading, i: int) -> bool:
-        """Return whether a word is a thing of somebody, behind a verb or a preposition: كتابه."""
+    def _feminine_behind(self, tokens: Reading, i: int, is_subject: bool) -> str:
+        """Return the feminine of a word that agrees with the person before it, else ""."""
+        token = tokens[i]
         before = tokens[i - 1]
+        if token.low == "نفسه":
+            return "نفسها"
+        if token.low == "الذي" and is_subject:
+            return "التي"
+        # A thing of somebody, behind a verb or a preposition: "in his studio".
         is_object = before.low in _PLACES or self._is_verb(before)
-        return is_object and _is_possessed(tokens[i].low)
+        if token.low.endswith("ته") or (is_object and _is_possessed(token.low)):
+            return token.text + "ا"
+        # A masculine adjective behind a feminine noun belongs to the person: لاعب كرة سلة طويل.
+        adjectives = self.matcher("adjective").words
+        if is_subject and before.low.endswith("ة") and token.low.removeprefix("ال") in adjectives:
+            return feminine(token.low)
+        # The state or trade of somebody: مبتسما, يعمل سباكا.
+        stem = token.low.removesuffix("ا")
+        is_trade = before.low in ("يعمل", "يشتغل") and stem in self._nouns
+        is_state = stem in self.matcher("state").words or stem in adjectives
+        if stem != token.low and (is_trade or is_state):
+            return feminine(stem)
+        return ""
 
-    def _is_of_head(self, tokens: Reading, i: int) -> bool:
-        """Return whether a masculine adjective stands behind a feminine noun, and so belongs to the
-        person before: لاعب كرة سلة طويل."""
-        is_adjective = tokens[i].low.removeprefix("ال") in self.matcher("adjective").words
-        return is_adjective and tokens[i - 1].low.endswith("ة")
-
-    def _is_state(self, tokens: Reading, i: int) -> bool:
-        """Return whether a word says in which state or trade somebody is: مبتسما, يعمل سباكا."""
-        word = tokens[i].low
-        if not word.endswith("ا"):
-            return False
-        stem = word.removesuffix("ا")
-        if stem in self.matcher("state").words or stem in self.matcher("adjective").words:
-            return True
-        return tokens[i - 1].low in ("يعمل", "يشتغل") and stem in self._nouns
-
-    def _of_several(self, tokens: Reading, phrase: Phrase, gender: str) -> list[Replacement]:
+    def _of_several(
+        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
+    ) -> list[Replacement]:
         """Return "one of the doctors" of a woman or man: إحدى الطبيبات, أحد الأطباء الرجال."""
-        form: Form = phrase.form
         article = tokens[phrase.head - 1]
-        noun = tokens[phrase.head]
-        if gender != "female":
-            text = f"{noun.text} الرجال" if gender else noun.text
-            return [Replacement(noun.start, noun.end, text)] if gender else []
+        doctors = tokens[phrase.head]
+        if not gender:
+            return []
+        if gender == "male":
+            return [Replacement(doctors.start, doctors.end, f"{doctors.text} الرجال")]
+        prefix, _ = self._split(doctors)
         pronoun = "لإحدى" if article.low.startswith("ل") else "إحدى"
-        women = form.prefix + feminine(form.noun)[:-1] + "ات"
         return [
             Replacement(article.start, article.end, pronoun),
-            Replacement(noun.start, noun.end, women),
+            Replacement(doctors.start, doctors.end, prefix + noun.feminine[:-1] + "ات"),
         ]
+
+
+def _is_definite(prefix: str) -> bool:
+    """Return whether what is written before a noun ends with the article."""
+    return prefix.endswith("ال") or prefix == "لل"
 
 
 def _is_possessed(word: str) -> bool:
@@ -382,27 +342,11 @@ def feminine(word: str) -> str:
     >>> feminine("طبيب"), feminine("قاض")
     ('طبيبة', 'قاضية')
     """
-    if word.removeprefix("ال") in (
-        "محام",
-        "قاض",
-        "طاه",
-        "راع",
-        "مغن",
-        "ساع",
-        "ساق",
-        "مرب",
-        "مشتر",
-        "مسترخ",
-        "منطو",
-    ):
+    if word.removeprefix("ال") in _DEFECTIVE:
         return word + "ية"
     irregular = {
-        "عجوز": "عجوز",
-        "أبيض": "بيضاء",
-        "أسود": "سوداء",
-        "أسمر": "سمراء",
-        "رحالة": "رحالة",
-    }
+        "عجوز": "عجوز", "أبيض": "بيضاء", "أسود": "سوداء", "أسمر": "سمراء", "رحالة": "رحالة",
+    }  # fmt: skip
     if word in irregular:
         return irregular[word]
     return word if word.endswith("ة") else word + "ة"

@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from vldebias.prompts.language import Replacement
-from vldebias.prompts.languages.base import Phrase, Reading, SpacedLanguage, Token
+from vldebias.prompts.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
 
 # A noun with a sign for all genders: "Ärzt*in", "Arzt/Ärztin", "Ärzt:innen", "ÄrztInnen".
 _STAR = r"(?:[*:·]|/-?)"
@@ -50,6 +49,11 @@ _WEAK = {
     "n": {"nominative": "e", "accusative": "e", "dative": "en", "genitive": "en"},
 }
 _DECLENSIONS = {"none": _STRONG, "ein": _MIXED, "der": _WEAK}
+_PLURAL_ENDINGS: dict[str, tuple[str, ...]] = {
+    "m": ("e", "en"),
+    "f": ("en", "n"),
+    "n": ("er", "ern"),
+}
 _RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
 _NEUTER_ARTICLES = {"das": "nominative", "ein": "nominative", "dem": "dative", "des": "genitive"}
 _FEMININE_ARTICLES = {"die": "nominative", "eine": "nominative", "einer": "dative", "der": "dative"}
@@ -65,31 +69,12 @@ _SHORT_PARTS = frozenset(["arzt", "koch", "wirt", "held", "gast", "coach"])
 _LONGEST_PHRASE = 5
 
 
-class Noun(NamedTuple):
-    """Hold a noun as it stands: its masculine and feminine, its gender and what it may be.
-
-    number: "one", "many" or "any". kind: "pair", "neutral", "adjectival" or "star".
-    """
-
-    masculine: str
-    feminine: str
-    gender: str
-    numbers: str
-    kind: str
-
-
-class Form(NamedTuple):
-    """Hold a phrase: its noun, positions of its article and adjectives, case and declension."""
-
-    noun: Noun
-    determiner: int | None
-    adjectives: tuple[int, ...]
-    case: str
-    declension: str
-
-
 class German(SpacedLanguage):
-    """Find persons in German prompts, and write a value with all that agrees."""
+    """Find persons in German prompts, and write a value with all that agrees.
+
+    Its nouns are of the kinds "pair" (Arzt, Ärztin), "neutral" (Mensch), "adjectival" (Studierende)
+    and "star" (Ärzt*in).
+    """
 
     code = "de"
     name = "German"
@@ -107,14 +92,14 @@ class German(SpacedLanguage):
             noun = Noun(masculine, feminine, "m", "one", "pair")
             is_weak = genitive == plural and plural != masculine
             dative_plural = plural if plural.endswith(("n", "s")) else plural + "n"
-            nouns.setdefault(dative_plural.lower(), noun._replace(numbers="many"))
+            nouns.setdefault(dative_plural.lower(), noun._replace(number="many"))
             if not is_weak:
                 nouns.setdefault(genitive.lower(), noun)
                 if genitive.endswith("es"):
                     nouns.setdefault(genitive[:-2].lower() + "s", noun)
             # "Bäcker" is the plural as well, "Patienten" all but the nominative.
             number = "any" if plural in (masculine, genitive) else "many"
-            nouns[plural.lower()] = noun._replace(numbers=number)
+            nouns[plural.lower()] = noun._replace(number=number)
             if plural != masculine:
                 nouns[masculine.lower()] = noun
         return nouns
@@ -139,8 +124,9 @@ class German(SpacedLanguage):
         return pairs
 
     @cached_property
-    def _feminine_nouns(self) -> frozenset[str]:
-        return frozenset(noun.feminine.lower() for noun in self._nouns.values())
+    def _masculine_of_feminine(self) -> dict[str, str]:
+        """Return noun for a woman, in small letters -> noun for a man."""
+        return {noun.feminine.lower(): noun.masculine for noun in self._nouns.values()}
 
     @cached_property
     def _neutral_nouns(self) -> dict[str, Noun]:
@@ -152,38 +138,26 @@ class German(SpacedLanguage):
                 if gender != "f":
                     nouns.setdefault(word + "s", noun)
                     nouns.setdefault(word + "es", noun)
-                many = noun._replace(numbers="many")
-                plurals: tuple[str, ...] = {"m": ("e", "en"), "f": ("en", "n"), "n": ("er", "ern")}[
-                    gender
-                ]
+                many = noun._replace(number="many")
+                plurals = _PLURAL_ENDINGS[gender]
                 if word.endswith("kraft"):
                     plurals = ()
                     nouns[word[:-5] + "kräfte"] = many
                     nouns[word[:-5] + "kräften"] = many
                 for ending in plurals:
                     nouns.setdefault(word + ending, many)
-        for form in (
-            "menschen",
-            "babys",
-            "models",
-            "stars",
-            "fans",
-            "teenager",
-            "azubis",
-            "profis",
-        ):
-            nouns[form] = Noun(
-                form, form, "n" if form in ("babys", "models") else "m", "many", "neutral"
-            )
-        nouns["menschen"] = nouns["mensch"]._replace(numbers="any")
-        nouns["gäste"] = nouns["gästen"] = nouns["gast"]._replace(numbers="many")
+        for form in ("babys", "models"):
+            nouns[form] = Noun(form, form, "n", "many", "neutral")
+        for form in ("stars", "fans", "teenager", "azubis", "profis"):
+            nouns[form] = Noun(form, form, "m", "many", "neutral")
+        nouns["menschen"] = nouns["mensch"]._replace(number="any")
+        nouns["gäste"] = nouns["gästen"] = nouns["gast"]._replace(number="many")
         return nouns
 
     def noun_of(self, token: Token) -> Noun | None:
         """Return the noun of a person that a word is a form of, or None."""
         low = token.low
-        has_sign = _IN.search(token.text) or _INNEN.search(token.text)
-        if has_sign:
+        if _IN.search(token.text) or _INNEN.search(token.text):
             return self._noun_with_sign(token.text)
         # Nouns have capitals; in a prompt without any, small letters say nothing.
         if not token.text[0].isupper() and not token.small:
@@ -197,25 +171,18 @@ class German(SpacedLanguage):
         return self._adjectival(low) or self._compound(token.text)
 
     def _noun_with_sign(self, text: str) -> Noun | None:
+        """Return the noun of "Ärzt*in" or "Kinderärzt:innen", or None where no noun is left."""
         number = "many" if _INNEN.search(text) else "one"
         stem = _INNEN.sub("", _IN.sub("", text))
         feminine = stem + "in"
-        masculine = self._masculine_of(feminine)
-        return Noun(masculine, feminine, "m", number, "star") if masculine else None
-
-    def _masculine_of(self, feminine: str) -> str:
-        low = feminine.lower()
-        for start in range(len(low) - 4):
-            noun = self._masculine_of_feminine.get(low[start:])
+        masculine = stem
+        for start in range(len(feminine) - 4):
+            noun = self._masculine_of_feminine.get(feminine[start:].lower(), "")
             if noun:
-                if start == 0:
-                    return noun
-                return feminine[:start] + (noun if feminine[start].isupper() else noun.lower())
-        return feminine[:-2]
-
-    @cached_property
-    def _masculine_of_feminine(self) -> dict[str, str]:
-        return {noun.feminine.lower(): noun.masculine for noun in self._nouns.values()}
+                is_small = start > 0 and not feminine[start].isupper()
+                masculine = feminine[:start] + (noun.lower() if is_small else noun)
+                break
+        return Noun(masculine, feminine, "m", number, "star") if masculine else None
 
     def _adjectival(self, low: str) -> Noun | None:
         for ending in ("er", "en", "em", "e"):
@@ -253,9 +220,9 @@ class German(SpacedLanguage):
             return False
         if not token.text[0].isupper() and not token.small:
             return False
-        if low in self._feminine_nouns:
+        if low in self._masculine_of_feminine:
             return True
-        return any(low[start:] in self._feminine_nouns for start in range(2, len(low) - 5))
+        return any(low[start:] in self._masculine_of_feminine for start in range(2, len(low) - 5))
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender."""
@@ -294,7 +261,7 @@ class German(SpacedLanguage):
                 return False
             phrase = self.phrase_at(tokens, j)
             if phrase is not None:
-                return phrase.form is not None and phrase.form.noun.kind == "neutral"
+                return phrase.noun is not None and phrase.noun.kind == "neutral"
         return False
 
     # ---- phrases
@@ -302,36 +269,43 @@ class German(SpacedLanguage):
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
-        is_stated = self.is_feminine(token) or self._is_gendered_noun(token)
-        is_stated = is_stated or self._is_feminine_adjectival(tokens, i)
-        noun = (
-            Noun(token.text, token.text, "f", "one", "stated") if is_stated else self.noun_of(token)
-        )
-        if noun is None or self._is_modifier(tokens, i):
+        is_stated = self._names_gender(tokens, i)
+        noun = None if is_stated else self.noun_of(token)
+        if noun is None and not is_stated:
             return None
+        is_before_word = i + 1 < len(tokens) and not tokens[i + 1].opens and not token.small
+        if is_before_word and token.low.endswith("er"):
+            # "der Berliner Arzt": it stands before the noun.
+            following = tokens[i + 1]
+            if following.text[0].isupper() and self.noun_of(following) is not None:
+                return None
+        phrase = self._phrase_before(tokens, i)
+        if noun is None:
+            # "seine" of "ein Koch und seine Frau" says that the cook is a man.
+            is_possessed = _HIS.fullmatch(tokens[phrase.first].low) is not None
+            is_possessed = is_possessed and phrase.article is not None
+            first = phrase.first + 1 if is_possessed else phrase.first
+            return Phrase(first, i, stated=True)
+        if phrase.article is None:
+            return self._bare(tokens, phrase, noun)
+        return self._with_determiner(tokens, phrase, phrase.article, noun)
+
+    def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
+        """Return the phrase of a noun with the article and adjectives before it, and no more."""
         adjectives: list[int] = []
         first = i
         while self._goes_on(tokens, first) and i - first < _LONGEST_PHRASE:
             before = tokens[first - 1]
             if self._determines(before):
-                if is_stated:
-                    # "seine" of "ein Koch und seine Frau" says that the cook is a man.
-                    is_possessed = _HIS.fullmatch(before.low) is not None
-                    return Phrase(first if is_possessed else first - 1, i, None, stated=True)
-                return self._with_determiner(tokens, first - 1, adjectives, i, noun)
+                return Phrase(first - 1, i, article=first - 1, before=tuple(adjectives))
             if not self._describes(tokens, first - 1):
                 break
             is_inflected = self._is_adjective(before) and not self.matcher("adverb").has(before)
-            if (
-                is_inflected
-                and not self._has_hyphen_behind(tokens, first - 1)
-                and before.low != "und"
-            ):
+            is_part_of_compound = self._has_hyphen_behind(tokens, first - 1)
+            if is_inflected and not is_part_of_compound and before.low != "und":
                 adjectives.insert(0, first - 1)
             first -= 1
-        if is_stated:
-            return Phrase(first, i, None, stated=True)
-        return self._bare(tokens, first, adjectives, i, noun)
+        return Phrase(first, i, before=tuple(adjectives))
 
     def _goes_on(self, tokens: Reading, first: int) -> bool:
         """Return whether a phrase can begin before word `first`: "ein alter, müder Arzt"."""
@@ -342,23 +316,17 @@ class German(SpacedLanguage):
             is_comma and self._is_adjective(tokens[first]) and self._is_adjective(tokens[first - 1])
         )
 
-    def _is_gendered_noun(self, token: Token) -> bool:
-        if token.low in _THEY or token.low.startswith(
-            ("sein", "ihr", "ihm", "männlich", "weiblich")
-        ):
-            return False
-        if not token.text[0].isupper():
+    def _names_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i is a noun for women or for men: "Frau", "Ärztin", "eine
+        Studierende"."""
+        token = tokens[i]
+        if self.is_feminine(token) or self._is_feminine_adjectival(tokens, i):
+            return True
+        # Pronouns and adjectives are in the lists as well.
+        is_noun = token.text[0].isupper() and token.low not in _THEY
+        if not is_noun or token.low.startswith(("sein", "ihr", "ihm", "männlich", "weiblich")):
             return False
         return self.matcher("female").has(token) or self.matcher("male").has(token)
-
-    def _is_modifier(self, tokens: Reading, i: int) -> bool:
-        """Return whether a noun stands before its head: "der Berliner Arzt"."""
-        token = tokens[i]
-        if i + 1 == len(tokens) or tokens[i + 1].opens or token.small:
-            return False
-        after = tokens[i + 1]
-        is_noun_behind = after.text[0].isupper() and self.noun_of(after) is not None
-        return is_noun_behind and token.low.endswith("er")
 
     def _article(self, token: Token) -> tuple[str, str]:
         """Return the stem and ending of an article: "dies", "em"; two empty texts for none."""
@@ -411,34 +379,34 @@ class German(SpacedLanguage):
         return frozenset("/".join(self.entries("number")).split("/"))
 
     def _with_determiner(
-        self, tokens: Reading, determiner: int, adjectives: list[int], i: int, noun: Noun
+        self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun
     ) -> Phrase | None:
-        if noun.numbers == "many":
-            return Phrase(determiner, i, None, plural=True)
+        """Return a phrase with its case; None where the article does not fit the noun."""
+        plural = Phrase(determiner, phrase.head, plural=True)
+        if noun.number == "many":
+            return plural
         case = self._case_of(tokens, determiner, noun)
         low = tokens[determiner].low
-        if noun.numbers == "any" and noun.kind != "star":
-            # "die Bäcker", "meine Bäcker"; "eine Leiter" is a thing.
-            is_plural = case is None and low.endswith("e") and low not in ("eine", "keine")
-            if low == "der" and noun.gender == "m":
-                is_plural = self._is_plural_genitive(tokens, determiner, adjectives)
+        if noun.number == "any" and noun.kind != "star":
+            before = None if tokens[determiner].opens else tokens[determiner - 1]
             if low == "den" or low.endswith(("seinen", "ihren", "meinen", "unseren")):
                 # "mit den Patienten", "den Bäckern", "mit seinen Patienten".
-                is_plural = not tokens[determiner].opens and tokens[determiner - 1].low in _DATIVE
+                is_plural = before is not None and before.low in _DATIVE
+            elif low == "der" and noun.gender == "m" and phrase.before:
+                # A genitive: "das Foto der müden Bäcker", "das Foto der Bäcker".
+                is_plural = tokens[phrase.before[-1]].low.endswith("en")
+            elif low == "der" and noun.gender == "m":
+                is_plural = before is not None and before.text[0].isupper()
+            else:
+                # "die Bäcker", "meine Bäcker"; "eine Leiter" is a thing.
+                is_plural = case is None and low.endswith("e") and low not in ("eine", "keine")
             if is_plural:
-                return Phrase(determiner, i, None, plural=True)
+                return plural
         if case is None:
             return None
         stem, _ = self._article(tokens[determiner])
         declension = "ein" if stem in self.entries("ein-word") else "der"
-        form = Form(noun, determiner, tuple(adjectives), case, declension)
-        return Phrase(determiner, i, form)
-
-    def _is_plural_genitive(self, tokens: Reading, determiner: int, adjectives: list[int]) -> bool:
-        """Return whether "der" is of a genitive in the plural: "das Foto der Bäcker"."""
-        if adjectives:
-            return tokens[adjectives[-1]].low.endswith("en")
-        return not tokens[determiner].opens and tokens[determiner - 1].text[0].isupper()
+        return phrase._replace(noun=noun, case=case, declension=declension)
 
     def _case_of(self, tokens: Reading, determiner: int, noun: Noun) -> str | None:
         """Return the case of a phrase in the singular; None where the article does not fit."""
@@ -471,27 +439,27 @@ class German(SpacedLanguage):
             return "accusative"
         return "genitive" if before.text[0].isupper() else "nominative"
 
-    def _bare(
-        self, tokens: Reading, first: int, adjectives: list[int], i: int, noun: Noun
-    ) -> Phrase | None:
+    def _bare(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
         """Return a phrase without an article: "alter Arzt, 4k", "müde Bäcker", "drei Ärzte"."""
-        size = self.number_before(tokens, first)
-        plural = Phrase(first, i, None, plural=True, size=size)
-        if size is not None or noun.numbers == "many":
+        low = tokens[phrase.head].low
+        size = self.number_before(tokens, phrase.first)
+        plural = Phrase(phrase.first, phrase.head, plural=True, size=size)
+        if size is not None or noun.number == "many":
             return plural
-        before = None if tokens[first].opens else tokens[first - 1]
+        before = None if tokens[phrase.first].opens else tokens[phrase.first - 1]
         if before is not None and self.matcher("plural-word").has(before):
             return plural
-        if noun.kind == "adjectival" and not tokens[i].low.endswith("er"):
-            return plural if tokens[i].low.endswith("e") else None
-        is_base_form = tokens[i].low == noun.masculine.lower()
-        if noun.kind == "pair" and not is_base_form:
-            return plural if noun.numbers == "any" else None
-        if adjectives and noun.gender == "m" and not tokens[adjectives[-1]].low.endswith("er"):
-            return plural if noun.numbers == "any" else None
+        if noun.kind == "adjectival" and not low.endswith("er"):
+            return plural if low.endswith("e") else None
+        # What is no nominative of the masculine singular: "Patienten", "müde Bäcker".
+        is_inflected = noun.kind == "pair" and low != noun.masculine.lower()
+        if phrase.before and noun.gender == "m":
+            is_inflected = is_inflected or not tokens[phrase.before[-1]].low.endswith("er")
+        if is_inflected:
+            return plural if noun.number == "any" else None
         is_dative = before is not None and before.low in _DATIVE
         case = "dative" if is_dative else "nominative"
-        return Phrase(first, i, Form(noun, None, tuple(adjectives), case, "none"))
+        return phrase._replace(noun=noun, case=case, declension="none")
 
     # ---- writing
 
@@ -499,39 +467,32 @@ class German(SpacedLanguage):
         self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
     ) -> list[Replacement]:
         """Return the replacements that say values of one person."""
-        form: Form = phrase.form
+        noun = phrase.noun
+        assert noun is not None
         gender = words.get("gender", "")
-        is_feminine = gender == "female" and form.noun.kind != "neutral"
+        is_feminine = gender == "female" and noun.kind != "neutral"
         adjectives = [word for kind, word in words.items() if kind != "gender"]
         if gender and not is_feminine:
             adjectives += self.entries(f"say-{gender}")[:1]
         changes: list[Replacement] = []
         if is_feminine:
-            changes += self._feminine(tokens, phrase, form)
-        elif form.noun.kind == "star" and gender:
-            changes += self._without_sign(tokens, phrase, form)
+            changes += self._feminine(tokens, phrase)
+        elif noun.kind == "star" and gender:
+            changes += self._without_sign(tokens, phrase)
         if adjectives:
-            noun_gender = "f" if is_feminine else form.noun.gender[0]
-            changes += self._adjectives_before(tokens, phrase, adjectives, noun_gender)
+            noun_gender = "f" if is_feminine else noun.gender[0]
+            ending = _DECLENSIONS[phrase.declension][noun_gender][phrase.case]
+            # Before the noun, and before what is part of it: "Luft- und Raumfahrtingenieur".
+            position = phrase.first + (phrase.article is not None)
+            if phrase.before:
+                position = phrase.before[-1] + 1
+            else:
+                while self.matcher("adverb").has(tokens[position]):
+                    position += 1
+            text = " ".join(word + ending for word in adjectives)
+            changes.append(self.insert(tokens, position, text))
             changes = _joined(changes)
         return changes
-
-    def _adjectives_before(
-        self, tokens: Reading, phrase: Phrase, words: list[str], gender: str
-    ) -> list[Replacement]:
-        """Return adjectives written before the noun, and before what is part of it: "Luft- und"."""
-        form: Form = phrase.form
-        ending = _DECLENSIONS[form.declension][gender][form.case]
-        texts: list[str] = []
-        for word in words:
-            texts.append(word + ending)
-        if form.adjectives:
-            position = form.adjectives[-1] + 1
-        else:
-            position = phrase.first + (form.determiner is not None)
-            while self.matcher("adverb").has(tokens[position]):
-                position += 1
-        return [self.insert(tokens, position, " ".join(texts))]
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase says what the person before it is: "..., der Pilot ist" too."""
@@ -553,33 +514,34 @@ class German(SpacedLanguage):
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
         """Return "als Pilotin" of a woman, and "als Pilot" of a man, whatever sign it has."""
-        form: Form | None = role.form
-        if form is None or form.noun.kind == "neutral":
+        noun = role.noun
+        if noun is None or noun.kind == "neutral":
             return []
         if self._is_in_relative_clause(tokens, role):
             # The pronoun agrees with the person: "ein weiblicher Mensch, der Pilotin ist".
-            form = form._replace(determiner=None)
+            role = role._replace(article=None)
         if gender == "female":
-            return self._feminine(tokens, role, form)
-        return self._without_sign(tokens, role, form) if form.noun.kind == "star" else []
+            return self._feminine(tokens, role)
+        return self._without_sign(tokens, role) if noun.kind == "star" else []
 
     def keeps_capital(self, token: Token) -> bool:
         """Return True: nouns and adjectives before them keep what they have."""
         return True
 
-    def _without_sign(self, tokens: Reading, phrase: Phrase, form: Form) -> list[Replacement]:
+    def _without_sign(self, tokens: Reading, phrase: Phrase) -> list[Replacement]:
         """Return the masculine noun and article in the place of those with a sign."""
+        assert phrase.noun is not None
         token = tokens[phrase.head]
-        noun = self._declined(form.noun.masculine, form.case)
+        noun = self._declined(phrase.noun.masculine, phrase.case)
         changes = [Replacement(token.start, token.end, noun)]
-        if form.determiner is not None:
-            article = tokens[form.determiner]
+        if phrase.article is not None:
+            article = tokens[phrase.article]
             stem, _ = self._article(article)
             if stem in _DER or stem == "die":
-                text = {case: word for word, case in _DER.items()}[form.case]
+                text = {case: word for word, case in _DER.items()}[phrase.case]
             else:
-                text = stem + {case: ending for ending, case in _ENDINGS.items()}[form.case]
-                if stem in self.entries("der-word") and form.case == "nominative":
+                text = stem + {case: ending for ending, case in _ENDINGS.items()}[phrase.case]
+                if stem in self.entries("der-word") and phrase.case == "nominative":
                     text = stem + "er"
             changes.append(Replacement(article.start, article.end, self.like(article, text)))
         return changes
@@ -609,43 +571,39 @@ class German(SpacedLanguage):
             forms_of_noun[masculine.lower()] = (genitive.lower(), plural.lower())
         return forms_of_noun
 
-    def _feminine(self, tokens: Reading, phrase: Phrase, form: Form) -> list[Replacement]:
+    def _feminine(self, tokens: Reading, phrase: Phrase) -> list[Replacement]:
         """Return the phrase in the feminine: noun, adjectives, article, relative pronoun."""
+        assert phrase.noun is not None
         token = tokens[phrase.head]
-        endings = _DECLENSIONS[form.declension]["f"]
-        noun = form.noun.feminine
-        if form.noun.kind == "adjectival":
-            noun += endings[form.case]
+        ending = _DECLENSIONS[phrase.declension]["f"][phrase.case]
+        noun = phrase.noun.feminine
+        if phrase.noun.kind == "adjectival":
+            noun += ending
         changes = [Replacement(token.start, token.end, self.like(token, noun))]
-        for position in form.adjectives:
+        for position in phrase.before:
             word = tokens[position]
             stem = re.sub(r"(?:er|en|em|es|e)$", "", word.text)
-            changes.append(Replacement(word.start, word.end, stem + endings[form.case]))
-        if form.determiner is not None:
-            article = tokens[form.determiner]
-            text = self.like(article, self._feminine_article(article, form.case))
-            changes.append(Replacement(article.start, article.end, text))
-        return changes + self._relative(tokens, phrase.head)
-
-    def _feminine_article(self, article: Token, case: str) -> str:
-        stem, _ = self._article(article)
-        if stem in _DER or stem in ("die", "das"):
-            return _FEMININE_DER[case]
-        if stem in _CONTRACTED:
-            return _FEMININE_CONTRACTED.get(stem, f"{_CONTRACTED[stem]} der")
-        return stem + _FEMININE_ENDING[case]
-
-    def _relative(self, tokens: Reading, head: int) -> list[Replacement]:
-        """Return the change of a relative pronoun behind a noun: "ein Arzt, der lacht"."""
-        i = head + 1
-        if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
-            return []
-        if tokens[i].low in _PREPOSITIONS:
-            i += 1  # "ein Arzt, mit dem ..."
-        token = tokens[i]
-        if token.low not in _RELATIVE or tokens[i + 1].opens:
-            return []
-        return [Replacement(token.start, token.end, self.like(token, _RELATIVE[token.low]))]
+            changes.append(Replacement(word.start, word.end, stem + ending))
+        if phrase.article is not None:
+            article = tokens[phrase.article]
+            stem, _ = self._article(article)
+            if stem in _DER or stem in ("die", "das"):
+                text = _FEMININE_DER[phrase.case]
+            elif stem in _CONTRACTED:
+                text = _FEMININE_CONTRACTED.get(stem, f"{_CONTRACTED[stem]} der")
+            else:
+                text = stem + _FEMININE_ENDING[phrase.case]
+            changes.append(Replacement(article.start, article.end, self.like(article, text)))
+        # The relative pronoun: "ein Arzt, der lacht", "ein Arzt, mit dem ..."
+        i = phrase.head + 1
+        if i + 1 < len(tokens) and tokens.gap(i).strip() == ",":
+            if tokens[i].low in _PREPOSITIONS:
+                i += 1
+            pronoun = tokens[i]
+            if pronoun.low in _RELATIVE and not tokens[i + 1].opens:
+                text = self.like(pronoun, _RELATIVE[pronoun.low])
+                changes.append(Replacement(pronoun.start, pronoun.end, text))
+        return changes
 
 
 def _joined(changes: list[Replacement]) -> list[Replacement]:

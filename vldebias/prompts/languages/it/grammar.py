@@ -87,8 +87,10 @@ class Italian(RomanceLanguage):
             if feminine in ("una", "la", "questa", "quella") or feminine.endswith("lla"):
                 return feminine[:-1] + "'"
             return feminine
-        whole = {"l'": "la", "un'": "una", "d'un": "d'una", "quest'": "questa", "quell'": "quella"}
-        return whole.get(article, whole.get(feminine, feminine))
+        full_forms = {
+            "l'": "la", "un'": "una", "d'un": "d'una", "quest'": "questa", "quell'": "quella",
+        }  # fmt: skip
+        return full_forms.get(article, full_forms.get(feminine, feminine))
 
     def masculine_article(self, article: str, following: str) -> str:
         """Return the masculine of a feminine article, before "uomo" or an adjective."""

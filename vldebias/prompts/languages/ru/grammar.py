@@ -5,13 +5,12 @@ An adjective that names a kind of trade stays with its noun: "женщина —
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from vldebias.prompts.language import Replacement
-from vldebias.prompts.languages.base import Phrase, Reading, SpacedLanguage, Token
+from vldebias.prompts.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
 
 CASES = ("nominative", "genitive", "dative", "accusative", "instrumental", "prepositional")
 # The words for a woman, a man, a girl and a boy in the six cases.
@@ -22,6 +21,8 @@ _BOY = ("мальчик", "мальчика", "мальчику", "мальчи�
 _HUMAN = ("человек", "человека", "человеку", "человека", "человеком", "человеке")
 _CHILD = ("ребёнок", "ребёнка", "ребёнку", "ребёнка", "ребёнком", "ребёнке")
 DASH = " \u2014 "
+_HUMANS_OF_GENDER = ("женщин", "мужчин")
+_GENDERED_ADJECTIVES = ("женск", "мужск", "беременн", "бородат", "усат")
 _SIBILANTS = "жшчщ"
 _GUTTURALS = "гкх"
 # Masculine ending of an adjective -> its case; what a genitive in "-ого" is says the place.
@@ -61,16 +62,11 @@ _BEHIND_PREPOSITION = {
 }
 
 
-class Form(NamedTuple):
-    """Hold a phrase: the kind of its noun, its case, and the positions of its adjectives."""
-
-    kind: str
-    case: int
-    adjectives: tuple[int, ...]
-
-
 class Russian(SpacedLanguage):
-    """Find persons in Russian prompts, and write a value with all that agrees."""
+    """Find persons in Russian prompts, and write a value with all that agrees.
+
+    Its nouns are of the kinds "noun" (врач), "adjective" (бездомный), "human" and "child".
+    """
 
     code = "ru"
     name = "Russian"
@@ -80,20 +76,24 @@ class Russian(SpacedLanguage):
     # ---- nouns
 
     @cached_property
-    def _nouns(self) -> dict[str, tuple[str, tuple[int, ...], bool]]:
-        """Return form -> kind of its noun, its cases in the singular, whether it is a plural."""
-        nouns: dict[str, tuple[str, tuple[int, ...], bool]] = {}
+    def _nouns(self) -> dict[str, Noun]:
+        """Return form -> noun with the cases that this form has."""
+        nouns: dict[str, Noun] = {}
         for word in self.entries("person"):
             for form in _plurals(word):
-                nouns.setdefault(form, ("noun", (), True))
+                nouns.setdefault(form, Noun(word, word, number="many"))
             self._add(nouns, "noun", _declined(word))
             if word[-1] in _SIBILANTS:
-                nouns[word + "ом"] = ("noun", (4,), False)  # "врачом"
+                nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))  # "врачом"
+        # Nouns that are declined as adjectives: "учёный".
         for word in self.entries("person-adjectival"):
-            for form in _adjectival_plurals(word):
-                nouns.setdefault(form, ("noun", (), True))
+            vowel = "и" if word.endswith("ий") else "ы"
+            for ending in ("е", "х", "ми"):
+                form = word[:-2] + vowel + ending
+                nouns.setdefault(form, Noun(word, word, number="many"))
             is_noun = word not in self.matcher("adjective-alone").words
-            self._add(nouns, "noun" if is_noun else "adjective", _declined_adjective(word))
+            forms = [adjective_form(word, case, False) for case in range(len(CASES))]
+            self._add(nouns, "noun" if is_noun else "adjective", forms)
         for word in self.entries("person-a"):
             stem = word[:-1]
             soft = word.endswith("я")
@@ -101,31 +101,28 @@ class Russian(SpacedLanguage):
             forms = [stem + ending for ending in endings]
             if stem[-1] in _GUTTURALS:
                 forms[1] = stem + "и"
-            self._add(nouns, "noun", tuple(forms))
+            self._add(nouns, "noun", forms)
         for word in self.entries("person-still"):
-            nouns[word] = ("noun", (), False)
+            nouns[word] = Noun(word, word, kind="noun")
         self._add(nouns, "human", _HUMAN)
         self._add(nouns, "child", _CHILD)
-        self._add(nouns, "child", tuple(form.replace("ё", "е") for form in _CHILD))
+        self._add(nouns, "child", [form.replace("ё", "е") for form in _CHILD])
         return nouns
 
-    def _add(
-        self,
-        nouns: dict[str, tuple[str, tuple[int, ...], bool]],
-        kind: str,
-        forms: tuple[str, ...],
-    ) -> None:
+    def _add(self, nouns: dict[str, Noun], kind: str, forms: Sequence[str]) -> None:
         cases_of_form: dict[str, tuple[int, ...]] = {}
         for case, form in enumerate(forms):
             cases_of_form[form] = (*cases_of_form.get(form, ()), case)
         for form, cases in cases_of_form.items():
-            nouns[form] = (kind, cases, False)
+            # "учителя" is a genitive or, at the start of a sentence, a plural.
+            number = "any" if kind == "noun" and cases == (1, 3) else "one"
+            nouns[form] = Noun(forms[0], forms[0], number=number, kind=kind, cases=cases)
 
-    def _noun_of(self, token: Token) -> tuple[str, tuple[int, ...], bool] | None:
-        found = self._nouns.get(token.low)
-        if found is None and "-" in token.low:
+    def _noun_of(self, token: Token) -> Noun | None:
+        noun = self._nouns.get(token.low)
+        if noun is None and "-" in token.low:
             return self._nouns.get(token.low.rsplit("-", 1)[1])  # "инженер-механик"
-        return found
+        return noun
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender."""
@@ -134,54 +131,56 @@ class Russian(SpacedLanguage):
             return False
         if self.matcher("female").has(token) or self.matcher("male").has(token):
             return True
-        return token.low.startswith(("женщин", "мужчин"))
+        return token.low.startswith(_HUMANS_OF_GENDER)
 
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
-        if self.matcher("thing").has(token) or self.matcher("thing").length_at(tokens, i):
+        is_science = self.matcher("science").has(token) and not token.opens
+        if is_science or self.matcher("thing").has_at(tokens, i):
             return None
-        if self.matcher("science").has(token) and not token.opens:
+        # Pronouns and adjectives state a gender as well.
+        is_noun = len(token.low) >= 4 and not token.low.startswith(_GENDERED_ADJECTIVES)
+        is_stated = is_noun and self.states_gender(tokens, i)
+        noun = None if is_stated else self._noun_of(token)
+        if not is_stated and (noun is None or self._is_before_noun(tokens, i)):
             return None
-        is_stated = self.states_gender(tokens, i) and not self._is_pronoun(token)
-        found = None if is_stated else self._noun_of(token)
-        if not is_stated and (found is None or self._is_before_noun(tokens, i)):
-            return None
-        first = i
-        adjectives: list[int] = []
-        cases = found[1] if found else ()
-        while first and not tokens[first].opens and self._describes(tokens[first - 1]):
-            # "студент, работающий официантом": the participle is in another case.
-            if not _agrees(tokens[first - 1].low, cases):
-                break
-            first -= 1
-            adjectives.insert(0, first)
-        if is_stated or found is None or self._stands_behind_human(tokens, first):
-            return Phrase(first, i, None, stated=True)
-        kind, _, is_plural = found
+        first = self._first_adjective(tokens, i, noun)
+        # What a woman or man is: "женщина — уличный музыкант".
+        is_behind_human = tokens.gap(first) == DASH and first > 0
+        is_behind_human = is_behind_human and tokens[first - 1].low.startswith(_HUMANS_OF_GENDER)
+        if noun is None or is_behind_human:
+            return Phrase(first, i, stated=True)
         size = self.number_before(tokens, first)
-        if cases == (1, 3) and tokens[first].opens and kind == "noun":
-            is_plural = True  # "Учителя в классе"
-        if is_plural or size is not None:
-            return Phrase(first - (size is not None), i, None, plural=True, size=size)
-        case = self._case_of(tokens, first, adjectives, cases)
-        return Phrase(first, i, Form(kind, case, tuple(adjectives)))
+        if size is not None:
+            return Phrase(first - 1, i, plural=True, size=size)
+        if noun.number == "many" or (noun.number == "any" and tokens[first].opens):
+            return Phrase(first, i, plural=True)  # "Учителя в классе"
+        case = self._case_of(tokens, first, noun.cases)
+        return Phrase(first, i, noun, case=CASES[case])
+
+    def _first_adjective(self, tokens: Reading, i: int, noun: Noun | None) -> int:
+        """Return where the adjectives begin that stand before a noun and agree with it."""
+        first = i
+        while not tokens[first].opens and self._describes(tokens[first - 1]):
+            low = tokens[first - 1].low
+            ending = next((ending for ending in _CASES_OF_ENDING if low.endswith(ending)), "")
+            # "студент, работающий официантом": the participle is in another case.
+            if noun and noun.cases and ending:
+                if set(noun.cases).isdisjoint(_CASES_OF_ENDING[ending]):
+                    break
+            first -= 1
+        return first
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase says what a person is: "в роли врача", "работает врачом"."""
         if super().is_role(tokens, person, phrase):
             return True
-        if phrase.form is None or phrase.form.case != CASES.index("instrumental"):
+        if phrase.case != "instrumental" or person.plural:
             return False
-        is_behind_verb = self.matcher("role-verb").has(tokens[phrase.first - 1])
-        return is_behind_verb and not person.plural
-
-    def _is_pronoun(self, token: Token) -> bool:
-        return len(token.low) < 4 or token.low.startswith(
-            ("женск", "мужск", "беременн", "бородат", "усат")
-        )
+        return self.matcher("role-verb").has(tokens[phrase.first - 1])
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
         """Return whether an adjective that can be a noun stands before its noun."""
@@ -189,12 +188,6 @@ class Russian(SpacedLanguage):
         if not is_adjectival or tokens[i + 1].opens:
             return False
         return self._noun_of(tokens[i + 1]) is not None
-
-    def _stands_behind_human(self, tokens: Reading, first: int) -> bool:
-        """Return whether a phrase says what a woman or man is: "женщина — уличный музыкант"."""
-        if not first or tokens.gap(first) != DASH:
-            return False
-        return tokens[first - 1].low.startswith(("женщин", "мужчин"))
 
     def _describes(self, token: Token) -> bool:
         low = token.low
@@ -208,9 +201,7 @@ class Russian(SpacedLanguage):
             and not self.matcher("no-adjective").has(token)
         )
 
-    def _case_of(
-        self, tokens: Reading, first: int, adjectives: list[int], cases: tuple[int, ...]
-    ) -> int:
+    def _case_of(self, tokens: Reading, first: int, cases: tuple[int, ...]) -> int:
         """Return the case of a phrase: of its noun, and where that is not sure by its place."""
         if len(cases) == 1:
             return cases[0]
@@ -237,27 +228,28 @@ class Russian(SpacedLanguage):
         self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
     ) -> list[Replacement]:
         """Return the replacements that say values of one person."""
-        form: Form = phrase.form
+        assert phrase.noun is not None
+        case = CASES.index(phrase.case)
         gender = words.get("gender", "")
         is_woman = gender == "female"
-        place = self._start_of_kind(tokens, phrase)
+        # A noun begins with the adjectives that name a kind of it: "уличный музыкант", "главный
+        # врач" of "старый главный врач".
+        place = phrase.head
+        is_of_kind = self.matcher("adjective-of-kind").has
+        while phrase.noun.kind == "noun" and place > phrase.first and is_of_kind(tokens[place - 1]):
+            place -= 1
         changes: dict[int, str] = {}
-        if gender and place < phrase.head:
-            human = self.like(tokens[place], (_WOMAN if is_woman else _MAN)[form.case])
-            changes[place] = human + DASH + _small(tokens[place])
-        elif gender:
-            changes[place] = self._noun(tokens[place], form, is_woman)
+        if gender:
+            changes[place] = self._gendered(tokens, place, phrase, is_woman)
         if is_woman:
-            for position in form.adjectives:
-                if position >= place:
-                    break
+            for position in range(phrase.first, place):
                 token = tokens[position]
-                changes[position] = self.like(token, feminine_adjective(token.low, form.case))
-            self._agree_behind(tokens, phrase.head, form.case, changes)
+                changes[position] = self.like(token, feminine_adjective(token.low, case))
+            self._agree_behind(tokens, phrase.head, case, changes)
         adjectives: list[str] = []
         for kind, word in words.items():
             if kind != "gender":
-                adjectives.append(adjective_form(word, form.case, is_woman))
+                adjectives.append(adjective_form(word, case, is_woman))
         replacements: list[Replacement] = []
         for i, text in changes.items():
             if i == place and adjectives:
@@ -265,33 +257,27 @@ class Russian(SpacedLanguage):
                 noun = text if text.isupper() else text[0].lower() + text[1:]
                 text = self.like(tokens[i], f"{words_before} {noun}")
             replacements.append(Replacement(tokens[i].start, tokens[i].end, text))
-        if adjectives and place not in changes:
+        if adjectives and not gender:
             replacements.append(self.insert(tokens, place, " ".join(adjectives)))
         return replacements
 
-    def _start_of_kind(self, tokens: Reading, phrase: Phrase) -> int:
-        """Return where a noun begins with the adjectives that name a kind of it: "уличный
-        музыкант", "старый | главный врач"."""
-        if phrase.form.kind != "noun":
-            return phrase.head
-        start = phrase.head
-        for position in reversed(phrase.form.adjectives):
-            if not self.matcher("adjective-of-kind").has(tokens[position]):
-                break
-            start = position
-        return start
-
-    def _noun(self, token: Token, form: Form, is_woman: bool) -> str:
-        """Return the noun with the word for a woman or man: "женщина-врач"."""
-        if form.kind == "child":
-            return self.like(token, (_GIRL if is_woman else _BOY)[form.case])
-        human = (_WOMAN if is_woman else _MAN)[form.case]
-        if form.kind == "human":
+    def _gendered(self, tokens: Reading, place: int, phrase: Phrase, is_woman: bool) -> str:
+        """Return the word where a noun begins with the word for a woman or man."""
+        assert phrase.noun is not None
+        token = tokens[place]
+        case = CASES.index(phrase.case)
+        human = (_WOMAN if is_woman else _MAN)[case]
+        if phrase.noun.kind == "child":
+            return self.like(token, (_GIRL if is_woman else _BOY)[case])
+        if phrase.noun.kind == "human":
             return self.like(token, human)
-        if form.kind == "adjective":
-            word = feminine_adjective(token.low, form.case) if is_woman else token.low
+        if phrase.noun.kind == "adjective":
+            word = feminine_adjective(token.low, case) if is_woman else token.low
             return f"{self.like(token, word)} {human}"  # "бездомная женщина"
-        return f"{self.like(token, human)}-{_small(token)}"
+        # "женщина-врач", "женщина — уличный музыкант"
+        link = DASH if place < phrase.head else "-"
+        inside = token.text if token.text.isupper() else token.text[0].lower() + token.text[1:]
+        return f"{self.like(token, human)}{link}{inside}"
 
     def _agree_behind(self, tokens: Reading, head: int, case: int, changes: dict[int, str]) -> None:
         """Change what agrees behind a noun: participles, "который", verbs of the past."""
@@ -323,19 +309,6 @@ class Russian(SpacedLanguage):
     def keeps_capital(self, token: Token) -> bool:
         """Return whether a word keeps its capital inside of a sentence."""
         return token.text.isupper()
-
-
-def _agrees(word: str, cases: tuple[int, ...]) -> bool:
-    """Return whether an adjective can be in one of the cases of its noun; () are all."""
-    for ending, cases_of_ending in _CASES_OF_ENDING.items():
-        if word.endswith(ending):
-            return not cases or not set(cases).isdisjoint(cases_of_ending)
-    return True
-
-
-def _small(token: Token) -> str:
-    """Return a word as it is written inside of a sentence."""
-    return token.text if token.text.isupper() else token.text[0].lower() + token.text[1:]
 
 
 def is_participle(word: str) -> bool:
@@ -428,17 +401,6 @@ def _plurals(word: str) -> tuple[str, ...]:
     nominative = "и" if word[-1] in _GUTTURALS + _SIBILANTS else "ы"
     genitive = "ей" if word[-1] in _SIBILANTS else "ов"
     return tuple(word + e for e in (nominative, genitive, "ам", "ами", "ах"))
-
-
-def _declined_adjective(word: str) -> tuple[str, ...]:
-    """Return the six cases of a noun that is declined as an adjective: "учёный"."""
-    return tuple(adjective_form(word, case, False) for case in range(len(CASES)))
-
-
-def _adjectival_plurals(word: str) -> tuple[str, ...]:
-    stem = word[:-2]
-    vowel = "и" if word.endswith("ий") else "ы"
-    return tuple(stem + vowel + e for e in ("е", "х", "ми"))
 
 
 LANGUAGE = Russian()

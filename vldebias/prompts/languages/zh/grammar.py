@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -146,7 +145,8 @@ class Chinese(UnspacedLanguage):
         if match.noun == "人":
             noun = self.human_of.get(gender, "人")
             return [(match.start, match.end, "".join(adjectives) + noun)]
-        special = self._whole.get(match.noun)
+        # How it is said of women and men, where 女 does not go before the noun.
+        special = self.nouns_of_gender("whole").get(match.noun)
         if gender and special:
             noun = special[gender]
             return [(match.start, match.end, "".join(adjectives) + noun)]
@@ -154,15 +154,6 @@ class Chinese(UnspacedLanguage):
         if match.noun.endswith(("人士", "人员", "人物", "者")) and start != match.start and word:
             word += "性"
         return [(start, start, "".join(adjectives) + word)]
-
-    @cached_property
-    def _whole(self) -> dict[str, dict[str, str]]:
-        """Return noun -> how it is said of women and of men, where 女 does not go before it."""
-        table: dict[str, dict[str, str]] = {}
-        for entry in self.entries("whole"):
-            noun, female, male = entry.split("/")
-            table[noun] = {"female": female, "male": male}
-        return table
 
 
 LANGUAGE = Chinese()

@@ -126,6 +126,11 @@ def test_a_language_that_is_not_read_is_named():
     assert balanced.reasons == ["language: Dutch"]
 
 
+def test_a_german_clause_that_ends_with_its_pronoun_is_written():
+    balanced = balance_prompts(["Ein Arzt, mit dem"] * 2, "gender", seed=0)
+    assert set(balanced.prompts) == {"Eine Ärztin, mit dem", "Ein männlicher Arzt, mit dem"}
+
+
 CHILDREN = [
     ("Drei Kinder spielen", "Drei Kinder, zwei Mädchen und ein Junge, spielen"),
     ("Trois enfants jouent", "Trois enfants, deux filles et un garçon, jouent"),

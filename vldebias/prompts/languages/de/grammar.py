@@ -600,7 +600,8 @@ class German(SpacedLanguage):
             if tokens[i].low in _PREPOSITIONS:
                 i += 1
             pronoun = tokens[i]
-            if pronoun.low in _RELATIVE and not tokens[i + 1].opens:
+            is_last = i + 1 == len(tokens) or tokens[i + 1].opens
+            if pronoun.low in _RELATIVE and not is_last:
                 text = self.like(pronoun, _RELATIVE[pronoun.low])
                 changes.append(Replacement(pronoun.start, pronoun.end, text))
         return changes

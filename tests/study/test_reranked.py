@@ -11,12 +11,11 @@ import torch
 import vldebias
 from vldebias import make_prompt_set
 from vldebias.errors import InvalidInputError
-from vldebias.measure.rankings import resampled_places
+from vldebias.measure.rankings import resampled_places, resampled_quota
 from vldebias.measure.resampling import resampled_weights
 from vldebias.methods import Rerank
 from vldebias.metrics import max_skew
 from vldebias.report.result import Result
-from vldebias.study.tasks.gallery import _resampled_quota
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")
 JOBS = ("doctor", "nurse", "pilot")
@@ -148,7 +147,7 @@ def test_a_resample_is_reranked_anew() -> None:
     length = min(map(len, members))
     order = np.stack([rows[:length] for rows in members], axis=1).ravel()
     weights = np.concatenate(list(resampled_weights(600, 50, 0, 600)))
-    top = _resampled_quota(order, weights, 30, labels[order])
+    top = resampled_quota(order, weights, 30, labels[order])
     assert (labels[order][top] == labels[order[:30]]).all()
     for resample, places in zip(weights, top, strict=True):
         for label in (0, 1):

@@ -280,6 +280,30 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
     return repeated[starts[:, None] + np.arange(k)]
 
 
+def resampled_quota(ranking: Rows, weights: Groups, k: int, labels: Groups) -> Groups:
+    """Return places (b, k) in one re-ranked list (m,) of the first k rows in each of b resamples.
+
+    A resample of the gallery is re-ranked anew: each label keeps its places, and fills them with
+    its first rows of the resample. Where there are too few of a label to fill them in every
+    resample, the list is resampled as it is.
+
+    Args:
+        ranking: (m,) rows of the list.
+        weights: (b, n) of the rows in each resample.
+        k: how many of the first rows.
+        labels: (m,) of the rows in the list.
+    """
+    pattern = labels[:k]
+    top = np.empty((len(weights), k), dtype=np.intp)
+    for label in np.unique(pattern):
+        places = np.flatnonzero(pattern == label)
+        members = np.flatnonzero(labels == label)
+        if len(members) < reach(len(places), len(weights.T)):
+            return resampled_places(ranking, weights, k)
+        top[:, places] = members[resampled_places(ranking[members], weights, len(places))]
+    return top
+
+
 def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: Tensor) -> Tensor:
     """Return how many items rank ahead of the first relevant one, (q,) int64; recall@k is the mean
     of `... < k`.

@@ -248,6 +248,14 @@ class Column(NamedTuple):
         """What a sentence calls a label: the name of its column, "class" for an array."""
         return "class" if self.name == "labels" else self.name
 
+    @classmethod
+    def of_texts(cls, rows: Tensor, host: Host, attribute: PromptSet) -> Column:
+        """Label each of the rows (n, d) with the value whose texts are nearest."""
+        texts_of_value = attribute.by_value()
+        centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
+        codes = (rows @ centres.float().T).argmax(1).numpy()
+        return cls("the prompts' texts", Labels(codes, tuple(texts_of_value)))
+
 
 def diagnose(
     features: Any,
@@ -305,7 +313,7 @@ def diagnose(
         check_images(data, host, attribute.spurious[0])
         edited, facts = _edited_rows(data, host, attribute, compared, reference)
         rows |= edited
-        parts = parts or _nearest_values(rows[NONE], host, attribute)
+        parts = parts or Column.of_texts(rows[NONE], host, attribute)
     elif any(method.name != NONE for method in compared):
         raise InvalidInputError(
             "methods: got some without texts to fit them on; expected prompts= and texts= too"
@@ -398,14 +406,6 @@ def _edited_rows(
         "fingerprint": host.weights,
     }
     return rows, facts
-
-
-def _nearest_values(rows: Tensor, host: Host, attribute: PromptSet) -> Column:
-    """Return for each image the value whose texts are nearest."""
-    texts_of_value = attribute.by_value()
-    centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
-    codes = (rows @ centres.float().T).argmax(1).numpy()
-    return Column("the prompts' texts", Labels(codes, tuple(texts_of_value)))
 
 
 def _add_probes(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vldebias.api import debias, fit_projections
 from vldebias.errors import VldebiasError
-from vldebias.hosts import Attachment, Host, resolve
+from vldebias.hosts import Host, resolve
 from vldebias.hosts.clip.images import JointHost
 from vldebias.hosts.loading import Loaded
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
@@ -87,29 +87,24 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
             yield Finding("saved and loaded: the same", _are_equal(attached, read()))
     # All prompts are changed alike, as merged weights do.
     attachment = debias(model, edits, keep_stated=False, negative=generates, **tokenizer)
-    yield _check_merged(attachment, read, bare, generates)
-
-
-def _check_merged(
-    attachment: Attachment, read: Reader, bare: list[Tensor], generates: bool
-) -> Finding:
-    """Return whether weights that hold the edit give what the attachment gives."""
-    name = "merged: as attached"
     expected = read()
+    name = "merged: as attached"
     try:
         attachment.merge()
     except VldebiasError as error:
         attachment.remove()
-        return Finding(name, None, str(error))
+        yield Finding(name, None, str(error))
+        return
     merged = read()
     if generates and _are_equal(merged, bare):
-        return Finding(name, None, "the denoiser holds it now, and nothing was generated")
+        yield Finding(name, None, "the denoiser holds it now, and nothing was generated")
+        return
     # Relative to the edit: in half precision merged weights round, and an absolute limit would be
     # of the model's scale.
     difference = _distance(merged, expected)
     size = _distance(bare, expected)
     note = f"off by {difference / max(size, 1e-12):.1%} of the edit"
-    return Finding(name, difference <= TOLERANCE * size, note)
+    yield Finding(name, difference <= TOLERANCE * size, note)
 
 
 def _are_equal(before: list[Tensor], after: list[Tensor]) -> bool:

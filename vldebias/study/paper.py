@@ -169,59 +169,55 @@ def plan(
 
 
 def _planned(part: str, model: str, root: Path | None) -> Run:
-    """Return the run of a part on a model."""
-    suite = _suite_of(part)
+    """Return the run of a part on a model: how many images it has, and where its weights are."""
+    suite = _suite_of(part, root)
+    splits = dict[str, Data]()  # a split that several tasks read is embedded once
+    named = [_named(model)]
+    if suite.name in PIPELINE_PARTS:
+        named = [{"model": model, "pretrained": None}]
+    for task in suite.tasks:
+        for spec in _data_of(task).values():
+            splits.setdefault(spec.model_dump_json(), spec)
+        # The judge of a suite is a model with weights of its own.
+        if isinstance(task, GenerationTask) and isinstance(task.judge, ClipJudge):
+            named.append({"model": task.judge.model, "pretrained": task.judge.pretrained})
+    if splits and root is None:
+        return Run(suite, model, missing=f"expected {suite.needs}")
+    # How many images each split of a suite has, and how many each of its tasks generates.
+    sizes = list[int]()
     try:
-        suite = _with_data(suite, root)
-        # How many images each split of a suite has, and how many each of its tasks generates.
-        sizes = list[int]()
-        splits = dict[str, Data]()  # a split that several tasks read is embedded once
         for task in suite.tasks:
             if isinstance(task, GENERATING):
                 sizes.append(len(task.plan().all_images))
-            for spec in _data_of(task).values():
-                splits.setdefault(spec.model_dump_json(), spec)
         for spec in splits.values():
             sizes.append(len(open_split(spec.name, spec.root, spec.split, spec.options)))
     except InvalidInputError as error:
         return Run(suite, model, missing=str(error))
-    return Run(suite, model, sizes, weights=_weights_of(suite, model))
+    are_here = all(has_weights(**names) for names in named)
+    weights = "weights are here" if are_here else "weights are fetched when it runs"
+    return Run(suite, model, sizes, weights=weights)
 
 
-def _suite_of(part: str) -> Suite:
-    """Return the suite of a part; of `generation` what the paper has: 100 images of each of 100
-    professions without and with the method, for gender and for race."""
+def _suite_of(part: str, root: Path | None) -> Suite:
+    """Return the suite of a part with the folder of its data; of `generation` what the paper has:
+    100 images of each of 100 professions without and with the method, for gender and for race."""
     suite = load_suite(part)
-    if part != GENERATION:
-        return suite
-    tasks = list[Task]()
-    for task in suite.tasks:
-        if task.name not in GENERATION_TASKS:
-            continue
-        if isinstance(task, GenerationTask):
-            methods = {"cali": task.variants["cali"]}
-            # The paper has neither stated prompts nor everyday wordings nor CLIPScore.
-            fewer = {"variants": methods, "stated": False, "as_written": False, "clip_score": False}
-            task = task.model_copy(update=fewer)
-        tasks.append(task)
-    return suite.model_copy(update={"tasks": tuple(tasks)})
-
-
-def _with_data(suite: Suite, root: Path | None) -> Suite:
-    """Return the suite with the folder of its data; InvalidInputError: no folder is given."""
     folder = root
     # Data sets in a folder of their names, or one data set alone in the folder.
     if root is not None and (root / suite.name).exists():
         folder = root / suite.name
     tasks = list[Task]()
     for task in suite.tasks:
-        splits = _data_of(task)
-        if splits and root is None:
-            raise InvalidInputError(f"expected {suite.needs}")
-        of_folder = dict[str, Data]()
-        for name, spec in splits.items():
-            of_folder[name] = spec.model_copy(update={"root": folder})
-        tasks.append(task.model_copy(update=of_folder))
+        if part == GENERATION and task.name not in GENERATION_TASKS:
+            continue
+        changes = dict[str, Any]()
+        for name, spec in _data_of(task).items():
+            changes[name] = spec.model_copy(update={"root": folder})
+        if part == GENERATION and isinstance(task, GenerationTask):
+            changes["variants"] = {"cali": task.variants["cali"]}
+            # The paper has neither stated prompts nor everyday wordings nor CLIPScore.
+            changes |= {"stated": False, "as_written": False, "clip_score": False}
+        tasks.append(task.model_copy(update=changes))
     return suite.model_copy(update={"tasks": tuple(tasks)})
 
 
@@ -237,21 +233,6 @@ def _named(model: str) -> dict[str, Any]:
         return {"model": model, "pretrained": None}
     name, _, pretrained = model.partition(":")
     return {"model": name, "pretrained": pretrained or None}
-
-
-def _weights_of(suite: Suite, model: str) -> str:
-    """Return where the weights of a run are: on this machine, or on the hub."""
-    named = [_named(model)]
-    if suite.name in PIPELINE_PARTS:
-        named = [{"model": model, "pretrained": None}]
-    for task in suite.tasks:
-        # The judge of a suite is a model with weights of its own.
-        judge = task.judge if isinstance(task, GenerationTask) else None
-        if isinstance(judge, ClipJudge):
-            named.append({"model": judge.model, "pretrained": judge.pretrained})
-    if all(has_weights(**names) for names in named):
-        return "weights are here"
-    return "weights are fetched when it runs"
 
 
 def estimate(run: Run, loaded: Loaded, options: Options) -> float:
@@ -366,7 +347,9 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
     """
     rows = list[tuple[Any, ...]]()
     for run in runs:
-        rows += _rows_of(run, results.get(run.name))
+        for key, measured, value, source in _figures(run, results.get(run.name)):
+            if measured is not None or value == value:
+                rows.append(_row(run, key, value, source, measured))
     frame = need("pandas").DataFrame(rows, columns=HEAD)
     write_atomically(out / "paper.csv", frame.to_csv(index=False))
     keys = ["suite", "data", "model", "published of"]
@@ -410,12 +393,14 @@ def sentences(frame: pd.DataFrame) -> list[str]:
     return found
 
 
-def _rows_of(run: Run, result: Result | None) -> list[tuple[Any, ...]]:
-    """Return a row of `HEAD` for each figure that the paper has of a run, and for each further
-    figure of its tables, or of `UNPUBLISHED`, that was measured."""
+def _figures(run: Run, result: Result | None) -> list[tuple[Any, ...]]:
+    """Return each figure that the paper has of a run, and each further figure of its tables, or of
+    `UNPUBLISHED`, that was measured: its key as it is shown, what was measured, what is published,
+    and of which model."""
     suite = run.suite.name
     source = PUBLISHED_PIPELINE if suite in PIPELINE_PARTS else run.model
     is_of_paper = bool(published(suite, source))
+    model = source if is_of_paper else ""
     row_of_figure = dict[tuple[str, str, str, str], Measurement]()
     row_at_lam = dict[tuple[Any, ...], Measurement]()
     for row in result.rows if result is not None else ():
@@ -423,29 +408,23 @@ def _rows_of(run: Run, result: Result | None) -> list[tuple[Any, ...]]:
         row_of_figure.setdefault(key, row)
         row_at_lam[(*key, row.lam)] = row
 
-    # (key of the figure as it is shown, what was measured, what is published, of which model)
     figures = list[tuple[Any, ...]]()
     for key, value in published_of_any_model(suite, source).items():
-        figures.append((key, row_of_figure.get(key), value, source))
+        figures.append((key, row_of_figure.get(key), value, model))
     # Table 7.3: the same rows at further lambdas, whose method is named with it.
     for lam in SWEPT:
         for key, value in published_of_any_model(suite, source, lam=lam).items():
             task, metric, method, subset = key
             shown = (task, metric, f"{method} at lambda {lam:g}", subset)
-            figures.append((shown, row_at_lam.get((*key, lam)), value, source))
+            figures.append((shown, row_at_lam.get((*key, lam)), value, model))
     # Table 7.1 is of one of the models of the others.
     for key, value in published(suite, UNNAMED_CLIP).items():
         cosine = value if is_of_paper else float("nan")
-        figures.append((key, row_of_figure.get(key), cosine, UNNAMED_CLIP))
+        figures.append((key, row_of_figure.get(key), cosine, UNNAMED_CLIP if model else ""))
     for key, measurement in row_of_figure.items():
         if measurement.metric in UNPUBLISHED.get(suite, ()):
-            figures.append((key, measurement, float("nan"), source))
-
-    rows = list[tuple[Any, ...]]()
-    for key, measured, value, model in figures:
-        if measured is not None or value == value:
-            rows.append(_row(run, key, value, model if is_of_paper else "", measured))
-    return rows
+            figures.append((key, measurement, float("nan"), model))
+    return figures
 
 
 def _row(

@@ -111,6 +111,38 @@ class Picture:
     left_alone: bool
     file: str
 
+    @classmethod
+    def read(
+        cls,
+        generated: GeneratedImages,
+        image: PlannedImage,
+        attributes: Sequence[PromptSet],
+        seen: Mapping[str, str | None],
+    ) -> Picture:
+        """Return what the file of an image says of it; seen: what the judge reads."""
+        record = generated.about(image)
+        value = record.get("value")
+        # Of several attributes the file has a list, of a single one its value.
+        values = value if isinstance(value, list) else [value] * len(attributes)
+        text_of_attribute: dict[str, str | None] = {}
+        for prompts, written in zip(attributes, values, strict=True):
+            if isinstance(written, Mapping):
+                # Of several persons how many have each: "1 female + 1 male".
+                counts = [name if n is None else f"{n} {name}" for name, n in written.items()]
+                text_of_attribute[prompts.name] = " + ".join(counts)
+            else:
+                text_of_attribute[prompts.name] = None if written is None else str(written)
+        return cls(
+            method=image.variant,
+            seed=image.seed,
+            noise=image.noise,
+            prompt=str(record.get("generated prompt", image.prompt)),
+            values=text_of_attribute,
+            seen=seen,
+            left_alone=bool(record.get("left_alone")),
+            file=image.path,
+        )
+
 
 @dataclass(frozen=True)
 class SideBySide:
@@ -256,42 +288,11 @@ def side_by_side(
     else:
         seen = [{} for _ in generated]
     pictures = tuple(
-        _picture(generated, image, attributes, values)
+        Picture.read(generated, image, attributes, values)
         for image, values in zip(generated, seen, strict=True)
     )
     reasons = _reasons(request, pictures)
     return SideBySide(request, generated.plan, folder, pictures, reasons)
-
-
-def _picture(
-    generated: GeneratedImages,
-    image: PlannedImage,
-    attributes: Sequence[PromptSet],
-    seen: Mapping[str, str | None],
-) -> Picture:
-    """Return what the file of an image says of it."""
-    record = generated.about(image)
-    value = record.get("value")
-    # Of several attributes the file has a list, of a single one its value.
-    values = value if isinstance(value, list) else [value] * len(attributes)
-    text_of_attribute: dict[str, str | None] = {}
-    for prompts, written in zip(attributes, values, strict=True):
-        if isinstance(written, Mapping):
-            # Of several persons how many have each: "1 female + 1 male".
-            counts = [name if n is None else f"{n} {name}" for name, n in written.items()]
-            text_of_attribute[prompts.name] = " + ".join(counts)
-        else:
-            text_of_attribute[prompts.name] = None if written is None else str(written)
-    return Picture(
-        method=image.variant,
-        seed=image.seed,
-        noise=image.noise,
-        prompt=str(record.get("generated prompt", image.prompt)),
-        values=text_of_attribute,
-        seen=seen,
-        left_alone=bool(record.get("left_alone")),
-        file=image.path,
-    )
 
 
 def _seen(

@@ -104,7 +104,39 @@ def audit(
     if listed.column is not None or listed.comments:
         sentences.append(f"Read: {listed}.")
     seconds = round(time.monotonic() - start, 3)
-    return _result(advised, predictions, attribute, source, sentences, seconds)
+
+    first = predictions[0]
+    model_of_method = {}
+    for prediction in predictions:
+        if prediction.calibration is not None:
+            model_of_method[prediction.calibration.name] = str(prediction.calibration)
+    provenance = TaskProvenance(
+        task="audit",
+        title="What the prompts will show",
+        description=" ".join(sentences),
+        model=first.model,
+        fingerprint=first.fingerprint,
+        prompts=attribute.name,
+        prompts_hash=attribute.hash,
+        split="texts",
+        seeds=[0],
+        n={"prompts": len(advised), "calibration prompts": first.n_judged},
+        settings={
+            "calibration": source,
+            "calibrations": model_of_method,
+            "intervals": f"of judged images Wilson's, else jackknife+, {LEVEL:.0%}",
+            "values": first.values,
+            "prompts": {row.prompt: row.advice for row in advised},
+            "advice": sentences,
+        },
+    )
+    result = TaskResult(provenance)
+    for prediction in predictions:
+        method = NONE
+        if len(predictions) > 1 and prediction.calibration is not None:
+            method = prediction.calibration.name
+        _add_shares(result, _predicted(advised, prediction), prediction, method)
+    return Result.from_tasks("audit", [result], seconds=seconds)
 
 
 def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
@@ -390,49 +422,6 @@ def _with_fit(
         )
         return [*sentences, fit, hardly]
     return [*sentences, fit]
-
-
-def _result(
-    advised: Sequence[AdvisedPrompt],
-    predictions: Sequence[Prediction],
-    attribute: PromptSet,
-    source: str,
-    sentences: list[str],
-    seconds: float,
-) -> Result:
-    """Return the predicted shares, with the advice in their provenance."""
-    first = predictions[0]
-    model_of_method = {}
-    for prediction in predictions:
-        if prediction.calibration is not None:
-            model_of_method[prediction.calibration.name] = str(prediction.calibration)
-    provenance = TaskProvenance(
-        task="audit",
-        title="What the prompts will show",
-        description=" ".join(sentences),
-        model=first.model,
-        fingerprint=first.fingerprint,
-        prompts=attribute.name,
-        prompts_hash=attribute.hash,
-        split="texts",
-        seeds=[0],
-        n={"prompts": len(advised), "calibration prompts": first.n_judged},
-        settings={
-            "calibration": source,
-            "calibrations": model_of_method,
-            "intervals": f"of judged images Wilson's, else jackknife+, {LEVEL:.0%}",
-            "values": first.values,
-            "prompts": {row.prompt: row.advice for row in advised},
-            "advice": sentences,
-        },
-    )
-    result = TaskResult(provenance)
-    for prediction in predictions:
-        method = NONE
-        if len(predictions) > 1 and prediction.calibration is not None:
-            method = prediction.calibration.name
-        _add_shares(result, _predicted(advised, prediction), prediction, method)
-    return Result.from_tasks("audit", [result], seconds=seconds)
 
 
 def _add_shares(

@@ -142,12 +142,6 @@ class SharesTask(Task):
             data = {}
             lists = {name: list(column) for name, column in dict(table).items()}
             columns = need("pyarrow").table(lists)
-        images = self._read_columns(columns, where)
-        empty = partial(TaskProvenance, model="not said", split="table", data=data)
-        return self._blocks(images, where, lambda **fields: TaskResult(empty(**fields)))
-
-    def _read_columns(self, columns: Any, where: str) -> pd.DataFrame:
-        """Return the texts of a table with ROLES as columns, a row per image."""
         roles: dict[str, str] = {}
         role_of_column: dict[str, str] = {}
         for role in ROLES:
@@ -161,10 +155,11 @@ class SharesTask(Task):
                 )
             role_of_column[name] = role
             roles[role] = name
+        # The texts of the table with ROLES as columns, a row per image; "female " of a spreadsheet
+        # is "female".
         texts = {}
         for role, name in roles.items():
             texts[role] = as_texts(column_of(columns, name, where), f"{where}: {name}")
-        # "female " of a spreadsheet is "female".
         images = need("pandas").DataFrame(texts).apply(lambda column: column.str.strip())
         blank = np.flatnonzero(images.prompt == "")
         if blank.size:
@@ -172,7 +167,8 @@ class SharesTask(Task):
                 f"{where}: {len(blank)} rows have no {self.prompt!r}, such as row {blank[0] + 1}"
             )
         self._doubt_rows(images, columns, where)
-        return images
+        empty = partial(TaskProvenance, model="not said", split="table", data=data)
+        return self._blocks(images, where, lambda **fields: TaskResult(empty(**fields)))
 
     def _doubt_rows(self, images: pd.DataFrame, columns: Any, where: str) -> None:
         """Refuse a header that is repeated among the rows; warn of prompts that differ by case or

@@ -113,6 +113,36 @@ class Regression:
         assert leaf.grad is not None
         return float(value), leaf.grad.numpy()
 
+    def solve(self, tolerance: float) -> Flat:
+        """Return the solver's vector at the optimum, with a warning where it is not reached."""
+        solver = need("scipy.optimize")
+        least = self.lower_bounds()
+        solution = solver.minimize(
+            self.objective,
+            self.start(),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=solver.Bounds(least, np.inf),
+            options={
+                "maxiter": MAX_ITERATIONS,
+                "maxfun": 2 * MAX_ITERATIONS,
+                "maxcor": 20,
+                "gtol": tolerance,
+                # Only the gradient stops it: a small step of the loss is no sign of an optimum
+                # where c is large.
+                "ftol": 0.0,
+            },
+        )
+        # At a bound only the part of the gradient counts that leads away from it.
+        projected = solution.x - np.maximum(solution.x - solution.jac, least)
+        gradient = float(np.abs(projected).max())
+        if gradient > 10 * tolerance:
+            warn(
+                f"logistic regression (c = {self.c:g}): did not converge in {solution.nit}"
+                f" iterations (gradient {gradient:.1e}); choose a smaller c or a larger tolerance"
+            )
+        return solution.x
+
 
 @torch.inference_mode(False)
 @torch.enable_grad()
@@ -172,44 +202,13 @@ def logistic_regression(
         scale=scale,
         shift=shift,
     )
-    weight, bias = problem.head(torch.from_numpy(_solve(problem, tolerance)))
+    weight, bias = problem.head(torch.from_numpy(problem.solve(tolerance)))
     if n_classes == 2:
         # One weight vector w for the difference: logits -w/2 and w/2, as k classes have k logits
         # elsewhere.
         halves = torch.tensor([-0.5, 0.5], dtype=torch.float64)
         return halves[:, None] * weight, halves * bias
     return weight, bias
-
-
-def _solve(problem: Regression, tolerance: float) -> Flat:
-    """Return the solver's vector at the optimum, with a warning where it is not reached."""
-    solver = need("scipy.optimize")
-    least = problem.lower_bounds()
-    solution = solver.minimize(
-        problem.objective,
-        problem.start(),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=solver.Bounds(least, np.inf),
-        options={
-            "maxiter": MAX_ITERATIONS,
-            "maxfun": 2 * MAX_ITERATIONS,
-            "maxcor": 20,
-            "gtol": tolerance,
-            # Only the gradient stops it: a small step of the loss is no sign of an optimum where c
-            # is large.
-            "ftol": 0.0,
-        },
-    )
-    # At a bound only the part of the gradient counts that leads away from it.
-    projected = solution.x - np.maximum(solution.x - solution.jac, least)
-    gradient = float(np.abs(projected).max())
-    if gradient > 10 * tolerance:
-        warn(
-            f"logistic regression (c = {problem.c:g}): did not converge in {solution.nit}"
-            f" iterations (gradient {gradient:.1e}); choose a smaller c or a larger tolerance"
-        )
-    return solution.x
 
 
 def linear_logits(head: Head, features: Tensor) -> Tensor:

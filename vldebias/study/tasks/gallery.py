@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.metric import computed
-from vldebias.measure.rankings import max_skews, reach, resampled_places
+from vldebias.measure.rankings import max_skews, resampled_places, resampled_quota
 from vldebias.measure.resampling import resampled_weights
 
 Floats = NDArray[np.float64]
@@ -136,7 +136,7 @@ class Gallery:
                     # (b, k) the first rows of each resample
                     if labels and method in labels:
                         labels_of_rows = labels[method][read[order]]
-                        top = _resampled_quota(order, weights, max(self.k), labels_of_rows)
+                        top = resampled_quota(order, weights, max(self.k), labels_of_rows)
                     else:
                         top = resampled_places(order, weights, max(self.k))
                     hits = None
@@ -211,29 +211,6 @@ class Gallery:
             " shares (prior='dataset').",
             SuspectInputWarning,
         )
-
-
-def _resampled_quota(
-    order: Rows, weights: NDArray[np.integer], k: int, labels: NDArray
-) -> NDArray[np.integer]:
-    """Return places (b, k) in one re-ranked list (m,) of the first k rows in each of b resamples.
-
-    A resample of the gallery is re-ranked anew: each label keeps its places, and fills them with
-    its first rows of the resample. Where there are too few of a label to fill them in every
-    resample, the list is resampled as it is.
-
-    Args:
-        labels: (m,) of the rows in the list.
-    """
-    pattern = labels[:k]
-    top = np.empty((len(weights), k), dtype=np.intp)
-    for label in np.unique(pattern):
-        places = np.flatnonzero(pattern == label)
-        members = np.flatnonzero(labels == label)
-        if len(members) < reach(len(places), len(weights.T)):
-            return resampled_places(order, weights, k)
-        top[:, places] = members[resampled_places(order[members], weights, len(places))]
-    return top
 
 
 def _joined(blocks: Sequence[Sequence[Skews]]) -> Skews:

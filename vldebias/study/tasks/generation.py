@@ -305,17 +305,18 @@ class GenerationTask(Task):
             AlreadyAttachedError, InvalidInputError: see `generate`; attributes that the judge does
                 not read, before anything is generated; images of another prompt set.
         """
+        # Before anything is generated: a judge that cannot read what is measured or stated would be
+        # found out after hours.
         self._check_judge(judge, scorer)
         codes: dict[str, dict[str, int]] = {}
         for attribute, values in judge.names.items():
             codes[attribute] = {name.casefold(): code for code, name in enumerate(values)}
         prompts = self.prompt_set
-        # Before anything is generated: a judge that cannot read what is stated would be found out
-        # after hours.
         stated_attribute = ""
         stated_codes: dict[str, int] = {}
         if self.stated:
             stated_attribute, stated_codes = _stated(prompts, judge, codes)
+        # The images, as far as they are missing, and what the judge reads in them.
         if pipe is None:
             made = GeneratedImages.open(images)
         else:
@@ -330,6 +331,7 @@ class GenerationTask(Task):
         rows = GeneratedRows(
             made, table, answers, judge, self.sure, self.noun, self.resamples, self.seed
         )
+        # A block for each attribute.
         settings: dict[str, Any] = {
             "judge fingerprint": judge.fingerprint,
             "images that the safety checker blackened": rows.flagged,

@@ -200,6 +200,7 @@ class GroupsTask(ImageTask):
             InvalidInputError: images and texts of different widths, labels that name no class,
                 weights that do not fit the groups.
         """
+        # Images whose label and spurious value are known: to test on, to learn from, to select by.
         tested = self._split(images)
         learning = None if train is None else self._split(train)
         selecting = None if val is None else self._split(val)
@@ -208,6 +209,7 @@ class GroupsTask(ImageTask):
         reference, reference_counts = disjoint(reference, images, self.methods)
 
         with progress.bar(self.name) as advance:
+            # Every method at its own lambda, then at those of the sweep.
             fitted = self.fit(texts, [self.prompts], reference=reference, edits=edits)
             facts_of_method: dict[str, Mapping[str, Any]] = {}
             edit_of_key: dict[Key, Edit | None] = {}
@@ -218,11 +220,13 @@ class GroupsTask(ImageTask):
                 edit_of_key[method, None] = edit
             edit_of_key |= self._swept(texts, reference, facts_of_method)
             advance(0, f"{len(edit_of_key)} methods")
+            # Which images each of them gets right; of two classes also how far the second leads.
             right_of_key, margins = self._classify(tested, texts, edit_of_key)
             description = ABOUT
             if margins:
                 facts_of_method[MEDIAN] = {"assumes": ABOUT_MEDIAN}
                 description += f" {MEDIAN} is {ABOUT_MEDIAN}."
+            # Baselines learn from the labels of another split.
             if learning is not None and selecting is not None:
                 classes = texts.embed(self.prompts.classes).float()
                 for name in self.baselines:
@@ -261,7 +265,7 @@ class GroupsTask(ImageTask):
         result = TaskResult(provenance)
         self._add_accuracies(result, right_of_key, tested.groups, weights)
         if margins:
-            # Of two classes: the lowest area under the curve over the spurious values.
+            # The lowest area under the curve over the spurious values.
             areas, draws, n_of_value = worst_areas(
                 margins,
                 tested.target == 1,

@@ -319,11 +319,20 @@ def _unfinished(made: GeneratedImages) -> dict[str, list[tuple[list[int], list[i
     Finished variants are left out: fitting takes minutes on a large pipeline, and nothing would be
     generated.
     """
+    missing_paths = set()
+    for image in made:
+        with suppress(OSError):
+            _, metadata = read_png(made.path(image))
+            # A superset: a file also holds what only generating knows, such as the value that was
+            # dealt.
+            if metadata.items() >= _record(made, image).items():
+                continue
+        missing_paths.add(image.path)
     batches_of_variant: dict[str, list[tuple[list[int], list[int]]]] = {}
     for name in made.plan.variants:
         images = [image for image in made if image.variant == name]
         for batch in made.plan.batches(images):
-            missing = [i for i in batch if not _is_made(made, images[i])]
+            missing = [i for i in batch if images[i].path in missing_paths]
             if missing:
                 batches_of_variant.setdefault(name, []).append((batch, missing))
     return batches_of_variant
@@ -345,16 +354,6 @@ def _record(made: GeneratedImages, image: PlannedImage) -> dict[str, Any]:
         "pipeline": plan.model.get("pipeline"),
         "fingerprint": hash_of(plan.model.get("fingerprint")),
     }
-
-
-def _is_made(made: GeneratedImages, image: PlannedImage) -> bool:
-    """Return whether the file of an image is there, undamaged and of this plan."""
-    with suppress(OSError):
-        _, metadata = read_png(made.path(image))
-        # A superset: a file also holds what only generating knows, such as the value that was
-        # dealt.
-        return metadata.items() >= _record(made, image).items()
-    return False
 
 
 def _write_batch(

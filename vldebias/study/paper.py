@@ -122,6 +122,20 @@ class Run:
             return f"data is here, {self.weights}"
         return self.weights
 
+    def note_waiting(self, result: Result, out: Path) -> None:
+        """Set `waiting` by what was measured: images that nobody has labelled yet have no figures.
+
+        out: the folder of the run.
+        """
+        measured = {row.task for row in result.rows}
+        commands = list[str]()
+        for task in self.suite.tasks:
+            if isinstance(task, PeopleTask) and task.name not in measured:
+                commands.append(task.label_command(out))
+        self.waiting = ""
+        if commands:
+            self.waiting = f"images to label: {'; '.join(commands)}; then repeat this command"
+
 
 def command(part: str, model: str) -> str:
     """Return the command that measures one part on one model, as the pages print it."""
@@ -295,7 +309,7 @@ def paper(
             if not stop_after_estimate:
                 result = run_suite(run.suite, settings, loaded=loaded, progress=progress)
                 results[run.name] = result
-                run.waiting = _waiting_for(run, result, settings.out)
+                run.note_waiting(result, settings.out)
                 if run.waiting:
                     progress.say(f"{run.suite.name}, {run.model}: {run.waiting}")
         except Exception as error:  # of any library: the other parts are measured all the same
@@ -307,18 +321,6 @@ def paper(
             progress.say(f"{run.suite.name}, {run.model}: {run.state}")
         compared(runs, results, out)
     return compared(runs, results, out)
-
-
-def _waiting_for(run: Run, result: Result, out: Path) -> str:
-    """Return what people have to do before the run has all its figures; "" where it has them."""
-    measured = {row.task for row in result.rows}
-    commands = list[str]()
-    for task in run.suite.tasks:
-        if isinstance(task, PeopleTask) and task.name not in measured:
-            commands.append(task.label_command(out))
-    if not commands:
-        return ""
-    return f"images to label: {'; '.join(commands)}; then repeat this command"
 
 
 def _opened(out: Path, run: Run, options: Options, progress: Progress) -> tuple[Loaded, Options]:

@@ -190,14 +190,14 @@ class RetrievalTask(ImageTask):
             labels = cross(*map(images.column, columns))
             doubt_labels(images, columns, sets)
             with progress.bar(name) as advance:
-                # The gallery is the images whose group is known; the others are counted, and still
-                # serve recall and accuracy.
+                # 1. The gallery is the images whose group is known; the others are counted, and
+                # still serve recall and accuracy.
                 gallery = Gallery(
                     labels[labels.known], self.k, self.prior, self.resamples, self.seed
                 )
                 advance(0, f"fitting {len(self.methods) - 1} methods")
-                # A bounded method may change the queries no more than its bound allows: they are
-                # what is asked for.
+                # 2. The methods. A bounded one may change the queries no more than its bound
+                # allows: they are what is asked for.
                 fitted = self.fit(
                     texts, sets, neutral=self.queries, reference=reference, edits=edits
                 )
@@ -225,6 +225,7 @@ class RetrievalTask(ImageTask):
                     },
                 )
                 result = TaskResult(provenance)
+                # 3. Queries and images under each method, and the lists that are re-ranked.
                 features = images.unit
                 rankings = Rankings(
                     {method: self.rows(texts, self.queries, fitted[method]) for method in fitted},
@@ -232,7 +233,7 @@ class RetrievalTask(ImageTask):
                     labels.known,
                 )
                 rankings.rerank(self.compared_methods(), texts, sets, self.prior, max(self.k))
-                # What a method does to the groups, then what it costs.
+                # 4. What a method does to the groups, then what it costs.
                 self._add_skews(result, gallery, rankings, images, columns)
                 self._add_kept(result, gallery, rankings)
                 self._add_image_cosines(result, features, rankings.images)
@@ -243,6 +244,7 @@ class RetrievalTask(ImageTask):
                 }
                 self._add_recall(result, images, texts, edits_of_models)
                 self._add_accuracy(result, images, texts, edits_of_models, columns)
+                # 5. Warnings of inputs that look mistaken; they change no figure.
                 prompts_of_sets = chain(*(prompts.texts for prompts in sets))
                 doubt_space(features, texts, [*self.queries, *prompts_of_sets])
                 for column in columns:
@@ -351,16 +353,16 @@ class RetrievalTask(ImageTask):
         values: method -> (q, 1 + resamples), of the gallery and then of its resamples; (q, 1)
         where no image changes them.
         """
-        of_gallery = {method: of_queries[:, 0] for method, of_queries in values.items()}
+        first_columns = {method: values[method][:, 0] for method in values}
         if self.resample == "queries":
-            result.add_resampled(metric, of_gallery, n=n, resamples=self.resamples, seed=self.seed)
+            result.add_resampled(
+                metric, first_columns, n=n, resamples=self.resamples, seed=self.seed
+            )
             return
-        means = {method: float(of_queries.mean()) for method, of_queries in of_gallery.items()}
+        means = {method: float(first_columns[method].mean()) for method in values}
         draws = None
         if values[NONE].shape[1] > 1:
-            draws = {
-                method: of_queries[:, 1:].mean(axis=0) for method, of_queries in values.items()
-            }
+            draws = {method: values[method][:, 1:].mean(axis=0) for method in values}
         result.add_draws(metric, means, draws, n=n, interval=recentred_interval)
 
     def _add_kept(self, result: TaskResult, gallery: Gallery, rankings: Rankings) -> None:

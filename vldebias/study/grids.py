@@ -206,7 +206,11 @@ def compose(
     """
     pil_image = need("PIL.Image")
     size = next(iter(images.values()))[0][0].size
-    cell = _cell(size)
+    # Large pictures are shrunk to a cell; small ones, as the miniature's 32 pixels, are enlarged by
+    # a whole factor, so that every pixel stays a square.
+    larger = max(size)
+    scale = CELL / larger if larger >= CELL else CELL // larger
+    cell = round(size[0] * scale), round(size[1] * scale)
     row_width = len(heads) * (cell[0] + GAP)
     letters, margin, top = layout(row_width)
     bottom = top + len(texts) * len(images) * (cell[1] + GAP)
@@ -234,16 +238,6 @@ def layout(row_width: int) -> tuple[int, int, int]:
     and above it."""
     letters = max(LETTERS, row_width // WIDTH_IN_LETTERS)
     return letters, LABEL * letters // LETTERS, HEAD * letters // LETTERS
-
-
-def _cell(size: tuple[int, int]) -> tuple[int, int]:
-    """Return the (width, height) in pixels at which a grid shows a picture of this size."""
-    width, height = size
-    larger = max(height, width)
-    # Large pictures are shrunk to a cell; small ones, as the miniature's 32 pixels, are enlarged by
-    # a whole factor, so that every pixel stays a square.
-    scale = CELL / larger if larger >= CELL else CELL // larger
-    return round(width * scale), round(height * scale)
 
 
 def _write_label(pen: Any, top: int, name: str, text: str, height: int, letters: int) -> None:

@@ -7,8 +7,8 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -85,8 +85,12 @@ def run_suite(
 
     # Of several processes the first alone writes and says how far it is.
     is_first = processes().rank == 0
-    shown = progress or Progress(console) if is_first else SILENT
-    with shown, _writing(options.out, shown, is_first):
+    shown = SILENT
+    lock: AbstractContextManager[None] = nullcontext()
+    if is_first:
+        shown = progress or Progress(console)
+        lock = only_writer(options.out, shown.say)
+    with shown, lock:
         sources = {} if loaded is None else {"model": loaded, "pipeline": loaded}
         inputs = Inputs(options, sources, needs=suite.needs, progress=shown)
         if (options.texts or options.embeddings) and isinstance(inputs.texts, TextTable):
@@ -136,16 +140,6 @@ def _with_choices(suite: Suite, options: Options, only: Sequence[str]) -> tuple[
         if not only or task.name in only:
             tasks.append(task.with_options(options))
     return suite.model_copy(update={"tasks": tuple(tasks)}), options
-
-
-@contextmanager
-def _writing(folder: Path, progress: Progress, is_first: bool) -> Iterator[None]:
-    """Hold the lock of a folder in the process that writes there."""
-    if not is_first:
-        yield
-        return
-    with only_writer(folder, progress.say):
-        yield
 
 
 def _result_of(suite: Suite, done: Sequence[Finished]) -> Result:

@@ -291,7 +291,16 @@ def side_by_side(
         Picture.read(generated, image, attributes, values)
         for image, values in zip(generated, seen, strict=True)
     )
-    reasons = _reasons(request, pictures)
+    # Attribute -> why balanced prompts leave the prompt alone, None where they do not.
+    reasons: dict[str, str | None] = dict.fromkeys(part.name for part in attributes)
+    if any(variant.samples for variant in request.variants().values()):
+        for prompts in attributes:
+            # No picture was given a value: the rules are asked once more for the reason, without a
+            # model.
+            if all(picture.values[prompts.name] is None for picture in pictures):
+                (reason,) = balance_prompts([request.prompt], prompts, seed=0).reasons
+                # Only the pipeline's encoder knows what else there can be.
+                reasons[prompts.name] = str(reason or "truncated")
     return SideBySide(request, generated.plan, folder, pictures, reasons)
 
 
@@ -326,18 +335,3 @@ def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
 def _plain(value: str) -> str:
     """Return a judge's value as a prompt set writes it: "light-skinned" is "light"."""
     return value.removesuffix("-skinned")
-
-
-def _reasons(request: Request, pictures: Sequence[Picture]) -> dict[str, str | None]:
-    """Return attribute -> why balanced prompts leave the prompt alone, None where they do not."""
-    reasons: dict[str, str | None] = dict.fromkeys(part.name for part in request.attributes)
-    if not any(variant.samples for variant in request.variants().values()):
-        return reasons
-    for prompts in request.attributes:
-        # No picture was given a value: the rules are asked once more for the reason, without a
-        # model.
-        if all(picture.values[prompts.name] is None for picture in pictures):
-            (reason,) = balance_prompts([request.prompt], prompts, seed=0).reasons
-            # Only the pipeline's encoder knows what else there can be.
-            reasons[prompts.name] = str(reason or "truncated")
-    return reasons

@@ -62,7 +62,13 @@ def audit_rewriter(
             f"original: none of {quantity(len(original), 'prompt')} leaves {prompts.name} open"
         )
     counts = Counter(str(value) for _, value in written if value is not None)
-    sentence = _sentence(counts, len(written), prompts.name)
+    low, high = wilson_interval(counts.total(), len(written))
+    values = ", ".join(f"{value} {count:,}" for value, count in counts.most_common())
+    sentence = (
+        f"The rewriter writes a value of {prompts.name} into {counts.total():,} of"
+        f" {len(written):,} persons whom the originals leave open ({low:.0%} to {high:.0%}):"
+        f" {values or 'none'}."
+    )
     part = TaskResult(
         TaskProvenance(
             task="rewriter",
@@ -94,13 +100,3 @@ def _rows(
     hits_of_noun = Counter(noun for noun, value in written if value is not None)
     for noun, hits in hits_of_noun.most_common(_MOST_NOUNS):
         yield f"noun: {noun}", hits, persons_of_noun[noun]
-
-
-def _sentence(counts: Counter[str], number: int, name: str) -> str:
-    """Write how often a value was written, and which."""
-    low, high = wilson_interval(counts.total(), number)
-    values = ", ".join(f"{value} {count:,}" for value, count in counts.most_common())
-    return (
-        f"The rewriter writes a value of {name} into {counts.total():,} of {number:,} persons whom"
-        f" the originals leave open ({low:.0%} to {high:.0%}): {values or 'none'}."
-    )

@@ -193,6 +193,11 @@ class ImageTask(Task):
         if left_out:
             # Which the terminal and the page say first.
             known["findings"] = [*known.get("findings", ()), *left_out]
+        # The digest of each input, as far as it has one.
+        digests = {"images": _digest_of(images.about)}
+        if reference is not None:
+            digests["reference"] = _digest_of(reference.about)
+        digests["texts"] = getattr(texts, "digest", None)
         return TaskProvenance(
             task=name,
             model=str(model),
@@ -202,19 +207,10 @@ class ImageTask(Task):
             split=split_of(images),
             methods={method: dict(facts) for method, facts in methods.items()},
             seeds=[self.seed],
-            data=_digests(images, reference, texts),
+            data={part: str(digest) for part, digest in digests.items() if digest},
             settings=self.settings(known),
             **fields,
         )
-
-
-def _digests(images: Embeddings, reference: Embeddings | None, texts: Host) -> dict[str, str]:
-    """Return name of an input -> its digest, as far as it has one."""
-    digests = {"images": _digest_of(images.about)}
-    if reference is not None:
-        digests["reference"] = _digest_of(reference.about)
-    digests["texts"] = getattr(texts, "digest", None)
-    return {part: str(digest) for part, digest in digests.items() if digest}
 
 
 def _digest_of(facts: Mapping[str, Any]) -> Any:

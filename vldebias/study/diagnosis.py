@@ -333,10 +333,7 @@ def diagnose(
             **facts,
         )
     )
-    probes = _add_probes(result, columns, rows, seed)
-    advice = []
-    if "groups" in columns:
-        advice.append(_advice_on_probes(columns["groups"].name, probes))
+    advice = _add_probes(result, columns, rows, seed)
     if "labels" in columns:
         advice += _add_suspects(result, data, columns["labels"], parts, seed)
         _add_margins(result, data, columns["labels"].labels, head, seed)
@@ -410,9 +407,12 @@ def _edited_rows(
 
 def _add_probes(
     result: TaskResult, columns: Mapping[str, Column], rows: Mapping[str, Tensor], seed: int
-) -> dict[str, dict[str, Probe]]:
-    """Add a row for each probe and method, and return metric -> method -> probe; the settings of
-    the result name the accuracy up to which a probe is at chance."""
+) -> list[str]:
+    """Add a row for each probe and method; return a sentence on how well the attribute can be read
+    and which methods removed it, none without an attribute.
+
+    The settings of the result name the accuracy up to which a probe is at chance.
+    """
     probes: dict[str, dict[str, Probe]] = {}
     limits: dict[str, dict[str, float]] = {}
     for metric, (role, reader) in PROBES.items():
@@ -420,28 +420,25 @@ def _add_probes(
             continue
         column = columns[role]
         probe_of_method = {}
+        accuracies = {}
+        draws = {}
+        limit_of_method = {}
         for method, features in rows.items():
-            probe_of_method[method] = readable(features, column.labels, reader, seed=seed)
-        result.add_draws(
-            metric,
-            {method: probe.accuracy for method, probe in probe_of_method.items()},
-            {method: probe.draws for method, probe in probe_of_method.items()},
-            n={"images": int(column.labels.known.sum())},
-            subset=column.name,
-        )
+            probe = readable(features, column.labels, reader, seed=seed)
+            probe_of_method[method] = probe
+            accuracies[method] = probe.accuracy
+            draws[method] = probe.draws
+            limit_of_method[method] = probe.limit
+        n = {"images": int(column.labels.known.sum())}
+        result.add_draws(metric, accuracies, draws, n=n, subset=column.name)
         probes[metric] = probe_of_method
-        limits[f"{metric} of {column.name}"] = {
-            method: probe.limit for method, probe in probe_of_method.items()
-        }
+        limits[f"{metric} of {column.name}"] = limit_of_method
     result.provenance.settings = {
         "probes": "balanced accuracy out of five folds; see vldebias.diagnose",
         "chance": limits,
     }
-    return probes
-
-
-def _advice_on_probes(name: str, probes: Mapping[str, Mapping[str, Probe]]) -> str:
-    """Write how well the attribute can be read, and which methods removed it."""
+    if "groups" not in columns:
+        return []
     linear = probes["linear_probe"]
     neighbour = probes["neighbour_probe"][NONE]
     removed = [method for method, probe in linear.items() if probe.accuracy <= probe.limit]
@@ -460,11 +457,12 @@ def _advice_on_probes(name: str, probes: Mapping[str, Mapping[str, Probe]]) -> s
     else:
         ability = "cannot be read from the features"
         conclusion = "; nothing to remove"
-    return (
+    name = columns["groups"].name
+    return [
         f"{name} {ability}: on held-out images a linear probe has a balanced accuracy of"
         f" {linear[NONE].accuracy:.0%}, nearest neighbours {neighbour.accuracy:.0%} (guessing at"
         f" most {linear[NONE].limit:.0%}){conclusion}."
-    )
+    ]
 
 
 def _add_suspects(

@@ -175,7 +175,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
         warnings.simplefilter("always")
         results = task.measured(opened)
     # One warning of each kind is shown, as a sweep gives dozens.
-    first_of_kind = {}
+    first_of_kind: dict[type[Warning], warnings.WarningMessage] = {}
     for warning in caught:
         first_of_kind.setdefault(warning.category, warning)
     if is_first:

@@ -130,3 +130,15 @@ class Rankings:
                 orders.append(np.concatenate([inside, rest])[: len(base)])
             rows_of_method[method] = np.stack(orders)
         return rows_of_method
+
+    def image_cosines(self) -> dict[str, float]:
+        """Return the mean cosine of an image with itself under each method that edits images."""
+        bare = self.images[NONE]
+        cosines = {}
+        for method, edited in self.images.items():
+            if edited is not bare:
+                total = 0.0
+                for before, after in zip(bare.split(), edited.split(), strict=True):
+                    total += float((before.double() * after.double()).sum())
+                cosines[method] = total / len(edited)
+        return cosines

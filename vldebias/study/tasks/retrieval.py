@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
-from vldebias.data import Embeddings, Labels, UnitRows, cross
+from vldebias.data import Embeddings, Labels, cross
 from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
@@ -184,7 +184,7 @@ class RetrievalTask(ImageTask):
         results = []
         for attribute, sets in self.prompts.items():
             name = f"{self.name} {attribute}"
-            columns = [column.strip() for column in attribute.split(" x ")]
+            columns = list(map(str.strip, attribute.split(" x ")))
             # "gender x race" crosses two columns; an image that is unknown in one of them is
             # unknown here.
             labels = cross(*map(images.column, columns))
@@ -236,7 +236,11 @@ class RetrievalTask(ImageTask):
                 # 4. What a method does to the groups, then what it costs.
                 self._add_skews(result, gallery, rankings, images, columns)
                 self._add_kept(result, gallery, rankings)
-                self._add_image_cosines(result, features, rankings.images)
+                for method, cosine in rankings.image_cosines().items():
+                    # Without a method it is 1. Exact, so the change has no width.
+                    change = (cosine - 1, cosine - 1, cosine - 1)
+                    n = {"images": len(images)}
+                    result.add("image_cosine", method, cosine, n=n, change=change)
                 # A re-ranking changes no model: what captions and class prompts find stays as it
                 # is.
                 edits_of_models = {
@@ -433,21 +437,6 @@ class RetrievalTask(ImageTask):
             for method, values in resampled.items():
                 totals[method] += values
         return shares, {method: total / len(bare) for method, total in totals.items()}
-
-    def _add_image_cosines(
-        self, result: TaskResult, features: UnitRows, images: Mapping[str, UnitRows]
-    ) -> None:
-        """Add the mean cosine of an image with itself under each method that edits images."""
-        for method, edited in images.items():
-            if edited is features:
-                continue
-            total = 0.0
-            for before, after in zip(features.split(), edited.split(), strict=True):
-                total += float((before.double() * after.double()).sum())
-            mean = total / len(edited)
-            # Without a method an image is its own: cosine 1. Exact, so the change has no width.
-            change = (mean - 1, mean - 1, mean - 1)
-            result.add("image_cosine", method, mean, n={"images": len(edited)}, change=change)
 
     def _add_recall(
         self, result: TaskResult, gallery: Embeddings, texts: Host, edits: Edits

@@ -59,6 +59,9 @@ class ImageSplit:
     """Split the unit image features of a reference by zero-shot value and pseudo-class, and compare
     the means.
 
+    Args:
+        texts: (a, d) of the values. classes: (k, d) of the pseudo-classes, or None.
+
     Attributes:
         counts: (k, a) images by class and value. sample: (n, d), the first of them.
         scatter: rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1.
@@ -72,7 +75,18 @@ class ImageSplit:
     def __init__(self, texts: Tensor, classes: Tensor | None, reference: Reference) -> None:
         if classes is None:
             classes = texts[:1]  # one class, in which all images are
-        cells, self.sample = _cells_of_images(texts, classes, reference)
+        values, width = texts.shape
+        # (k, a, 1 + d): the number of images of each class and value, then their sum.
+        cells = torch.zeros(len(classes), values, 1 + width, dtype=torch.float64)
+        self.sample = texts[:0]
+        for rows in reference.batches():
+            value = zero_shot(rows, texts)
+            pseudo_class = (rows @ classes.T).argmax(1)
+            # A 1 before each row: adding up rows counts them as well.
+            counted_rows = pad(rows, (1, 0), value=1.0)
+            cells.index_put_((pseudo_class, value), counted_rows, accumulate=True)
+            # Enough to tell whether texts and images are of one model; the rest is not kept.
+            self.sample = torch.cat([self.sample, rows[: _SAMPLE - len(self.sample)]])
         self.counts = cells[..., 0]
         has_pair = (self.counts >= _FEWEST).sum(1) >= 2
         # A class of one value has no difference, and would enter the noise alone.
@@ -83,29 +97,6 @@ class ImageSplit:
         means = _PairedMeans(cells, self.counts)
         self.stability = means.stability
         self.scatter = means.scatter(texts)
-
-
-def _cells_of_images(texts: Tensor, classes: Tensor, reference: Reference) -> tuple[Tensor, Tensor]:
-    """Count and sum the images of each pseudo-class and zero-shot value.
-
-    texts: (a, d) of the values. classes: (k, d).
-
-    Returns:
-        (k, a, 1 + d): the number of images of each cell, then their sum; and the first images
-        (n, d).
-    """
-    values, width = texts.shape
-    cells = torch.zeros(len(classes), values, 1 + width, dtype=torch.float64)
-    sample = texts[:0]
-    for rows in reference.batches():
-        value = zero_shot(rows, texts)
-        pseudo_class = (rows @ classes.T).argmax(1)
-        # A 1 before each row: adding up rows counts them as well.
-        counted_rows = pad(rows, (1, 0), value=1.0)
-        cells.index_put_((pseudo_class, value), counted_rows, accumulate=True)
-        # Enough to tell whether texts and images are of one model; the rest of them is not kept.
-        sample = torch.cat([sample, rows[: _SAMPLE - len(sample)]])
-    return cells, sample
 
 
 class _PairedMeans:

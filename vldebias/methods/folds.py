@@ -55,8 +55,8 @@ def _splits_of_groups(
     """Yield for each split the prompt sets to fit on and the held-out ones."""
     held_out = []
     for prompts in sets:
-        groups = prompts.held_out_groups or prompts.groups[:1]
-        held_out.append(replace(prompts, groups=groups, held_out_groups=()))
+        tested_groups = prompts.held_out_groups or prompts.groups[:1]
+        held_out.append(replace(prompts, groups=tested_groups, held_out_groups=()))
     if all(len(_groups_of_two_values(prompts)) >= FEWEST for prompts in held_out):
         yield sets, [_only(prompts, _groups_of_two_values(prompts)) for prompts in held_out]
         return

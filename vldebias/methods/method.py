@@ -284,12 +284,12 @@ class Problem:
         )
         # Rewritten prompts and per-query edits have no one matrix to say this of.
         if isinstance(edit, CalibratedProjection) and edit.left.numel():
-            self._warn_of_lost_classes(edit, role)
-            self._warn_of_width(edit)
+            self._warn_of_losses(edit, role)
         return edit
 
-    def _warn_of_lost_classes(self, edit: CalibratedProjection, role: str) -> None:
-        """Warn of each set whose classes lose half of their distance or more."""
+    def _warn_of_losses(self, edit: CalibratedProjection, role: str) -> None:
+        """Warn of each set whose classes lose half of their distance or more, and of an edit of a
+        pipeline that removes so much of the space that other prompts change."""
         for prompt_set in self.sets:
             if len(prompt_set.classes) < 2:
                 continue
@@ -304,10 +304,6 @@ class Problem:
                 " or strength",
                 ClassSignalWarning,
             )
-
-    def _warn_of_width(self, edit: CalibratedProjection) -> None:
-        """Warn of an edit of a pipeline that removes so much of the space that other prompts
-        change."""
         wide = WIDE * edit.dim
         # Half a direction more, for what shrinks without being removed.
         narrow = NARROW * len(self.attributes) + 0.5

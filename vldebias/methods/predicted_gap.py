@@ -82,7 +82,15 @@ class PredictedGap:
             labels = torch.zeros_like(values)
         else:
             labels = classes.unique(return_inverse=True)[1]
-        _refuse_one_value(values, labels)
+        if not len(values):
+            raise UnusableReferenceError("expected images of two attribute values, got no image")
+        seen = torch.zeros(int(labels.max()) + 1, int(values.max()) + 1, dtype=torch.long)
+        seen.index_put_((labels, values), torch.ones_like(values), accumulate=True)
+        # (classes, values): means of two values are compared within a class only.
+        if int((seen > 0).sum(1).max()) < 2:
+            raise UnusableReferenceError(
+                f"expected images of two attribute values, got the counts {seen.tolist()}"
+            )
         rows = rows.double()
         if resamples_classes:
             # One class fewer than there are gives the
@@ -115,49 +123,29 @@ def draw_counts(n: int, seed: int = 0, size: int | None = None) -> Tensor:
     return torch.from_numpy(np.concatenate([sample, *resamples]))
 
 
-def _refuse_one_value(values: Tensor, labels: Tensor) -> None:
-    """Refuse rows in which no class has two values."""
-    if not len(values):
-        raise UnusableReferenceError("expected images of two attribute values, got no image")
-    seen = torch.zeros(int(labels.max()) + 1, int(values.max()) + 1, dtype=torch.long)
-    seen.index_put_((labels, values), torch.ones_like(values), accumulate=True)
-    # (classes, values): means of two values are compared within a class only.
-    if int((seen > 0).sum(1).max()) < 2:
-        raise UnusableReferenceError(
-            f"expected images of two attribute values, got the counts {seen.tolist()}"
-        )
-
-
 def _differences(rows: Tensor, values: Tensor, labels: Tensor, drawn: Tensor) -> Tensor:
     """Return the weighted differences of means (1 + b, pairs, d), a block of resamples at once."""
-    number_of_pairs = len(torch.combinations(torch.arange(int(values.max()) + 1)))
-    block = max(1, _BLOCK // (len(rows) * number_of_pairs))
-    parts = []
-    for counts_of_rows in drawn.split(block):
-        weights = _weights_of_rows(values, labels, counts_of_rows)  # (b, pairs, n)
-        parts.append(weights @ rows)
-    return torch.cat(parts)
-
-
-def _weights_of_rows(values: Tensor, labels: Tensor, counts_of_rows: Tensor) -> Tensor:
-    """Return the weight (b, pairs, n) of each row in the difference of each pair of values."""
     number_of_values = int(values.max()) + 1
     number_of_classes = int(labels.max()) + 1
-    first, second = torch.combinations(torch.arange(number_of_values)).T
+    number_of_cells = number_of_classes * number_of_values
     # (n,) one number for each combination of class and value.
     cells = labels * number_of_values + values
-    counts = torch.zeros(
-        len(counts_of_rows), number_of_classes * number_of_values, dtype=torch.float64
-    )
-    counts = counts.index_add_(1, cells, counts_of_rows)
-    counts = counts.view(-1, number_of_classes, number_of_values)
-    n_first = counts[..., first]  # (b, classes, pairs)
-    n_second = counts[..., second]
-    precision = n_first * n_second / (n_first + n_second).clamp(min=_TINY)
-    # A class with rows of both values has a precision of at least 1/2.
-    share_of_class = precision / precision.sum(1, keepdim=True).clamp(min=0.5)
+    first, second = torch.combinations(torch.arange(number_of_values)).T
     sign = one_hot(first, number_of_values) - one_hot(second, number_of_values)  # (pairs, values)
-    weights = share_of_class[..., None] * sign / counts[:, :, None].clamp(min=1)
-    weights_of_cells = weights.transpose(1, 2).flatten(2)  # (b, pairs, classes x values)
-    # A row that a resample holds twice counts twice.
-    return weights_of_cells[:, :, cells] * counts_of_rows[:, None]
+    differences = []
+    for counts_of_rows in drawn.split(max(1, _BLOCK // (len(rows) * len(first)))):
+        counts = torch.zeros(len(counts_of_rows), number_of_cells, dtype=torch.float64)
+        counts = counts.index_add_(1, cells, counts_of_rows)
+        counts = counts.view(-1, number_of_classes, number_of_values)
+        n_first = counts[..., first]  # (b, classes, pairs)
+        n_second = counts[..., second]
+        precision = n_first * n_second / (n_first + n_second).clamp(min=_TINY)
+        # A class with rows of both values has a precision of at least 1/2.
+        share_of_class = precision / precision.sum(1, keepdim=True).clamp(min=0.5)
+        weights_of_cells = share_of_class[..., None] * sign / counts[:, :, None].clamp(min=1)
+        weights_of_cells = weights_of_cells.transpose(1, 2).flatten(2)  # (b, pairs, cells)
+        # The weight of each row in the difference of each pair, (b, pairs, n); a row that a
+        # resample holds twice counts twice.
+        weights = weights_of_cells[:, :, cells] * counts_of_rows[:, None]
+        differences.append(weights @ rows)
+    return torch.cat(differences)

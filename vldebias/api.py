@@ -150,7 +150,10 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
                 f"method {chosen.name!r} changes neither negative prompts nor prompts that state a"
                 " value; leave negative= and keep_stated= out"
             )
-        return _attach_dealing(problem, _with_shares(chosen, shares), strength, log)
+        dealer = _with_shares(chosen, shares)
+        problem = _at_denoiser(problem, dealer)
+        edits = {role: problem.fit(dealer, role) for role in problem.host.roles}
+        return _attach_dealing(problem, dealer, edits, strength, log)
     balanced = _balancing_method(problem, chosen, is_default=method is None)
     if balanced is not None:
         return _attach_balanced(
@@ -228,21 +231,6 @@ def _fit_and_attach(
     stated_words = problem.stated_words if keep_stated else ()
     return Attachment(
         target, edits, strength=strength, stated_words=stated_words, label=problem.label
-    )
-
-
-def _attach_dealing(problem: Problem, method: Any, strength: float, log: CallLog) -> Attachment:
-    """Fit an edit of cross-attention for each attribute, and attach them with what deals values."""
-    problem = _at_denoiser(problem, method)
-    edits = {role: problem.fit(method, role) for role in problem.host.roles}
-    sets = problem.sets[0] if len(problem.sets) == 1 else problem.sets
-    return Attachment(
-        problem.host,
-        edits,
-        strength=strength,
-        label=problem.label,
-        balancer=method.balancer(sets),
-        log=log,
     )
 
 
@@ -378,10 +366,21 @@ def _attach_balanced(
             f"method {method.name!r} writes no value where the prompt states one; leave"
             " keep_stated=False out, or use an edit such as method='cali'"
         )
+    return _attach_dealing(problem, method, {}, strength, log)
+
+
+def _attach_dealing(
+    problem: Problem, method: Any, edits: Mapping[str, Edit], strength: float, log: CallLog
+) -> Attachment:
+    """Attach what deals values to images, with the edits that read them, if there are any."""
     sets = problem.sets[0] if len(problem.sets) == 1 else problem.sets
-    balancer = method.balancer(sets)
     return Attachment(
-        problem.host, {}, strength=strength, label=problem.label, balancer=balancer, log=log
+        problem.host,
+        edits,
+        strength=strength,
+        label=problem.label,
+        balancer=method.balancer(sets),
+        log=log,
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -125,7 +126,10 @@ def debias_queries(
             )
         host.check(TEXT, prompts)
         fitted = prompts
-        sets = _named_sets(fitted)
+        names = (fitted.provenance.prompts or "").split("+")
+        sets: tuple[PromptSet, ...] = ()
+        with suppress(InvalidInputError):  # one of them is not packaged
+            sets = tuple(load_prompts(name) for name in names if name)
     else:
         images = _read_reference(reference, host)
         fitted = fit_projection(host, prompts, method=method, reference=images)
@@ -352,15 +356,6 @@ def _checked_texts(texts: Any) -> list[str]:
         shown = repr(texts)[:100]
         raise InvalidInputError(f"texts: got {shown}; expected a text or a list of texts")
     return listed
-
-
-def _named_sets(edit: Edit) -> tuple[PromptSet, ...]:
-    """Return the prompt sets whose names an edit has; none where one of them is not packaged."""
-    names = (edit.provenance.prompts or "").split("+")
-    try:
-        return tuple(load_prompts(name) for name in names if name)
-    except InvalidInputError:
-        return ()
 
 
 def _read_reference(reference: Any, host: EmbeddedTexts) -> Any:

@@ -19,7 +19,6 @@ from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.measure.resampling import wilson_interval
 from vldebias.metrics import max_skew
-from vldebias.reranking import Positions
 
 from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
 from .engine import Engine
@@ -154,7 +153,14 @@ def _found(
     order = np.argsort(-scores, kind="stable")
     promised: dict[str, tuple[float, float, float]] = {}
     if method == RERANK:
-        positions = _re_ranked(engine, gallery, prompts_of(column), scores)
+        # By what the model takes pictures for, not by the labels by which they are counted.
+        prompts = prompts_of(column)
+        loaded = engine.clip()
+        with engine.lock:
+            host = engine.once("host", lambda: resolve(loaded.host, tokenizer=loaded.tokenizer))
+            positions = vldebias.rerank(
+                scores, features=gallery.features, prompts=prompts, model=host
+            )
         order = np.asarray(positions)
         expected = replace(positions.report, order=order[known[order]][:top]).expected or {}
         promised.update(sorted(expected.items()))
@@ -171,17 +177,6 @@ def _found(
         top=top,
         promised=promised,
     )
-
-
-def _re_ranked(
-    engine: Engine, gallery: Gallery, prompts: str, scores: NDArray[np.float32]
-) -> Positions:
-    """Return all pictures in a new order, even by what the model takes them for: its labels of
-    pictures, not those by which they are counted."""
-    loaded = engine.clip()
-    with engine.lock:
-        host = engine.once("host", lambda: resolve(loaded.host, tokenizer=loaded.tokenizer))
-        return vldebias.rerank(scores, features=gallery.features, prompts=prompts, model=host)
 
 
 def abstention(engine: Engine, column: str, method: str) -> str:

@@ -90,7 +90,16 @@ def generate_command(
     )
     # A wrong name is refused before a model is loaded.
     request.variants()
-    folder = folder or _usual_folder(request, pipeline)
+    if folder is None:
+        from vldebias.judge.plan import hash_of
+        from vldebias.schema import file_slug
+
+        # By content, so that other settings go elsewhere: a changed prompt set of the same name
+        # makes other pictures.
+        settings = vars(request) | {"attributes": [prompts.hash for prompts in request.attributes]}
+        # File systems take 255 bytes, and people read the beginning.
+        name = file_slug(request.prompt)[:60] or "prompt"
+        folder = Path("vldebias-generate") / f"{name}-{hash_of([settings, pipeline])[:8]}"
     made = _generate(request, folder, pipeline, **named)
     facts = made.to_dict() | {"grid": str(folder / GRID), "folder": str(folder)}
     _write(made, folder, facts)
@@ -98,18 +107,6 @@ def generate_command(
         print_json(facts)
     else:
         _print(made, folder, attribute)
-
-
-def _usual_folder(request: Request, pipeline: str) -> Path:
-    """Return the folder of a prompt and its settings: other settings go elsewhere."""
-    from vldebias.judge.plan import hash_of
-    from vldebias.schema import file_slug
-
-    # By content: a changed prompt set of the same name makes other pictures.
-    settings = vars(request) | {"attributes": [prompts.hash for prompts in request.attributes]}
-    # File systems take 255 bytes, and people read the beginning.
-    name = file_slug(request.prompt)[:60] or "prompt"
-    return Path("vldebias-generate") / f"{name}-{hash_of([settings, pipeline])[:8]}"
 
 
 def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> SideBySide:

@@ -234,32 +234,29 @@ def data(
     facts = describe(opened)
     if check:
         facts["unreadable"] = [{"id": row, "reason": why} for row, why in check_images(opened)]
+    unreadable = facts.get("unreadable")
     if as_json:
         print_json(facts)
     else:
-        _print_facts(facts)
+        say(
+            f"{facts['name']} {facts['split']}: {facts['images']} images, {facts['captions']}"
+            " captions"
+        )
+        rows = []
+        for column, labels in facts["columns"].items():
+            counts = labels["counts"] | {"unknown": labels["unknown"]}
+            rows += [("column", column, value, str(count)) for value, count in counts.items()]
+        for image in unreadable or ():
+            rows.append(("unreadable", image["id"], image["reason"], "1"))
+        print_grid(("kind", "name", "value", "images"), rows)
+        for key, value in facts["about"].items():
+            # Facts may hold lists of thousands of columns.
+            say(f"{key}: {shortened(str(value), 160)}")
+        if unreadable is not None:
+            say(f"{len(unreadable)} images cannot be read")
     # After the facts are printed: a script sees both the list and the exit code.
-    if facts.get("unreadable"):
+    if unreadable:
         raise typer.Exit(1)
-
-
-def _print_facts(facts: dict[str, Any]) -> None:
-    """Print the counts of a data set, and the images that cannot be read where these were looked
-    for."""
-    say(f"{facts['name']} {facts['split']}: {facts['images']} images, {facts['captions']} captions")
-    rows = []
-    for column, labels in facts["columns"].items():
-        counts = labels["counts"] | {"unknown": labels["unknown"]}
-        rows += [("column", column, value, str(count)) for value, count in counts.items()]
-    unreadable = facts.get("unreadable")
-    for image in unreadable or ():
-        rows.append(("unreadable", image["id"], image["reason"], "1"))
-    print_grid(("kind", "name", "value", "images"), rows)
-    for key, value in facts["about"].items():
-        # Facts may hold lists of thousands of columns.
-        say(f"{key}: {shortened(str(value), 160)}")
-    if unreadable is not None:
-        say(f"{len(unreadable)} images cannot be read")
 
 
 @with_flags(flags_of_options("pipeline", "device", "dtype"))

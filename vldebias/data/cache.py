@@ -274,26 +274,23 @@ class _Run:
         if 0 < len(missing) < len(shards):
             progress.say(f"{data.name} {data.split}: goes on where an earlier run ended")
         # Every world-th shard, so that the processes end at about the same time.
-        self._compute(data, missing[group.rank :: group.world], progress)
+        indices = missing[group.rank :: group.world]
+        size = self.shard_size
+        total = sum(min(size, len(data) - index * size) for index in indices)
+        if not indices:
+            progress = SILENT
+        with progress.bar(f"{data.name} {data.split}", total) as advance:
+            if self.runner is not None and indices:
+                # A worker computes its shard itself, and does not ask Ray again.
+                away = replace(self, runner=None)
+                for images in self.runner.map(partial(away._shard, data), indices):
+                    advance(images)
+            else:
+                for index in indices:
+                    self._shard(data, index, advance)
         # No process reads before the last one has written.
         group.wait()
         return _joined(data, self._complete(shards))
-
-    def _compute(self, data: ImageData, missing: list[int], progress: Progress) -> None:
-        """Compute and write the shards of this process, here or by workers of Ray."""
-        size = self.shard_size
-        total = sum(min(size, len(data) - index * size) for index in missing)
-        if not missing:
-            progress = SILENT
-        with progress.bar(f"{data.name} {data.split}", total) as advance:
-            if self.runner is not None and missing:
-                # A worker computes its shard itself, and does not ask Ray again.
-                away = replace(self, runner=None)
-                for images in self.runner.map(partial(away._shard, data), missing):
-                    advance(images)
-            else:
-                for index in missing:
-                    self._shard(data, index, advance)
 
     def _complete(self, indices: range) -> list[Shard]:
         """Return all shards in their order.

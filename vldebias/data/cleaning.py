@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from urllib.parse import unquote_plus
 
 from vldebias.errors import warn
@@ -35,24 +36,17 @@ def cleaned(caption: str) -> str:
             text = _ENTITY.sub(lambda match: html.unescape(match.group()), text)
     if "<" in text:
         text = _TAG.sub(" ", text)
+    # Escapes of addresses, where they are UTF-8.
     if "%" in text and "://" not in text:
-        text = _unescaped(text)
+        if " " in text.strip():
+            text = _ESCAPE_IN_TEXT.sub(lambda match: unquote_plus(match.group()), text)
+        elif _ESCAPE.search(text):
+            # A text without any blank, "denise%27s+chicken", is a part of an address.
+            with suppress(UnicodeDecodeError):
+                text = unquote_plus(text, errors="strict")
     if text == caption:
         return caption
     return " ".join(text.split())
-
-
-def _unescaped(text: str) -> str:
-    """Return a text without escapes of addresses, where they are UTF-8."""
-    if " " in text.strip():
-        return _ESCAPE_IN_TEXT.sub(lambda match: unquote_plus(match.group()), text)
-    if not _ESCAPE.search(text):
-        return text
-    # A text without any blank, "denise%27s+chicken": it is a part of an address.
-    try:
-        return unquote_plus(text, errors="strict")
-    except UnicodeDecodeError:
-        return text
 
 
 def clean_captions(

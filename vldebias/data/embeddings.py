@@ -105,8 +105,17 @@ class Embeddings(Columns):
             InvalidInputError: shapes, types or lengths that do not fit; the message names the
                 column.
         """
+        rows = features
         try:
-            rows = _array_of(features)
+            if isinstance(rows, Tensor):
+                rows = rows.detach().cpu()
+                if rows.dtype == torch.bfloat16:
+                    rows = rows.float()  # numpy knows no bfloat16
+            if not isinstance(rows, Shards):
+                rows = np.asarray(rows)
+            # Objects are Python's numbers, such as those of a table with gaps; others are refused.
+            if rows.dtype.kind in "iO":
+                rows = rows.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
                 f"features: expected numbers (n, d), got {type(features)} ({error})"
@@ -168,21 +177,6 @@ class Embeddings(Columns):
         if not isinstance(shards, Shards):
             shards = Shards([shards])
         return replace(self, features=shards.picked(index), **columns)
-
-
-def _array_of(features: Any) -> Any:
-    """Return numbers (n, d) as an array, or `Shards` as they are; bfloat16 becomes float32, whole
-    numbers float64."""
-    if isinstance(features, Tensor):
-        features = features.detach().cpu()
-        if features.dtype == torch.bfloat16:
-            features = features.float()  # numpy knows no bfloat16
-    if not isinstance(features, Shards):
-        features = np.asarray(features)
-    # Objects are Python's numbers, such as those of a table with gaps; others are refused here.
-    if features.dtype.kind in "iO":
-        return features.astype(np.float64)
-    return features
 
 
 def _numbers(features: Any) -> RowNumbers:

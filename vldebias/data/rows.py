@@ -81,7 +81,10 @@ class Shards:
         self.runner = runner
         self.index = index
         kinds = sorted({_kind_of(part) for part in self.arrays})
-        if len(kinds) != 1 or not _holds_floats(self.arrays[0]):
+        are_floats = all(
+            part.ndim == 2 and np.dtype(part.dtype).kind == "f" for part in self.arrays
+        )
+        if len(kinds) != 1 or not are_floats:
             raise InvalidInputError(
                 f"features in parts: expected floats (n, d) of one width and type, got {kinds[:5]}"
             )
@@ -194,11 +197,6 @@ def _kind_of(part: Any) -> str:
     """Return type and width of a part in words."""
     width = ", ".join(map(str, part.shape[1:]))
     return f"{np.dtype(part.dtype)} (n, {width})"
-
-
-def _holds_floats(part: Any) -> bool:
-    """Return whether a part holds floats (n, d)."""
-    return bool(part.ndim == 2 and np.dtype(part.dtype).kind == "f")
 
 
 def _digest(array: Any) -> str:

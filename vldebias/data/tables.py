@@ -127,7 +127,15 @@ class Labels:
                 f"labels: expected strings or integers (n,), got {array.shape} of {array.dtype}"
             )
         if array.dtype.kind in "SU":
-            return cls._of_texts(array, names)
+            # Each different text is read once. A set instead of sorting n texts; in blocks, since
+            # each text becomes a Python object.
+            different_texts: set[Any] = set()
+            for block in np.array_split(array, 1 + len(array) // 65536):
+                different_texts |= set(block.tolist())
+            texts = sorted(different_texts)
+            labels = cls.from_values(texts, names)
+            places = np.searchsorted(np.array(texts, array.dtype), array)
+            return cls(labels.codes[places], labels.names)
         # Whole numbers with gaps between them come as floats or objects.
         column = pd.Series(array).convert_dtypes()
         if column.dtype.kind == "O":
@@ -143,18 +151,6 @@ class Labels:
             return cls(column.astype("Int64").fillna(UNKNOWN).to_numpy(np.int64), tuple(names))
         codes, different = pd.factorize(column, sort=True)
         return cls(codes, tuple(map(str, different.tolist())))
-
-    @classmethod
-    def _of_texts(cls, array: NDArray[Any], names: Sequence[str] | None) -> Labels:
-        """Return labels of an array of texts (n,), each different text read once."""
-        # A set instead of sorting n texts; in blocks, since each text becomes a Python object.
-        different_texts: set[Any] = set()
-        for block in np.array_split(array, 1 + len(array) // 65536):
-            different_texts |= set(block.tolist())
-        texts = sorted(different_texts)
-        different = cls.from_values(texts, names)
-        places = np.searchsorted(np.array(texts, array.dtype), array)
-        return cls(different.codes[places], different.names)
 
     @classmethod
     def from_column(cls, column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:

@@ -131,15 +131,7 @@ def is_named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
 
 def _is_in_picture(text: Text, first: int, stop: int, i: int) -> bool:
     """Whether a name is that of somebody in the picture, not of a place, an artist or a style."""
-    # The word before the name and what goes with it: "in" of "in medieval New France".
-    start = first
-    before = text.before(start)
-    while before:
-        is_time = listed(before, "time-of-place") or _NUMBER.fullmatch(before)
-        if not text.capital[start - 1] and not is_time:
-            break
-        start -= 1
-        before = text.before(start)
+    before = _word_before_name(text, first)
     after = text.after(stop - 1)
     if text.credited[first] or listed(before, "elsewhere"):
         return False
@@ -155,3 +147,15 @@ def _is_in_picture(text: Text, first: int, stop: int, i: int) -> bool:
     # A clause of its own right behind that of the person: "a singer, Ella Fitzgerald".
     is_clause = not before and not after
     return is_clause and not ends_before_name
+
+
+def _word_before_name(text: Text, first: int) -> str:
+    """The word before a name and what goes with it: "in" of "in medieval New France"."""
+    before = text.before(first)
+    while before:
+        is_time = listed(before, "time-of-place") or _NUMBER.fullmatch(before)
+        if not text.capital[first - 1] and not is_time:
+            break
+        first -= 1
+        before = text.before(first)
+    return before

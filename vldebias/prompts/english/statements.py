@@ -153,8 +153,8 @@ def _without_others(
 ) -> str:
     """Return a prompt without the phrases of all persons but one, and without some words."""
     words = set(left_out)
-    for other, mentions in enumerate(persons):
-        if other == number:
+    for place, mentions in enumerate(persons):
+        if place == number:
             continue
         for subject in mentions:
             phrase = range(subject.opening, subject.head + 1)

@@ -297,12 +297,7 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         joins = word in ("very", "quite", "most", "so")
         if word == "and" and start > 1:
             joins = adjective(following) and adjective(text.low[start - 2])
-        # A list or a dictionary has both words as one noun: "police officer".
-        is_compound = False
-        if first_noun == start:
-            is_pair = listed(f"{word} {singular(following)}", "person-phrase", "pair")
-            is_in_dictionary = classes(f"{word} {following}") in ("c", "p", "n")
-            is_compound = is_pair or (is_in_dictionary and not listed(word, "age"))
+        is_compound = first_noun == start and _is_compound(word, following)
         if not is_compound and not joins:
             # "the", "her", "draw" are none of the phrase.
             is_request = listed(word, "draw") and text.opens[start - 1]
@@ -315,6 +310,13 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         if is_noun and first_noun == start + 1:
             first_noun = start
     return start, first_noun
+
+
+def _is_compound(word: str, following: str) -> bool:
+    """Whether a list or a dictionary has two words as one noun: "police officer"."""
+    if listed(f"{word} {singular(following)}", "person-phrase", "pair"):
+        return True
+    return classes(f"{word} {following}") in ("c", "p", "n") and not listed(word, "age")
 
 
 def _is_part_of_noun(text: Text, start: int, head: str) -> bool:

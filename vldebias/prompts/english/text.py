@@ -45,7 +45,7 @@ class Text:
         self.prompt = prompt
         self.start = [token.start() for token in tokens]
         self.words = [token[0] for token in tokens]
-        self.low = [_lower(word) for word in self.words]
+        self.low = list(map(_lower, self.words))
         self.bare = [re.sub(r"'s?$", "", word) for word in self.low]
         # What stands before each word and behind the last one.
         ends = [0, *(token.end() for token in tokens)]

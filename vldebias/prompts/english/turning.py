@@ -310,11 +310,10 @@ def _replace(words: Text, i: int, new: str, possessive: str) -> Replacement:
     start = words.start[i]
     end = start + len(old)
     article = re.search(r"\ban? $", words.prompt[:start], re.IGNORECASE)
-    if article is None:
-        return Replacement(start, end, new)
-    return Replacement(
-        article.start(), end, append_word(words.prompt[article.start() : start], new)
-    )
+    if article is not None:
+        new = append_word(words.prompt[article.start() : start], new)
+        start = article.start()
+    return Replacement(start, end, new)
 
 
 # ---- attributes whose words are taken out

@@ -28,17 +28,15 @@ from vldebias.prompts.attribute import GROUPS, Attribute, words_of_values
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.dealing import Dealer, block_length, draw_seed, seed_from
 from vldebias.prompts.decisions import Decide, Decider
-from vldebias.prompts.groups import Mixture, fits
 from vldebias.prompts.language import (
     MOST_PERSONS,
     Language,
-    Person,
     Replacement,
     Saying,
     Value,
     replace_all,
 )
-from vldebias.prompts.persons import NEXT_TEXT, Find, Finder, Shown
+from vldebias.prompts.persons import NEXT_TEXT, Find, Finder
 from vldebias.prompts.prompt_file import checked_texts
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
 
@@ -190,8 +188,22 @@ class Balancer:
         if not parts:
             raise InvalidInputError(f"sets: got {self.sets!r}; expected at least one prompt set")
         shares = self.shares or {}
-        _check_names_of_shares(shares, parts)
-        self._finders = [self._finder(part, shares) for part in parts]
+        known = sorted(set(chain(*map(words_of_values, parts))))
+        unknown = sorted(map(str, set(shares).difference(known)))
+        if unknown:
+            raise InvalidInputError(
+                f"shares: got {unknown[0]!r}; expected values of the sets: {known}"
+            )
+        for value, share in shares.items():
+            if isinstance(share, str) or not hasattr(share, "__float__"):
+                raise InvalidInputError(f"shares: got {share!r} for {value!r}; expected a number")
+        self._finders: list[Finder] = []
+        for part in parts:
+            decider = None
+            if self.decide is not None:
+                decider = Decider(self.decide, part.attributes, self.most)
+            attribute = Attribute(part, shares, self.groups)
+            self._finders.append(Finder(attribute, self.find, decider))
         _check_different([finder.attribute for finder in self._finders])
         self._single = is_one_set and len(parts) == 1
         self._dealers = self._new_dealers(self.seed)
@@ -265,7 +277,14 @@ class Balancer:
         hands: list[list[_Hand]] = []
         hands_of_block: dict[tuple[str, int], list[list[_Hand]]] = {}
         for prompt, index in zip(prompts, indices, strict=True):
-            length = min(self._images_of_a_block(prompt), _LONGEST_BLOCK)
+            # The number of images over which the shares of all persons are even.
+            length = 1
+            for finder in self._finders:
+                strength = self.strength
+                for shown in finder.open_persons(prompt):
+                    length *= block_length(finder.outcomes(prompt, shown, strength))
+                    strength = 1.0  # the others get a value where the first one does
+            length = min(length, _LONGEST_BLOCK)
             block, row = divmod(index, length)
             if (prompt, block) not in hands_of_block:
                 # Every block is dealt as a call of its own, with a seed that follows from its
@@ -275,16 +294,6 @@ class Balancer:
                 hands_of_block[prompt, block] = self._hands([prompt] * length, dealers, seed)
             hands.append(list(hands_of_block[prompt, block][row]))
         return hands
-
-    def _images_of_a_block(self, prompt: str) -> int:
-        """Return over how many images of a prompt the shares of all persons are even."""
-        images = 1
-        for finder in self._finders:
-            strength = self.strength
-            for shown in _open_persons(finder, prompt):
-                images *= block_length(finder.outcomes(prompt, shown, strength))
-                strength = 1.0  # the others get a value where the first one does
-        return images
 
     def next_texts(
         self,
@@ -347,12 +356,12 @@ class Balancer:
         # A person may be open for one attribute and stated for another.
         places: set[tuple[int, str]] = set()
         for finder in self._finders:
-            places.update((shown.start, shown.noun) for shown in _open_persons(finder, prompt))
+            places.update((shown.start, shown.noun) for shown in finder.open_persons(prompt))
         value_of_place = dict(zip(sorted(places), values, strict=False))
         hand: list[_Hand] = []
         for number, finder in enumerate(self._finders):
             dealt: list[Value] = []
-            for shown in _open_persons(finder, prompt):
+            for shown in finder.open_persons(prompt):
                 row = self._as_row(value_of_place.get((shown.start, shown.noun)))
                 dealt.append(row[number])
             hand.append(tuple(dealt))
@@ -391,12 +400,6 @@ class Balancer:
                 " {'female': 0.5, 'male': 0.5}"
             )
 
-    def _finder(self, part: PromptSet, shares: Mapping[str, float]) -> Finder:
-        decider = None
-        if self.decide is not None:
-            decider = Decider(self.decide, part.attributes, self.most)
-        return Finder(Attribute(part, shares, self.groups), self.find, decider)
-
     def _new_dealers(self, seed: int) -> list[list[Dealer[Value]]]:
         """Return for each attribute one dealer for each person: persons are independent."""
         dealers: list[list[Dealer[Value]]] = []
@@ -422,15 +425,20 @@ class Balancer:
         for finder in self._finders:
             finder.ask(prompts)
         hands: list[list[_Hand]] = [[] for _ in prompts]
-        for prompt, rows in _rows_of_prompts(prompts).items():
+        rows_of_prompt = defaultdict[str, list[int]](list)
+        for row, prompt in enumerate(prompts):
+            rows_of_prompt[prompt].append(row)
+        for prompt, rows in rows_of_prompt.items():
             # Equal prompts get their values in an order that the seed decides.
             images = dealers[0][0].images_of(prompt)
             random.Random(f"{seed}/{images}/{prompt}").shuffle(rows)
             for number, finder in enumerate(self._finders):
                 for row in rows:
                     hands[row].append(())
+                persons = finder.persons(prompt)
+                if isinstance(persons, str):
+                    continue  # the reason why nobody gets a value
                 rows_dealt = [row for row in rows if not unturned or not unturned[row][number]]
-                persons = _open_persons(finder, prompt)
                 strength = self.strength
                 for shown, dealer in zip(persons, dealers[number], strict=False):
                     outcomes = finder.outcomes(prompt, shown, strength)
@@ -482,7 +490,7 @@ class Balancer:
         """Return the persons of an image who were given a value, in their order."""
         values_of_person = defaultdict[tuple[int, str], list[Value]](lambda: [None] * len(hand))
         for number, (finder, dealt) in enumerate(zip(self._finders, hand, strict=True)):
-            for shown, value in zip(_open_persons(finder, prompt), dealt, strict=False):
+            for shown, value in zip(finder.open_persons(prompt), dealt, strict=False):
                 if value is not None:
                     values_of_person[shown.start, shown.noun][number] = value
         people: list[tuple[str, Any]] = []
@@ -500,8 +508,13 @@ class Balancer:
         return text
 
     def _write_into(self, prompt: str, hand: Sequence[_Hand]) -> str:
-        """Write the values of an image into its prompt, where they can be stated."""
-        sayings = self._sayings(prompt, hand)
+        """Write the values of an image into its prompt, wherever a person is mentioned."""
+        sayings: list[tuple[Language, Saying]] = []
+        for finder, dealt in zip(self._finders, hand, strict=True):
+            for shown, value in zip(finder.open_persons(prompt), dealt, strict=False):
+                for person, language in shown.mentions:
+                    if value is not None and person.can_be(value):
+                        sayings.append((language, Saying(person, finder.attribute, value)))
         written = []
         start = 0
         for text in prompt.split(NEXT_TEXT):
@@ -517,18 +530,6 @@ class Balancer:
             written.append(replace_all(text, replacements))
             start = end + len(NEXT_TEXT)
         return NEXT_TEXT.join(written)
-
-    def _sayings(self, prompt: str, hand: Sequence[_Hand]) -> list[tuple[Language, Saying]]:
-        """Return what is said of whom, wherever a person is mentioned, and in which language."""
-        sayings: list[tuple[Language, Saying]] = []
-        for finder, dealt in zip(self._finders, hand, strict=True):
-            for shown, value in zip(_open_persons(finder, prompt), dealt, strict=False):
-                if value is None:
-                    continue
-                for person, language in shown.mentions:
-                    if _can_say(person, value):
-                        sayings.append((language, Saying(person, finder.attribute, value)))
-        return sayings
 
 
 def _are_as_even(
@@ -564,20 +565,6 @@ def _counts(
     return counts
 
 
-def _can_say(person: Person, value: str | Mixture) -> bool:
-    """Return whether a value can be said of a person; a mixture may have been made for another
-    text, "five nurses", than this one, "a nurse"."""
-    if isinstance(value, str):
-        return True
-    return person.group is not None and fits(person.group, value)
-
-
-def _open_persons(finder: Finder, prompt: str) -> tuple[Shown, ...]:
-    """Return the persons of a prompt who get a value."""
-    persons = finder.persons(prompt)
-    return () if isinstance(persons, str) else persons
-
-
 def _deal(
     dealer: Dealer[Value],
     prompt: str,
@@ -589,24 +576,16 @@ def _deal(
     # Rows of equal values dealt before stand together: so persons and attributes cross evenly.
     rows.sort(key=lambda row: list(map(str, chain(*hands[row]))))
     # Where the first person got nothing, the image is left as it is.
-    left = {row for row in rows if hands[row][-1] and _first(hands[row][-1]) is None}
-    dealt = iter(dealer.deal(prompt, len(rows) - len(left), outcomes))
+    skipped = {row for row in rows if hands[row][-1] and _first(hands[row][-1]) is None}
+    dealt = iter(dealer.deal(prompt, len(rows) - len(skipped), outcomes))
     for row in rows:
-        value = None if row in left else next(dealt)
+        value = None if row in skipped else next(dealt)
         hands[row][-1] = (*hands[row][-1], value)
 
 
 def _first(dealt: _Hand) -> Value:
     """Return the value of the first person; None if nobody has one."""
     return dealt[0] if dealt else None
-
-
-def _rows_of_prompts(prompts: Iterable[str]) -> dict[str, list[int]]:
-    """Return prompt -> its positions in a list."""
-    rows_of_prompt = defaultdict[str, list[int]](list)
-    for row, prompt in enumerate(prompts):
-        rows_of_prompt[prompt].append(row)
-    return rows_of_prompt
 
 
 _BALANCERS: WeakSet[Balancer] = WeakSet()
@@ -650,17 +629,6 @@ def _check_whole_number(name: str, number: Any, least: int | None = None) -> Non
     if not is_whole or is_too_small:
         expected = "a whole number or None" if least is None else f"a whole number from {least} on"
         raise InvalidInputError(f"{name}: got {number!r}; expected {expected}")
-
-
-def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSet]) -> None:
-    """Raise InvalidInputError where shares name a value of no set, or are no numbers."""
-    known = sorted(set(chain(*map(words_of_values, parts))))
-    unknown = sorted(map(str, set(shares).difference(known)))
-    if unknown:
-        raise InvalidInputError(f"shares: got {unknown[0]!r}; expected values of the sets: {known}")
-    for value, share in shares.items():
-        if isinstance(share, str) or not hasattr(share, "__float__"):
-            raise InvalidInputError(f"shares: got {share!r} for {value!r}; expected a number")
 
 
 def _check_different(attributes: Sequence[Attribute]) -> None:

@@ -66,7 +66,12 @@ class Dealer(Generic[Outcome]):
 
         shares: outcome -> share; they sum to 1.
         """
-        dealt = self._recall(prompt)
+        # The prompt is now the one asked for most recently.
+        dealt = self._counts_of_prompt.pop(prompt, None) or Counter()
+        self._counts_of_prompt[prompt] = dealt
+        if len(self._counts_of_prompt) > self._capacity:
+            oldest = next(iter(self._counts_of_prompt))
+            del self._counts_of_prompt[oldest]
         totals = self._totals.setdefault(tuple(shares), Counter())
         images = dealt.total() + n
         all_images = totals.total() + n
@@ -90,15 +95,6 @@ class Dealer(Generic[Outcome]):
         dealt.update(counts)
         totals.update(counts)
         return _spread(counts, luck)
-
-    def _recall(self, prompt: str) -> Counter[Outcome]:
-        """Return the counts of a prompt, which is now the one asked for most recently."""
-        counts = self._counts_of_prompt.pop(prompt, None) or Counter()
-        self._counts_of_prompt[prompt] = counts
-        if len(self._counts_of_prompt) > self._capacity:
-            oldest = next(iter(self._counts_of_prompt))
-            del self._counts_of_prompt[oldest]
-        return counts
 
 
 def _spread(counts: Mapping[Outcome, int], luck: Mapping[Outcome, float]) -> list[Outcome]:

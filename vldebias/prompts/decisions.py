@@ -40,29 +40,22 @@ class Decider:
                 new.append(prompt)
         if not new:
             return
-        answers = self._ask_function(new)
-        # All are checked before one is remembered: a wrong answer leaves nothing half done.
-        checked = [self._check(*pair) for pair in zip(new, answers, strict=True)]
-        self._forget(len(new))
-        self._answers.update(zip(new, checked, strict=True))
-
-    def _ask_function(self, prompts: list[str]) -> list[Any]:
-        """Return the function's answer to each prompt."""
-        if not self._takes_list:
-            return [self._decide(prompt, self._values) for prompt in prompts]
-        answers = list(self._decide(prompts, self._values))
-        if len(answers) != len(prompts):
+        if self._takes_list:
+            answers = list(self._decide(new, self._values))
+        else:
+            answers = [self._decide(prompt, self._values) for prompt in new]
+        if len(answers) != len(new):
             raise InvalidInputError(
-                f"decide: got {len(answers)} answers for {len(prompts)} prompts; expected one for"
+                f"decide: got {len(answers)} answers for {len(new)} prompts; expected one for"
                 " each, in their order"
             )
-        return answers
-
-    def _forget(self, new: int) -> None:
-        """Make room for new answers: the oldest go first."""
-        surplus = len(self._answers) + new - self._capacity
+        # All are checked before one is remembered: a wrong answer leaves nothing half done.
+        checked = [self._check(*pair) for pair in zip(new, answers, strict=True)]
+        # The oldest answers make room.
+        surplus = len(self._answers) + len(new) - self._capacity
         for prompt in list(self._answers)[: max(0, surplus)]:
             del self._answers[prompt]
+        self._answers.update(zip(new, checked, strict=True))
 
     def _check(self, prompt: str, answer: Any) -> tuple[str, ...] | None:
         if answer is None:

@@ -59,22 +59,19 @@ def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, f
     for number, share in ((count, 1 - rest), (count + 1, rest)):
         if share <= 0:
             continue
-        orders = _orders({first: number, second: group.size - number})
+        # The larger count is named first.
+        counts = {first: number, second: group.size - number}
+        ranked = sorted(counts.items(), key=lambda item: -item[1])
+        (value, larger), (_, smaller) = ranked
+        orders: list[str | Mixture] = [Mixture(ranked)]
+        if not smaller:
+            orders = [value]
+        elif larger == smaller:
+            # "a woman and a man": which is named first is even as well.
+            orders.append(Mixture(reversed(ranked)))
         for order in orders:
             share_of_mixture[order] = share / len(orders)
     return share_of_mixture
-
-
-def _orders(counts: Mapping[str, int]) -> list[str | Mixture]:
-    """Return the counts with the larger first; both orders where they are equal."""
-    ranked = sorted(counts.items(), key=lambda item: -item[1])
-    (value, larger), (_, smaller) = ranked
-    if not smaller:
-        return [value]
-    if larger == smaller:
-        # "a woman and a man": which is named first is even as well.
-        return [Mixture(ranked), Mixture(reversed(ranked))]
-    return [Mixture(ranked)]
 
 
 def fits(group: Group, mixture: Mapping[str, int | None]) -> bool:

@@ -95,7 +95,7 @@ class Finder:
         self.attribute = attribute
         self._find = find
         self._decide = decide
-        self._search = lru_cache(maxsize=_CACHED)(self._search_uncached)
+        self._search = lru_cache(maxsize=_CACHED)(self._read)
 
     def persons(self, prompt: str) -> tuple[Shown, ...] | str:
         """Return the persons of a prompt who get a value, or the reason why nobody does."""
@@ -105,8 +105,10 @@ class Finder:
         if not _may_get_value(found):
             return found[0].reason
         allowed = self._allowed(prompt)
-        if allowed is not None and not self._leaves_choice(allowed):
-            return "context"
+        if allowed is not None:
+            share = sum(self.attribute.shares[value] for value in allowed)
+            if len(allowed) < 2 or share <= 0:
+                return "context"  # no choice is left
         persons: list[Shown] = []
         for shown in found:
             is_open = not shown.reason or (shown.reason == "context" and allowed is not None)
@@ -114,15 +116,27 @@ class Finder:
                 persons.append(shown)
         return tuple(persons[:MOST_PERSONS]) or found[0].reason
 
+    def open_persons(self, prompt: str) -> tuple[Shown, ...]:
+        """Return the persons of a prompt who get a value; none where nobody does."""
+        persons = self.persons(prompt)
+        return () if isinstance(persons, str) else persons
+
     def outcomes(self, prompt: str, shown: Shown, strength: float) -> dict[Value, float]:
         """Return the values of a person in the images of a prompt, with their shares.
 
         strength: share of the images that get a value; the rest gets None.
         """
-        shares: Mapping[Any, float] = self._allowed_shares(prompt)
+        shares: Mapping[Any, float] = self.attribute.shares
+        allowed = self._allowed(prompt)
+        if allowed is not None:
+            total = sum(shares[value] for value in allowed)
+            shares = {value: shares[value] / total for value in shares if value in allowed}
         # "five engineers" get "three women and two men" in place of a value.
-        if shown.group is not None and self._mixes(shown.group, shares):
-            shares = mixtures(shown.group, shares)
+        group = shown.group
+        if group is not None and group.mixes and self.attribute.groups == "mixed":
+            values = [value for value, share in shares.items() if share > 0]
+            if len(values) > 1:
+                shares = mixtures(group, shares)
         outcomes: dict[Value, float] = {value: share * strength for value, share in shares.items()}
         return outcomes | {None: 1 - strength}
 
@@ -159,7 +173,7 @@ class Finder:
 
     def why_not_turned(self, original: str, text: str) -> str:
         """Return why a rewritten prompt cannot be turned; "" if it can be."""
-        open_persons = self._open(original)
+        open_persons = self.open_persons(original)
         if not open_persons:
             return ""
         value = next(iter(self.attribute.words))
@@ -177,23 +191,18 @@ class Finder:
         if language is None:
             return []
         values = language.values_in(text, self.attribute, people)
-        open_nouns = {shown.noun for shown in self._open(original)}
+        open_nouns = {shown.noun for shown in self.open_persons(original)}
         pairs = zip(people, values, strict=True)
         return [(dealt.noun, value) for dealt, value in pairs if dealt.noun in open_nouns]
-
-    def _open(self, prompt: str) -> tuple[Shown, ...]:
-        """Return the persons of a prompt who get a value."""
-        persons = self.persons(prompt)
-        return () if isinstance(persons, str) else persons
 
     def _people(self, original: str, dealt: Sequence[Value]) -> list[Dealt]:
         """Return all persons of a prompt, those who are open with their values."""
         found = self._search(original)
         if isinstance(found, str):
             return []
-        value_of_start = {
-            shown.start: value for shown, value in zip(self._open(original), dealt, strict=False)
-        }
+        value_of_start: dict[int, Value] = {}
+        for shown, value in zip(self.open_persons(original), dealt, strict=False):
+            value_of_start[shown.start] = value
         return [Dealt(shown.noun, value_of_start.get(shown.start)) for shown in found]
 
     def ask(self, prompts: Sequence[str]) -> None:
@@ -214,69 +223,60 @@ class Finder:
             return None
         return self._decide.allowed(in_one_line(prompt))
 
-    def _leaves_choice(self, allowed: Sequence[str]) -> bool:
-        """Return whether several values are allowed, of which one at least has a share."""
-        return len(allowed) > 1 and sum(self.attribute.shares[value] for value in allowed) > 0
-
-    def _allowed_shares(self, prompt: str) -> dict[str, float]:
-        """Return the shares of the values that `decide` allows; they sum to 1."""
-        shares = self.attribute.shares
-        allowed = self._allowed(prompt)
-        if allowed is None:
-            return shares
-        total = sum(shares[value] for value in allowed)
-        return {value: shares[value] / total for value in shares if value in allowed}
-
-    def _mixes(self, group: Group, shares: Mapping[str, float]) -> bool:
-        """Return whether the persons of a group get different values."""
-        if self.attribute.groups != "mixed" or not group.mixes:
-            return False
-        return sum(share > 0 for share in shares.values()) > 1
-
     # ---- reading a prompt
 
-    def _search_uncached(self, prompt: str) -> tuple[Shown, ...] | str:
+    def _read(self, prompt: str) -> tuple[Shown, ...] | str:
         """Return the persons of a prompt, open or not; of several texts of one image, of all."""
-        readings: list[_Reading] = []
+        found: list[_Reading] = []
         start = 0
         for text in prompt.split(NEXT_TEXT):
-            for reading in self._read_text(text):
-                if isinstance(reading, str):
-                    readings.append(reading)
+            found_in_text = self._find_without_reading(text)
+            readings: list[str] = []
+            if not found_in_text:
+                try:
+                    readings = read_alternatives(text)
+                except UnreadableSyntaxError as problem:
+                    found_in_text.append(str(problem))
+            for reading in readings:
+                language = language_of(reading)
+                if language is None:
+                    found_in_text.append("language")
+                    continue
+                persons = language.find(reading, self.attribute)
+                if isinstance(persons, str):
+                    found_in_text.append(persons)
+                else:
+                    found_in_text.append(tuple(Mention(person, language) for person in persons))
+            for mentions in found_in_text:
+                if isinstance(mentions, str):
+                    found.append(mentions)
                 else:
                     # Offsets count in the whole, not in this text alone.
-                    readings.append(tuple(mention.moved(start) for mention in reading))
+                    found.append(tuple(mention.moved(start) for mention in mentions))
             start += len(text) + len(NEXT_TEXT)
-        return _join(readings)
+        return _join(found)
 
-    def _read_text(self, text: str) -> list[_Reading]:
-        """Return the persons of each reading of a text, or the reason why there are none."""
+    def _find_without_reading(self, text: str) -> list[_Reading]:
+        """Return what is known of a text before a language reads it; none if it has to."""
         slots = [match.span() for match in self.attribute.slots.finditer(text)]
         if slots:
             # A placeholder says where the value goes, so that nothing else is read.
             return [(_mention_at(text, *slot),) for slot in slots]
         if self._find is not None:
-            return [self._found_by_user(self._find, text)]
+            offset = self._find(text)
+            if offset is None:
+                return ["find gave no place"]
+            is_number = isinstance(offset, int) and not isinstance(offset, bool)
+            if not is_number or not 0 <= offset <= len(text):
+                raise InvalidInputError(
+                    f"find: got {offset!r} for {text!r}; expected a character offset or None"
+                )
+            return [(_mention_at(text, offset, offset),)]
         if is_edit(text):
             return ["edit"]
         if has_stating_emoji(text, self.attribute.kind) or self._states_in_syntax(text):
             return ["stated"]
-        try:
-            readings = read_alternatives(text)
-        except UnreadableSyntaxError as problem:
-            return [str(problem)]
-        return [self._read(reading) for reading in readings]
-
-    def _found_by_user(self, find: Find, text: str) -> _Reading:
-        offset = find(text)
-        if offset is None:
-            return "find gave no place"
-        is_number = isinstance(offset, int) and not isinstance(offset, bool)
-        if not is_number or not 0 <= offset <= len(text):
-            raise InvalidInputError(
-                f"find: got {offset!r} for {text!r}; expected a character offset or None"
-            )
-        return (_mention_at(text, offset, offset),)
+        return []
 
     def _states_in_syntax(self, text: str) -> bool:
         """Return whether a value is stated where no person is read: in a text of a JSON, in markup,
@@ -292,16 +292,6 @@ class Finder:
         # Names of files and variables are English beside any language.
         languages = {ENGLISH, language_of(text) or ENGLISH}
         return any(language.states(text, self.attribute) for language in languages)
-
-    def _read(self, reading: str) -> _Reading:
-        """Return the persons of one reading of a prompt, or the reason why there are none."""
-        language = language_of(reading)
-        if language is None:
-            return "language"
-        found = language.find(reading, self.attribute)
-        if isinstance(found, str):
-            return found
-        return tuple(Mention(person, language) for person in found)
 
 
 def _may_get_value(persons: Sequence[Shown]) -> bool:
@@ -332,7 +322,10 @@ def _join(readings: Sequence[_Reading]) -> tuple[Shown, ...] | str:
     persons: list[Shown] = []
     for mentions in mentions_of_person:
         # "{five nurses|a nurse}": a mixture cannot be written into both.
-        kinds_of_groups = {_kind_of_group(mention.person.group) for mention in mentions}
+        kinds_of_groups: set[tuple[int | None, ...]] = set()
+        for mention in mentions:
+            group = mention.person.group
+            kinds_of_groups.add(() if group is None else (group.size, group.mixes))
         reasons = [mention.person.reason for mention in mentions if mention.person.reason]
         if len(kinds_of_groups) > 1:
             reasons.append("group")
@@ -369,7 +362,3 @@ def _same_person(
         if noun in {known.person.noun.lower() for known in mentions_of_person[number]}:
             return number
     return free[0] if free else None
-
-
-def _kind_of_group(group: Group | None) -> tuple[int | None, bool] | None:
-    return None if group is None else (group.size, group.mixes)

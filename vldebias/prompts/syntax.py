@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from vldebias.prompts.english.words import gendered, lists, person
 
@@ -84,16 +83,12 @@ _SUBJECT_KEYS = (
 )
 
 
+# Start and end of each branch of a group of alternatives; a bracket stands on either side of it.
+_Branches = list[tuple[int, int]]
+
+
 class UnreadableSyntaxError(ValueError):
     """Say why a prompt is left alone; the text of the error is the reason."""
-
-
-class _Alternatives(NamedTuple):
-    """Hold where a group of alternatives stands, and each of its branches."""
-
-    start: int
-    end: int
-    branches: list[tuple[int, int]]
 
 
 def is_edit(prompt: str) -> bool:
@@ -125,7 +120,8 @@ def json_texts(prompt: str) -> str | None:
         content = json.loads(prompt)
     except (ValueError, RecursionError):
         return None
-    if not _holds_an_object(content):
+    first_entry = content[0] if isinstance(content, list) and content else content
+    if not isinstance(first_entry, dict):
         return None
     reading = ["\n"] * len(prompt)
     key = ""
@@ -138,12 +134,6 @@ def json_texts(prompt: str) -> str | None:
             # An escape, "\\n", becomes a space and a letter, so that offsets hold.
             reading[start:end] = string[1].replace("\\", " ")
     return "".join(reading)
-
-
-def _holds_an_object(content: object) -> bool:
-    if isinstance(content, list):
-        return bool(content) and isinstance(content[0], dict)
-    return isinstance(content, dict)
 
 
 def texts_of_markup(prompt: str) -> list[str]:
@@ -184,7 +174,12 @@ def read_alternatives(prompt: str) -> list[str]:
     text = prompt.lower() if prompt.isupper() else prompt
     readings: list[str] = []
     for part in _read_parts(text):
-        readings += _read(_blank_syntax(_unquote(part)))
+        # What is no English becomes spaces, and what ends a clause a line end.
+        reading = _MARKUP.sub(_end_clause, _unquote(part))
+        reading = _VARIABLES.sub(_blank, reading)
+        reading = _JOINING.sub(_end_clause, reading)
+        reading = _TAGS.sub(_blank, reading)
+        readings += _read(_NAMES.sub(_blank, reading))
     return list(dict.fromkeys(readings))
 
 
@@ -213,15 +208,6 @@ def _unquote(text: str) -> str:
     return text if has_more else f"{text[:start]} {inside} {text[end + 1 :]}"
 
 
-def _blank_syntax(text: str) -> str:
-    """Replace what is no English by spaces, and what ends a clause by a line end."""
-    text = _MARKUP.sub(_end_clause, text)
-    text = _VARIABLES.sub(_blank, text)
-    text = _JOINING.sub(_end_clause, text)
-    text = _TAGS.sub(_blank, text)
-    return _NAMES.sub(_blank, text)
-
-
 def _blank(match: re.Match[str]) -> str:
     return " " * len(match[0])
 
@@ -241,37 +227,34 @@ def _read(text: str) -> Iterator[str]:
             finished += 1
             yield reading
             continue
-        branches = sum(len(group.branches) for group in groups)
+        branches = sum(len(group) for group in groups)
         # Counted before they are made: nested alternatives grow exponentially.
         if finished + len(waiting) + branches > MOST_READINGS:
             raise UnreadableSyntaxError("too many alternatives")
-        waiting += _choose(reading, groups)
+        # Each branch is chosen once, with the first branch of all other groups.
+        base = reading
+        for group in groups:
+            base = _keep(base, reading, group, group[0])
+        waiting.append(base)
+        for group in groups:
+            waiting += [_keep(base, reading, group, branch) for branch in group[1:]]
 
 
-def _choose(text: str, groups: list[_Alternatives]) -> list[str]:
-    """Return the text with each branch chosen once, and the first branch of all other groups."""
-    base = text
-    for group in groups:
-        base = _keep(base, text, group, group.branches[0])
-    chosen = [base]
-    for group in groups:
-        chosen += [_keep(base, text, group, branch) for branch in group.branches[1:]]
-    return chosen
-
-
-def _keep(base: str, text: str, group: _Alternatives, branch: tuple[int, int]) -> str:
+def _keep(base: str, text: str, group: _Branches, branch: tuple[int, int]) -> str:
     """Return `base` with one branch of a group in its place among spaces."""
     start, end = branch
+    opening = group[0][0] - 1  # of the bracket
+    behind = group[-1][1] + 1
     words = _WEIGHT.sub(_blank, text[start:end])
-    inside = " " * (start - group.start) + words + " " * (group.end - end)
-    return base[: group.start] + inside + base[group.end :]
+    inside = " " * (start - opening) + words + " " * (behind - end)
+    return base[:opening] + inside + base[behind:]
 
 
-def _find_alternatives(text: str) -> list[_Alternatives]:
-    """Return the outermost brackets of a text that hold a bar, in one pass."""
+def _find_alternatives(text: str) -> list[_Branches]:
+    """Return the branches of the outermost brackets of a text that hold a bar, in one pass."""
     if "|" not in text:
         return []
-    groups: list[_Alternatives] = []
+    groups: list[_Branches] = []
     opened: list[tuple[int, list[int]]] = []  # offset of a bracket, and of the bars directly in it
     for offset, character in enumerate(text):
         if character in "{[":
@@ -281,20 +264,11 @@ def _find_alternatives(text: str) -> list[_Alternatives]:
             bars.append(offset)
         elif character in "}]" and opened:
             start, bars = opened.pop()
-            if bars:
-                _drop_groups_behind(start, groups)
-                groups.append(_split_at_bars(start, bars, offset))
+            if not bars:
+                continue
+            # The groups inside of this one are read with the branch that has them.
+            while groups and groups[-1][0][0] > start:
+                groups.pop()
+            starts = [bar + 1 for bar in (start, *bars)]
+            groups.append(list(zip(starts, [*bars, offset], strict=True)))
     return groups
-
-
-def _drop_groups_behind(start: int, groups: list[_Alternatives]) -> None:
-    """Drop the groups inside a bracket: they are read with the branch that has them."""
-    while groups and groups[-1].start > start:
-        groups.pop()
-
-
-def _split_at_bars(start: int, bars: list[int], end: int) -> _Alternatives:
-    """Return the branches between a bracket, its bars and the bracket that closes it."""
-    starts = [bar + 1 for bar in (start, *bars)]
-    ends = [*bars, end]
-    return _Alternatives(start, end + 1, list(zip(starts, ends, strict=True)))

@@ -58,14 +58,25 @@ class Attribute:
         self.set = prompt_set
         self.words = words_of_values(prompt_set)
         self.has_phrases = bool(prompt_set.phrase)
-        self.shares = _checked_shares(self.words, shares)
+        self.shares = {value: 1 / len(self.words) for value in self.words}
+        # Shares may be of other sets.
+        if set(shares).intersection(self.words):
+            self.shares = {value: float(shares.get(value, 0)) for value in self.words}
+        is_valid = all(0 <= share <= 1 for share in self.shares.values())
+        if not is_valid or not math.isclose(sum(self.shares.values()), 1, abs_tol=1e-6):
+            raise InvalidInputError(
+                f"shares: got {self.shares}; expected shares in [0, 1] that sum to 1"
+            )
         self.groups = groups
         last_words = {word.lower().split()[-1] for word in self.words.values()}
         self.gender = not self.has_phrases and has_gendered(last_words)
         self.kind = "gender" if self.gender else kind_of_words(last_words)
         self.rank = rank_of_set(self.kind, last_words)
         self.stated = StatedWords(_stated_words(prompt_set))
-        self.slots = _slots(self.kind, prompt_set.name)
+        # {gender}, {Gender}, { gender }; "${gender}" and "{{gender}}" are variables of other tools.
+        slots = {_SLOTS.get(self.kind, ""), "attribute", prompt_set.name.replace("-", "_")} - {""}
+        name = "|".join(map(re.escape, sorted(slots)))
+        self.slots = re.compile(rf"(?<![{{$])\{{\s*(?:{name})\s*\}}(?!\}})", re.IGNORECASE)
         self.names = frozenset({prompt_set.name, *_NAMES.get(self.kind, ())})
 
 
@@ -83,25 +94,6 @@ def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
     if any(word.casefold() in casefolded for word in words_for_religions):
         return (*stated_words, *words_for_religions)
     return stated_words
-
-
-def _slots(kind: str, name: str) -> re.Pattern[str]:
-    """Return a pattern for the placeholders of a set: {gender}, {Gender}, { gender }."""
-    names = {_SLOTS.get(kind, ""), "attribute", name.replace("-", "_")} - {""}
-    word = "|".join(map(re.escape, sorted(names)))
-    # "${gender}" and "{{gender}}" are variables of other tools.
-    return re.compile(rf"(?<![{{$])\{{\s*(?:{word})\s*\}}(?!\}})", re.IGNORECASE)
-
-
-def _checked_shares(words: Mapping[str, str], shares: Mapping[str, float]) -> dict[str, float]:
-    """Return value -> share, even where the shares are of other sets."""
-    if not set(shares).intersection(words):
-        return {value: 1 / len(words) for value in words}
-    checked = {value: float(shares.get(value, 0)) for value in words}
-    is_valid = all(0 <= share <= 1 for share in checked.values())
-    if not is_valid or not math.isclose(sum(checked.values()), 1, abs_tol=1e-6):
-        raise InvalidInputError(f"shares: got {checked}; expected shares in [0, 1] that sum to 1")
-    return checked
 
 
 def can_balance(prompts: PromptSet) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,7 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
     if ending in (".json", ".jsonl", ".ndjson"):
         form = json_form(text)
     if form == "lines" or (form == "object" and ending != ".json"):
-        pairs = list(_json_lines(text, where))
-        return _of_rows([row for row, _ in pairs], [place for _, place in pairs], column, where)
+        return _of_json_lines(text, where, column)
     if form:
         return _of_json(text, where, column)
     if column is not None:
@@ -185,29 +184,24 @@ def _unquoted(line: str) -> str:
     return line
 
 
-def _json_lines(text: str, where: str) -> Iterator[tuple[Any, str]]:
-    """Yield what JSON lines hold, each with its place; a line may be a list of all."""
+def _of_json_lines(text: str, where: str, column: str | None) -> PromptList:
+    """Return the prompts of JSON lines: a text or an object on each, or a list of all."""
+    rows: list[Any] = []
+    places: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         place = f"{where}:{number}"
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise InvalidInputError(f"{place}: expected JSON, got {error}") from None
-        if isinstance(row, list):
-            for part in row:
-                yield part, place
-        else:
-            yield row, place
+        content = _parsed(line, place)
+        entries = content if isinstance(content, list) else [content]
+        rows += entries
+        places += [place] * len(entries)
+    return _of_rows(rows, places, column, where)
 
 
 def _of_json(text: str, where: str, column: str | None) -> PromptList:
     """Return the prompts of a JSON file: a list of texts or of objects."""
-    try:
-        rows = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{where}: expected JSON, got {error}") from None
+    rows = _parsed(text, where)
     if not isinstance(rows, list):
         raise InvalidInputError(
             f'{where}: expected a list such as ["a nurse", ...], got'
@@ -215,6 +209,14 @@ def _of_json(text: str, where: str, column: str | None) -> PromptList:
         )
     places = [f"{where}: entry {number}" for number in range(1, len(rows) + 1)]
     return _of_rows(rows, places, column, where)
+
+
+def _parsed(text: str, place: str) -> Any:
+    """Return what a text in JSON holds; the error names its place."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{place}: expected JSON, got {error}") from None
 
 
 def _of_parquet(path: Path, column: str | None) -> PromptList:

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from itertools import chain, combinations, product
 from math import comb
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -323,7 +323,13 @@ class PromptSet:
         groups; then InvalidInputError is raised unless `names_values`.
         """
         if texts is not None:
-            return self._texts_that_name_one_value(texts)
+            _, words_of_value = self._words_of_values
+            named_alone: dict[str, list[str]] = {value: [] for value in words_of_value}
+            for text in dict.fromkeys(texts):
+                values = self.values_in(text)
+                if len(values) == 1:
+                    named_alone[values[0]].append(text)
+            return {value: tuple(prompts) for value, prompts in named_alone.items()}
         texts_of_value = self.by_value(self.spurious)
         if not all(texts_of_value.values()):
             texts_of_value = self.by_value(chain(*self.groups))
@@ -336,16 +342,6 @@ class PromptSet:
                 " alone, such as one of `spurious`"
             )
         return texts_of_value
-
-    def _texts_that_name_one_value(self, texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Return value -> the texts that name it alone, each once; empty where there are none."""
-        _, words_of_value = self._words_of_values
-        texts_of_value: dict[str, list[str]] = {value: [] for value in words_of_value}
-        for text in dict.fromkeys(texts):
-            values = self.values_in(text)
-            if len(values) == 1:
-                texts_of_value[values[0]].append(text)
-        return {value: tuple(named) for value, named in texts_of_value.items()}
 
     @property
     def names_values(self) -> bool:
@@ -448,30 +444,48 @@ class Recipe(BaseModel, extra="forbid"):
     parts: _Texts = ()
 
 
-class _Words(NamedTuple):
-    """Hold the concepts of a recipe: those to train on, and those held out."""
-
-    train: tuple[str, ...]
-    held_out: tuple[str, ...]
-
-
 def _build(content: Mapping[str, Any], name: str) -> PromptSet:
     """Return the set that the content of a file describes; ValueError says what is wrong."""
     recipe = Recipe.model_validate(content)
-    concepts = _concepts_of(recipe)
-    _check_recipe(recipe, concepts)
+    # The concepts to train on, and those held out, with those of the set that they are `like`.
+    trained = recipe.concepts.train
+    held_out = recipe.concepts.test
+    if recipe.concepts.like:
+        like = _packaged(recipe.concepts.like)
+        trained += like.class_names
+        held_out += like.held_out_class_names
+    _check_recipe(recipe, trained, held_out)
+    # A slot of a prompt about the attribute alone is filled with each of its words.
+    words = list(chain(*recipe.attribute.values()))
+    spurious: list[str] = []
+    for template in recipe.spurious:
+        if words and "{" in template:
+            spurious += [fill(template, attribute=word) for word in words]
+        else:
+            spurious.append(fill(template))
+    stated_words = _stated_words_of(recipe)
+    classes = recipe.classes or _class_prompts(recipe, trained)
+    held_out_classes = _class_prompts(recipe, held_out)
     fields: dict[str, Any] = {
-        "spurious": _spurious_of(recipe),
-        "stated_words": _stated_words_of(recipe),
-        **_prompts_of(recipe, concepts),
+        "spurious": tuple(spurious),
+        "stated_words": stated_words,
+        "groups": recipe.groups + _filled_groups(recipe, trained),
+        "classes": tuple(classes.values()),
+        "class_names": tuple(classes),
+        "held_out_groups": _filled_groups(recipe, held_out),
+        "held_out_classes": tuple(held_out_classes.values()),
+        "held_out_class_names": tuple(held_out_classes),
     }
-    parts = _parts_of(recipe)
+    # A set over several attributes pools the prompts of its sets of one.
+    parts: list[PromptSet] = []
+    for part in map(_packaged, recipe.parts):
+        parts += part.parts or (part,)
     if parts:
         for key, texts in fields.items():
             fields[key] = _joined(texts, [getattr(part, key) for part in parts])
     prompts = PromptSet(
         name=name,
-        parts=parts,
+        parts=tuple(parts),
         attributes=recipe.attribute,
         adjectives=recipe.adjectives,
         phrase=recipe.phrase,
@@ -483,20 +497,19 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
     return prompts
 
 
-def _concepts_of(recipe: Recipe) -> _Words:
-    """Return the concepts of a recipe with those of the set that it is `like`."""
-    concepts = recipe.concepts
-    if not concepts.like:
-        return _Words(concepts.train, concepts.test)
-    like = _packaged(concepts.like)
-    train = concepts.train + like.class_names
-    held_out = concepts.test + like.held_out_class_names
-    return _Words(train, held_out)
-
-
-def _check_recipe(recipe: Recipe, concepts: _Words) -> None:
+def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str]) -> None:
     """Raise ValueError unless a recipe says how its pairs are made, in a number that can be."""
-    _check_source_of_pairs(recipe, concepts)
+    # Pairs come from templates, from groups or from parts.
+    keys = recipe.model_fields_set & {"templates", "concepts", "groups", "parts"}
+    is_known = keys in ({"templates", "concepts"}, {"groups"}, {"parts"})
+    has_words = bool(recipe.attribute) and bool(trained)
+    can_fill = has_words or not recipe.templates
+    if not is_known or not can_fill:
+        received = " and ".join(sorted(keys)) or "none"
+        raise ValueError(
+            f"pairs: got {received}; expected attribute, templates and concepts to train on;"
+            " groups; or parts"
+        )
     words = list(chain(*recipe.attribute.values()))
     lengths = {len(value_words) for value_words in recipe.attribute.values()}
     is_uneven = bool(recipe.templates) and len(lengths) > 1
@@ -505,46 +518,15 @@ def _check_recipe(recipe: Recipe, concepts: _Words) -> None:
             f"attribute: got {recipe.attribute}; expected each word once, and equally many for each"
             " value"
         )
-    pairs = _count_pairs(recipe, concepts)
+    # Counted before they are made: a file can ask for millions.
+    pairs = sum(comb(len(group), 2) for group in recipe.groups)
+    if recipe.templates:
+        words_of_a_value = len(next(iter(recipe.attribute.values())))
+        concepts = len(trained) + len(held_out)
+        groups = len(recipe.templates) * concepts * words_of_a_value
+        pairs += groups * comb(len(recipe.attribute), 2)
     if pairs > MAX_PAIRS:
         raise ValueError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}")
-
-
-def _check_source_of_pairs(recipe: Recipe, concepts: _Words) -> None:
-    """Raise ValueError unless pairs come from templates, from groups or from parts."""
-    keys = recipe.model_fields_set & {"templates", "concepts", "groups", "parts"}
-    is_known = keys in ({"templates", "concepts"}, {"groups"}, {"parts"})
-    has_words = bool(recipe.attribute) and bool(concepts.train)
-    can_fill = has_words or not recipe.templates
-    if not is_known or not can_fill:
-        received = " and ".join(sorted(keys)) or "none"
-        raise ValueError(
-            f"pairs: got {received}; expected attribute, templates and concepts to train on;"
-            " groups; or parts"
-        )
-
-
-def _count_pairs(recipe: Recipe, concepts: _Words) -> int:
-    """Return the number of pairs of a recipe, before they are made."""
-    pairs = sum(comb(len(group), 2) for group in recipe.groups)
-    if not recipe.templates:
-        return pairs
-    # Counted, not made: a file can ask for millions.
-    words_of_a_value = len(next(iter(recipe.attribute.values())))
-    groups = len(recipe.templates) * len(concepts.train + concepts.held_out) * words_of_a_value
-    return pairs + groups * comb(len(recipe.attribute), 2)
-
-
-def _spurious_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the prompts about the attribute alone; a slot is filled with each of its words."""
-    words = list(chain(*recipe.attribute.values()))
-    texts: list[str] = []
-    for template in recipe.spurious:
-        if words and "{" in template:
-            texts += [fill(template, attribute=word) for word in words]
-        else:
-            texts.append(fill(template))
-    return tuple(texts)
 
 
 def _stated_words_of(recipe: Recipe) -> tuple[str, ...]:
@@ -558,33 +540,12 @@ def _stated_words_of(recipe: Recipe) -> tuple[str, ...]:
         known += _packaged(stated.like).stated_words
     if stated.before_person:
         # "white" states a race in "a white doctor", not in "a doctor in a white coat".
-        known += [
-            f"{word} {noun}" for word, noun in product(stated.before_person, _nouns_for_persons())
-        ]
+        jobs = _packaged("professions-gender")
+        nouns = list(lists()["people"])
+        for job in (*jobs.class_names, *jobs.held_out_class_names):
+            nouns += [job, f"{job}s"]
+        known += [f"{word} {noun}" for word, noun in product(stated.before_person, nouns)]
     return _joined(known, [])
-
-
-def _nouns_for_persons() -> list[str]:
-    """Return nouns for persons, and the professions with their plurals."""
-    jobs = _packaged("professions-gender")
-    nouns = list(lists()["people"])
-    for job in (*jobs.class_names, *jobs.held_out_class_names):
-        nouns += [job, f"{job}s"]
-    return nouns
-
-
-def _prompts_of(recipe: Recipe, concepts: _Words) -> dict[str, tuple[Any, ...]]:
-    """Return groups, classes and class names of a recipe, and those that are held out."""
-    classes = recipe.classes or _class_prompts(recipe, concepts.train)
-    held_out_classes = _class_prompts(recipe, concepts.held_out)
-    return {
-        "groups": recipe.groups + _filled_groups(recipe, concepts.train),
-        "classes": tuple(classes.values()),
-        "class_names": tuple(classes),
-        "held_out_groups": _filled_groups(recipe, concepts.held_out),
-        "held_out_classes": tuple(held_out_classes.values()),
-        "held_out_class_names": tuple(held_out_classes),
-    }
 
 
 def _class_prompts(recipe: Recipe, concepts: Sequence[str]) -> dict[str, str]:
@@ -602,14 +563,6 @@ def _filled_groups(recipe: Recipe, concepts: Sequence[str]) -> tuple[tuple[str, 
         prompts = [fill(template, attribute=word, concept=concept) for word in row]
         groups.append(tuple(prompts))
     return tuple(groups)
-
-
-def _parts_of(recipe: Recipe) -> tuple[PromptSet, ...]:
-    """Return the sets of one attribute that a set over several has."""
-    parts: list[PromptSet] = []
-    for part in map(_packaged, recipe.parts):
-        parts += part.parts or (part,)
-    return tuple(parts)
 
 
 def _joined(first: Iterable[Any], rest: Iterable[Iterable[Any]]) -> tuple[Any, ...]:

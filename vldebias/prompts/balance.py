@@ -107,7 +107,7 @@ def balance_prompts(
             tone or one of yours.
         shares: value -> share of the images; those of each set sum to 1. Sets without shares are
             balanced evenly.
-        seed: decides which images get which value. None: each call draws anew, so that calls with
+        seed: decides which images get which value. None: each call draws a new one, so that calls with
             one image each get different values; the seed that was drawn is in the result.
         groups: what happens to several persons: "mixed" writes the numbers of women and men behind
             the noun, so that one picture shows both (other attributes are left alone); "leave"
@@ -188,15 +188,7 @@ class Balancer:
         if not parts:
             raise InvalidInputError(f"sets: got {self.sets!r}; expected at least one prompt set")
         shares = self.shares or {}
-        known = sorted(set(chain(*map(words_of_values, parts))))
-        unknown = sorted(map(str, set(shares).difference(known)))
-        if unknown:
-            raise InvalidInputError(
-                f"shares: got {unknown[0]!r}; expected values of the sets: {known}"
-            )
-        for value, share in shares.items():
-            if isinstance(share, str) or not hasattr(share, "__float__"):
-                raise InvalidInputError(f"shares: got {share!r} for {value!r}; expected a number")
+        _check_names_of_shares(shares, parts)
         self._finders: list[Finder] = []
         for part in parts:
             decider = None
@@ -224,7 +216,7 @@ class Balancer:
             return self._written(sources, hands, self._checked_seed, texts, unturned)
 
     def restart(self, seed: int) -> None:
-        """Forget all calls and start anew with this seed."""
+        """Forget all calls and start again with this seed."""
         _check_whole_number("seed", seed)
         with self._lock:
             self.seed = seed
@@ -591,7 +583,7 @@ def _first(dealt: _Hand) -> Value:
 _BALANCERS: WeakSet[Balancer] = WeakSet()
 
 
-def _draw_anew() -> None:
+def _draw_new_seeds() -> None:
     """Let the balancers of a forked child draw seeds of their own."""
     for balancer in list(_BALANCERS):
         balancer._lock = Lock()  # another thread of the parent may have held it
@@ -602,7 +594,7 @@ def _draw_anew() -> None:
 
 # Windows does not fork.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_draw_anew)
+    os.register_at_fork(after_in_child=_draw_new_seeds)
 
 
 def _checked_originals(original: Any, texts: Sequence[str]) -> list[str]:
@@ -629,6 +621,17 @@ def _check_whole_number(name: str, number: Any, least: int | None = None) -> Non
     if not is_whole or is_too_small:
         expected = "a whole number or None" if least is None else f"a whole number from {least} on"
         raise InvalidInputError(f"{name}: got {number!r}; expected {expected}")
+
+
+def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSet]) -> None:
+    """Raise InvalidInputError where shares name a value of no set, or are no numbers."""
+    known = sorted(set(chain(*map(words_of_values, parts))))
+    unknown = sorted(map(str, set(shares).difference(known)))
+    if unknown:
+        raise InvalidInputError(f"shares: got {unknown[0]!r}; expected values of the sets: {known}")
+    for value, share in shares.items():
+        if isinstance(share, str) or not hasattr(share, "__float__"):
+            raise InvalidInputError(f"shares: got {share!r} for {value!r}; expected a number")
 
 
 def _check_different(attributes: Sequence[Attribute]) -> None:

@@ -75,7 +75,7 @@ class Dealer(Generic[Outcome]):
         totals = self._totals.setdefault(tuple(shares), Counter())
         images = dealt.total() + n
         all_images = totals.total() + n
-        # The number of images is part of the seed: each call of a prompt draws anew.
+        # The number of images is part of the seed: each call of a prompt draws again.
         rng = random.Random(f"{self._seed}/{images}/{prompt}")
         counts = {outcome: math.floor(share * n + 1e-9) for outcome, share in shares.items()}
         luck = {outcome: rng.random() for outcome in shares}

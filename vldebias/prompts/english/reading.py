@@ -110,35 +110,12 @@ class English(Language):
 
     def turn(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> str:
         """Return a rewritten prompt with the values that were dealt, whatever it states."""
-        is_said = [False] * len(people)
         if attribute.gender:
             turned, is_said = turn_gender(text, attribute, people)
         else:
             turned = strip(text, attribute, people)
-        unsaid: dict[int | None, Dealt] = {}
-        for number, dealt in enumerate(people):
-            if dealt.value is not None and not is_said[number]:
-                unsaid[number] = dealt
-        words = read_text(turned)
-        subjects = find_subjects(turned)
-        persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)
-        is_stated = find_stated(turned, persons, attribute)
-        matched = match(words, persons, people)
-        sayings: list[Saying] = []
-        for mentions, stated, matched_number in zip(persons, is_stated, matched, strict=True):
-            if matched_number not in unsaid:
-                continue
-            if stated and not attribute.gender:
-                raise UnturnableError("rewritten: stated")
-            value = unsaid.pop(matched_number).value
-            phrase = words.low[mentions[0].opening : mentions[0].head + 1]
-            if attribute.gender and has_gendered(word for word in phrase if not is_pronoun(word)):
-                continue  # "her little girl"
-            person = _person(turned, mentions[0], attribute, is_stated=False, is_first=True)
-            if value is not None and person.can_be(value):
-                sayings.append(Saying(person, attribute, value))
-        for dealt in unsaid.values():
-            sayings.append(_say_of_noun(turned, attribute, dealt))
+            is_said = [False] * len(people)
+        sayings = _sayings_of_rest(turned, attribute, people, is_said)
         return replace_all(turned, self.write(turned, sayings))
 
     def values_in(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[Value]:
@@ -151,6 +128,41 @@ class English(Language):
                 stated.append(value)
         first = stated[0] if len(stated) == 1 else None
         return [first, *[None] * (len(people) - 1)]
+
+
+def _sayings_of_rest(
+    turned: str, attribute: Attribute, people: Sequence[Dealt], is_said: Sequence[bool]
+) -> list[Saying]:
+    """Return what is to be said of the people of whom no word of a turned text says it.
+
+    Raises:
+        UnturnableError: the text still states a value, or has no noun for somebody.
+    """
+    unsaid: dict[int | None, Dealt] = {}
+    for number, dealt in enumerate(people):
+        if dealt.value is not None and not is_said[number]:
+            unsaid[number] = dealt
+    words = read_text(turned)
+    subjects = find_subjects(turned)
+    persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)
+    is_stated = find_stated(turned, persons, attribute)
+    matched = match(words, persons, people)
+    sayings: list[Saying] = []
+    for mentions, stated, matched_number in zip(persons, is_stated, matched, strict=True):
+        if matched_number not in unsaid:
+            continue
+        if stated and not attribute.gender:
+            raise UnturnableError("rewritten: stated")
+        value = unsaid.pop(matched_number).value
+        phrase = words.low[mentions[0].opening : mentions[0].head + 1]
+        if attribute.gender and has_gendered(word for word in phrase if not is_pronoun(word)):
+            continue  # "her little girl"
+        person = _person(turned, mentions[0], attribute, is_stated=False, is_first=True)
+        if value is not None and person.can_be(value):
+            sayings.append(Saying(person, attribute, value))
+    for dealt in unsaid.values():
+        sayings.append(_say_of_noun(turned, attribute, dealt))
+    return sayings
 
 
 def _say_of_noun(text: str, attribute: Attribute, dealt: Dealt) -> Saying:

@@ -293,10 +293,7 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
     while not text.opens[start] and i - start < _LONGEST_PHRASE:
         word = text.low[start - 1]
         following = text.low[start]
-        # The word goes on with adjectives: "very tired", "tall and tired".
-        joins = word in ("very", "quite", "most", "so")
-        if word == "and" and start > 1:
-            joins = adjective(following) and adjective(text.low[start - 2])
+        joins = _joins_adjectives(text, start)
         is_compound = first_noun == start and _is_compound(word, following)
         if not is_compound and not joins:
             # "the", "her", "draw" are none of the phrase.
@@ -310,6 +307,14 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         if is_noun and first_noun == start + 1:
             first_noun = start
     return start, first_noun
+
+
+def _joins_adjectives(text: Text, start: int) -> bool:
+    """Whether the word before start goes on with adjectives: "tall and tired", "very tired"."""
+    word = text.low[start - 1]
+    if word != "and" or start < 2:
+        return word in ("very", "quite", "most", "so")
+    return adjective(text.low[start]) and adjective(text.low[start - 2])
 
 
 def _is_compound(word: str, following: str) -> bool:

@@ -91,7 +91,7 @@ def _is_title(words: list[str]) -> bool:
 
 
 def _lower(word: str) -> str:
-    """A word in lower case; "US" stays apart from "us", and "IT" from "it"."""
+    """A word in lower case; "US" stays different from "us", "IT" from "it"."""
     if word in ("US", "IT"):
         return f"{word[0]}.{word[1]}".lower()
     return word.lower().replace("\u2019", "'")

@@ -49,7 +49,8 @@ class Adapters:
 
     def changed(self) -> bool:
         """Return whether the adapters are others than at the beginning."""
-        if not self._is_as_remembered():
+        is_same = self._present_children() == self._children
+        if not is_same or [_facts(layer) for layer in self._layers] != self._facts:
             self._remember()
             self._present = adapters_length(self._modules)
         return not math.isclose(self._present, self._length, rel_tol=_SAME)
@@ -64,11 +65,6 @@ class Adapters:
 
     def _present_children(self) -> list[tuple[nn.Module | None, ...]]:
         return [tuple(children.values()) for children in self._parents]
-
-    def _is_as_remembered(self) -> bool:
-        if self._present_children() != self._children:
-            return False
-        return [_facts(layer) for layer in self._layers] == self._facts
 
 
 def _facts(layer: Any) -> tuple[Any, ...]:

@@ -130,7 +130,13 @@ def attachment_of(host: object) -> Attachment | None:
 def refuse_second(host: Host) -> None:
     """Raise AlreadyAttachedError where an edit is attached already, UnsupportedHostError for
     compiled models."""
-    _refuse_compiled(host)
+    for model in host.exclusive_modules:
+        parts = model.modules() if isinstance(model, nn.Module) else ()
+        if any(part._compiled_call_impl is not None for part in parts):
+            raise UnsupportedHostError(
+                f"{host.name}: the model was compiled in place, and compiled code may not notice an"
+                " attachment. Attach to a fresh model, or attach, .merge() and compile then"
+            )
     _refuse_merged(host)
     if not _standing_on(host):
         return
@@ -142,17 +148,6 @@ def refuse_second(host: Host) -> None:
             f"{host.name} already carries {standing[0]!r}: call .remove() on it first, or pass a"
             " list of prompt sets to debias() to handle several attributes jointly"
         )
-
-
-def _refuse_compiled(host: Host) -> None:
-    """Raise UnsupportedHostError where a part of the model was compiled in place."""
-    for model in host.exclusive_modules:
-        parts = model.modules() if isinstance(model, nn.Module) else ()
-        if any(part._compiled_call_impl is not None for part in parts):
-            raise UnsupportedHostError(
-                f"{host.name}: the model was compiled in place, and compiled code may not notice an"
-                " attachment. Attach to a fresh model, or attach, .merge() and compile then"
-            )
 
 
 def _refuse_merged(host: Host) -> None:
@@ -536,11 +531,20 @@ class Attachment:
         self._check_adapters()
         if role == IMAGE:
             return edit.image(embeddings, self._strength)
-        prompts = self._prompts_to_read(edit, texts, len(embeddings))
+        # A prompt is read where a gate looks for what it states, or where the edit rewords it.
+        rewords = hasattr(edit, "wordings")
+        prompts = list[str]()
+        if texts is not None and (self._gate is not None or rewords):
+            prompts = self._prompts_of_rows(texts, len(embeddings))
+        if rewords and not prompts:
+            raise InvalidInputError(f"{self.host.name}: {edit!r} needs the prompt of each row")
         stated = self.stated(prompts)
         if stated and all(stated):
             return embeddings
-        changed = self.host.edited(edit, role, embeddings, prompts, self._strength)
+        if rewords:  # the host encodes the other wordings
+            changed = self.host.edited(edit, role, embeddings, prompts, self._strength)
+        else:
+            changed = edit(embeddings, self._strength)
         if not any(stated):
             return changed
         return _where(torch.tensor(stated, device=embeddings.device), embeddings, changed)
@@ -605,20 +609,6 @@ class Attachment:
             " and they change its embeddings. Fit again with them: attachment.remove(), then"
             " vldebias.debias(host, prompts)"
         )
-
-    def _prompts_to_read(
-        self, edit: Edit, texts: Callable[[], Sequence[str]] | None, rows: int
-    ) -> list[str]:
-        """Return the prompt of each row, or none where neither the gate nor the edit reads
-        them."""
-        rewords = hasattr(edit, "wordings")
-        prompts = list[str]()
-        is_read = self._gate is not None or rewords
-        if texts is not None and is_read:
-            prompts = self._prompts_of_rows(texts, rows)
-        if rewords and not prompts:
-            raise InvalidInputError(f"{self.host.name}: {edit!r} needs the prompt of each row")
-        return prompts
 
     def _prompts_of_rows(self, texts: Callable[[], Sequence[str]], rows: int) -> list[str]:
         """Return the prompt of each row."""

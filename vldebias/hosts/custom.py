@@ -4,8 +4,7 @@ embeddings."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from inspect import BoundArguments
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -87,7 +86,8 @@ class CustomHost(Host):
             )
         if weights is None and isinstance(model, nn.Module):
             weights = model
-        self.text_modules = _modules_of(weights)
+        modules = weights or ()
+        self.text_modules = (modules,) if isinstance(modules, nn.Module) else tuple(modules)
         self.roles = ("sequence" if generative else "joint",)
         self.model_id = getattr(model, "name_or_path", None) or None
         # By id: a module that occurs twice is occupied once.
@@ -136,8 +136,17 @@ class CustomHost(Host):
             outputs.append(method(*args, **kwargs))
             return outputs[-1]
 
-        with self._replaced_by(record):
-            rows = torch.as_tensor(self._block(prompts))
+        # Other threads that read texts wait, so that the method is never replaced twice.
+        with TOKENIZING:
+            before = vars(self._owner).get(self._called)
+            setattr(self._owner, self._called, record)
+            try:
+                rows = torch.as_tensor(self._block(prompts))
+            finally:
+                if before is None:
+                    delattr(self._owner, self._called)
+                else:
+                    setattr(self._owner, self._called, before)
         # Without outputs, embed does not go through the method; it may compute the rows elsewhere.
         # A place inside of the model has to be passed, since only there the edit acts.
         is_inside = self._called != self._method
@@ -161,21 +170,6 @@ class CustomHost(Host):
                 " row for each"
             )
         return block
-
-    @contextmanager
-    def _replaced_by(self, function: Callable[..., Any]) -> Iterator[None]:
-        """Call a function in place of the method inside the block."""
-        # Other threads that read texts wait, so that the method is never replaced twice.
-        with TOKENIZING:
-            before = vars(self._owner).get(self._called)
-            setattr(self._owner, self._called, function)
-            try:
-                yield
-            finally:
-                if before is None:
-                    delattr(self._owner, self._called)
-                else:
-                    setattr(self._owner, self._called, before)
 
     def _check_place(self, rows: Tensor, outputs: list[Tensor]) -> None:
         """Refuse a place that the rows do not come from, where an edit would act in another
@@ -264,26 +258,6 @@ class CustomHost(Host):
 custom = CustomHost
 
 
-def _modules_of(weights: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Module, ...]:
-    """Return the modules of a text tower, if any."""
-    if not weights:
-        return ()
-    return (weights,) if isinstance(weights, nn.Module) else tuple(weights)
-
-
-def _plain_row(values: Any) -> Tensor:
-    """Return a row (d,) of float64 on the CPU, from (d,) or (1, d)."""
-    row = torch.as_tensor(values).detach().cpu().double()
-    if row.ndim == 2 and len(row) == 1:
-        return row[0]
-    return row
-
-
-def _has_direction(row: Tensor) -> bool:
-    """Tell whether a row can be brought to length 1."""
-    return bool(row.isfinite().all()) and bool(row.any())
-
-
 def _unit(rows: Tensor) -> Tensor:
     """Return rows at length 1, float64 on the CPU."""
     return normalize(rows.detach().cpu().double(), dim=-1)
@@ -307,13 +281,17 @@ class TextTable(Host):
     exclusive_modules = ()
 
     def __init__(self, rows: Mapping[str, Any], model_id: str | None = None) -> None:
-        wide = {prompt: _plain_row(values) for prompt, values in rows.items()}
+        wide = {}
+        for prompt, values in rows.items():
+            row = torch.as_tensor(values).detach().cpu().double()
+            wide[prompt] = row[0] if row.ndim == 2 and len(row) == 1 else row
         shapes = {tuple(row.shape) for row in wide.values()}
         if len(shapes) != 1 or len(next(iter(shapes))) != 1:
             raise InvalidInputError(
                 f"text embeddings: expected rows (d,) of one width, got {sorted(shapes) or 'none'}"
             )
-        bad = [prompt for prompt, row in wide.items() if not _has_direction(row)]
+        # Such rows have no direction, and cannot be brought to length 1.
+        bad = [prompt for prompt, row in wide.items() if not (row.isfinite().all() and row.any())]
         if bad:
             raise InvalidInputError(
                 f"text embeddings: {len(bad)} rows are zero or not finite, such as {bad[:3]}"

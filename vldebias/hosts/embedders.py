@@ -7,7 +7,7 @@ No library is imported: an interface is told by the names of its methods.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,11 +64,11 @@ class Embedder:
         name = getattr(embed, "__qualname__", type(embed).__name__)
         model_id = getattr(embed, "model_name", None)
         model_id = model_id if isinstance(model_id, str) else None
-        is_text = isinstance(embed, str | bytes)  # which has a method `encode`
-        for has_interface, methods_of in _INTERFACES:
-            if not is_text and has_interface(embed):
-                queries, documents, single = methods_of(embed)
-                return cls(name, queries, documents, single=single, model_id=model_id, source=embed)
+        # A string has a method `encode`, and embeds nothing.
+        methods = None if isinstance(embed, str | bytes) else _methods_of(embed)
+        if methods is not None:
+            queries, documents, single = methods
+            return cls(name, queries, documents, single=single, model_id=model_id, source=embed)
         if isinstance(embed, torch.nn.Module):
             raise UnsupportedHostError(
                 f"embed: got {name}, a model; attach to it with vldebias.debias(model, prompts), or"
@@ -86,52 +86,26 @@ def _has(embed: Any, *names: str) -> bool:
     return all(callable(getattr(embed, name, None)) for name in names)
 
 
-def _is_langchain(embed: Any) -> bool:
-    return _has(embed, "embed_query", "embed_documents")
+def _methods_of(embed: Any) -> tuple[Embed, Embed, bool] | None:
+    """Return what embeds queries and what embeds documents, and whether queries go one at a time;
+    None for an object that embeds no texts.
 
-
-def _of_langchain(embed: Any) -> tuple[Embed, Embed, bool]:
-    def queries(texts: list[str]) -> list[Any]:
-        return [embed.embed_query(text) for text in texts]
-
-    return queries, embed.embed_documents, True
-
-
-def _is_llama_index(embed: Any) -> bool:
-    return _has(embed, "get_query_embedding", "get_text_embedding_batch")
-
-
-def _of_llama_index(embed: Any) -> tuple[Embed, Embed, bool]:
-    def queries(texts: list[str]) -> list[Any]:
-        return [embed.get_query_embedding(text) for text in texts]
-
-    return queries, embed.get_text_embedding_batch, True
-
-
-def _is_sentence_transformer(embed: Any) -> bool:
-    return _has(embed, "encode")
-
-
-def _of_sentence_transformer(embed: Any) -> tuple[Embed, Embed, bool]:
-    # Before release 5 there was `encode` alone.
-    queries = getattr(embed, "encode_query", embed.encode)
-    documents = getattr(embed, "encode_document", embed.encode)
-    return queries, documents, False
-
-
-def _is_chroma(embed: Any) -> bool:
-    return callable(embed) and _has(embed, "embed_query")
-
-
-def _of_chroma(embed: Any) -> tuple[Embed, Embed, bool]:
-    return embed.embed_query, embed, False
-
-
-def _is_function(embed: Any) -> bool:
-    return callable(embed) and not isinstance(embed, torch.nn.Module | type)
-
-
-def _of_function(embed: Any) -> tuple[Embed, Embed, bool]:
+    The first interface that an object has is taken: a model of sentence-transformers can be called
+    as well, with tensors, and a function of chroma's has `embed_query`, of lists.
+    """
+    if _has(embed, "embed_query", "embed_documents"):  # LangChain
+        return _one_by_one(embed, "embed_query"), embed.embed_documents, True
+    if _has(embed, "get_query_embedding", "get_text_embedding_batch"):  # llama-index
+        return _one_by_one(embed, "get_query_embedding"), embed.get_text_embedding_batch, True
+    if _has(embed, "encode"):
+        # sentence-transformers, which before release 5 had `encode` alone.
+        queries = getattr(embed, "encode_query", embed.encode)
+        documents = getattr(embed, "encode_document", embed.encode)
+        return queries, documents, False
+    if callable(embed) and _has(embed, "embed_query"):  # chroma
+        return embed.embed_query, embed, False
+    if not callable(embed) or isinstance(embed, torch.nn.Module | type):
+        return None
     called = embed if inspect.isroutine(embed) else type(embed).__call__
     if inspect.iscoroutinefunction(called):
         raise UnsupportedHostError(
@@ -141,16 +115,9 @@ def _of_function(embed: Any) -> tuple[Embed, Embed, bool]:
     return embed, embed, False
 
 
-# The first interface that an object has is taken: a model of sentence-transformers can be called
-# as well, with tensors, and a function of chroma's has `embed_query`, of lists.
-_INTERFACES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[Embed, Embed, bool]]], ...]
-_INTERFACES = (
-    (_is_langchain, _of_langchain),
-    (_is_llama_index, _of_llama_index),
-    (_is_sentence_transformer, _of_sentence_transformer),
-    (_is_chroma, _of_chroma),
-    (_is_function, _of_function),
-)
+def _one_by_one(embed: Any, method: str) -> Embed:
+    """Return a function of many texts that calls a method for each of them."""
+    return lambda texts: [getattr(embed, method)(text) for text in texts]
 
 
 def _of_mapping(vectors: Mapping[str, Any]) -> Embedder:
@@ -195,7 +162,27 @@ class EmbeddedTexts(Host):
         """
         # Each once: a service takes its time, and may charge for it.
         different = list(dict.fromkeys(prompts))
-        rows = torch.cat(list(self._batches(different)))
+        embedder = self.embedder
+        if self._embed is None:
+            embed = embedder.queries
+            if embedder.single:
+                # Documents are embedded many at a time, so they stand in for queries where both
+                # get the same vectors.
+                text = [TEXTS[0]]
+                as_query = read_vectors(embedder.queries(text), "embed", expected=1).rows
+                as_document = read_vectors(embedder.documents(text), "embed", expected=1).rows
+                is_alike = as_query.shape == as_document.shape and bool(
+                    (as_query - as_document).norm() <= SAME * as_query.norm()
+                )
+                if is_alike:
+                    embed = embedder.documents
+            self._embed = embed
+        blocks = []
+        for start in range(0, len(different), embedder.batch):
+            batch = different[start : start + embedder.batch]
+            vectors = read_vectors(self._embed(batch), "embed", expected=len(batch))
+            blocks.append(vectors.rows.detach().cpu().double())
+        rows = torch.cat(blocks)
         # Such vectors have no direction, which is all that an edit sees.
         bad = int((~rows.isfinite().all(1) | ~rows.any(1)).sum())
         if bad:
@@ -247,28 +234,6 @@ class EmbeddedTexts(Host):
             f"{self.name}: the edit {why}; fit it again with vldebias.debias_queries(embed,"
             " prompts)"
         )
-
-    def _batches(self, texts: list[str]) -> Iterator[Tensor]:
-        """Yield the vectors of texts as float64 rows on the CPU, batch after batch."""
-        if self._embed is None:
-            self._embed = _for_batches(self.embedder)
-        for start in range(0, len(texts), self.embedder.batch):
-            batch = texts[start : start + self.embedder.batch]
-            read = read_vectors(self._embed(batch), "embed", expected=len(batch))
-            yield read.rows.detach().cpu().double()
-
-
-def _for_batches(embedder: Embedder) -> Embed:
-    """Return what embeds many queries: documents, where these are embedded as queries are and
-    queries go one at a time."""
-    if not embedder.single:
-        return embedder.queries
-    as_query = read_vectors(embedder.queries([TEXTS[0]]), "embed", expected=1).rows
-    as_document = read_vectors(embedder.documents([TEXTS[0]]), "embed", expected=1).rows
-    is_alike = as_query.shape == as_document.shape and bool(
-        (as_query - as_document).norm() <= SAME * as_query.norm()
-    )
-    return embedder.documents if is_alike else embedder.queries
 
 
 def _texts_match(fitted: Fingerprint | None, here: Fingerprint | None) -> bool:

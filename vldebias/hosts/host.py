@@ -236,7 +236,11 @@ class Host(ABC):
         # Once per host: the encoders of a large pipeline have gigabytes to read.
         if "weights" not in memory:
             memory["weights"] = weights_fingerprint(*self.text_modules)
-            if memory["weights"] is None and self._has_offloaded_weights():
+            is_offloaded = False  # accelerate keeps offloaded weights on the meta device
+            for module in self.text_modules:
+                if any(parameter.is_meta for parameter in module.parameters()):
+                    is_offloaded = True
+            if memory["weights"] is None and is_offloaded:
                 warn(
                     f"{self.name}: the weights of the text encoders are offloaded, so they have no"
                     " fingerprint and a projection is not checked against them; attach before they"
@@ -250,14 +254,6 @@ class Host(ABC):
         except InvalidInputError:  # no tokenizer: a fitted edit attaches without one
             return mark
         return mark.model_copy(update={"texts": numbers_of(rows)})
-
-    def _has_offloaded_weights(self) -> bool:
-        """Tell whether weights of the text encoders are on the meta device, where accelerate
-        keeps offloaded weights."""
-        for module in self.text_modules:
-            if any(parameter.is_meta for parameter in module.parameters()):
-                return True
-        return False
 
     @property
     def weights(self) -> dict[str, Any] | None:
@@ -416,49 +412,34 @@ def reading(*models: nn.Module) -> Iterator[None]:
 
     A model that several threads read at once gets its modes back from the last of them.
     """
-    devices = _autocast_devices(models)
+    devices = set[str]()
+    for model in models:
+        devices.update(parameter.device.type for parameter in model.parameters())
     with _LOCK:
         for model in models:
-            _start_reading(model)
+            readers, modes = _READ.get(model, (0, []))
+            if not readers:
+                modes = [(module, module.training) for module in model.modules()]
+            _READ[model] = readers + 1, modes
+            model.eval()
     try:
         # Autocast would round what an edit is fitted on.
         with ExitStack() as stack, torch.no_grad(), during(BARE):
             for device in devices:
-                stack.enter_context(torch.autocast(device, enabled=False))
+                # The meta device has no autocast, and entering it raises.
+                if torch.amp.is_autocast_available(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
             yield
     finally:
         with _LOCK:
             for model in models:
-                _stop_reading(model)
-
-
-def _autocast_devices(models: Sequence[nn.Module]) -> set[str]:
-    """Return the types of the devices of models on which autocast could be on."""
-    devices = set[str]()
-    for model in models:
-        devices.update(parameter.device.type for parameter in model.parameters())
-    # The meta device has no autocast, and entering it raises.
-    return {device for device in devices if torch.amp.is_autocast_available(device)}
-
-
-def _start_reading(model: nn.Module) -> None:
-    """Set a model to eval mode; keep the modes that it had before its first reader."""
-    readers, modes = _READ.get(model, (0, []))
-    if not readers:
-        modes = [(module, module.training) for module in model.modules()]
-    _READ[model] = readers + 1, modes
-    model.eval()
-
-
-def _stop_reading(model: nn.Module) -> None:
-    """Give a model its modes back, if this was its last reader."""
-    readers, modes = _READ.pop(model)
-    if readers > 1:
-        _READ[model] = readers - 1, modes
-        return
-    # One by one: parts of a model may have been frozen in eval mode.
-    for module, training in modes:
-        module.training = training
+                readers, modes = _READ.pop(model)
+                if readers > 1:
+                    _READ[model] = readers - 1, modes
+                    continue
+                # One by one: parts of a model may have been frozen in eval mode.
+                for module, training in modes:
+                    module.training = training
 
 
 # ---- hooks on a model

@@ -62,12 +62,19 @@ def load_host(
     """
     _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""
-    with offline_reason(_looked_up(name, pretrained)) as why:
+    # What a hub may be asked for; for the miniature that is nothing, as for the folder ".".
+    requested = "."
+    if name != "miniature":
+        requested = pretrained or name.removeprefix("local-dir:")
+    with offline_reason(requested) as why:
         try:
-            if pipeline is not None:
-                loaded = _pipeline(name)
-            else:
+            if pipeline is None:
                 loaded = _model(name, pretrained)
+            elif name == "miniature":
+                loaded = Loaded(miniature.load_pipeline(), name)
+            else:
+                load = need("diffusers").DiffusionPipeline.from_pretrained
+                loaded = Loaded(load(name, **NO_CODE), name)
             return _placed(loaded, device, getattr(torch, dtype or "float32"))
         except VldebiasError:
             raise
@@ -98,19 +105,6 @@ def _check_options(
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
 
 
-def _looked_up(name: str, pretrained: str | None) -> str:
-    """Return what a hub may be asked for; the folder "." where nothing is."""
-    if name == "miniature":
-        return "."
-    return pretrained or name.removeprefix("local-dir:")
-
-
-def _pipeline(name: str) -> Loaded:
-    if name == "miniature":
-        return Loaded(miniature.load_pipeline(), name)
-    return Loaded(need("diffusers").DiffusionPipeline.from_pretrained(name, **NO_CODE), name)
-
-
 def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:
     """Move a loaded model to a device and cast it.
 
@@ -136,8 +130,15 @@ def check_name(model: str, pretrained: str | None = None) -> None:
     if model.startswith(SCHEMAS):
         return
     if pretrained is None:
-        if "/" not in model and not Path(model).exists():
-            _refuse_bare_architecture(model)
+        is_name = "/" not in model and not Path(model).exists()
+        if is_name and find_spec("open_clip") is not None:
+            tags = need("open_clip").list_pretrained_tags_by_model(model)
+            if tags:
+                raise InvalidInputError(
+                    f"{model!r} is an architecture of open_clip, without weights; expected --model"
+                    f" {model} --pretrained TAG (in `eval paper` --model {model}:TAG), with one of"
+                    f" {', '.join(tags)}"
+                )
         return
     open_clip = need("open_clip")
     check_architecture(model)
@@ -145,19 +146,6 @@ def check_name(model: str, pretrained: str | None = None) -> None:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
         raise InvalidInputError(
             f"{model}: got the weights {pretrained!r}; expected a checkpoint file or one of {tags}"
-        )
-
-
-def _refuse_bare_architecture(name: str) -> None:
-    """Raise InvalidInputError for an architecture of open_clip, which has no weights by itself."""
-    if find_spec("open_clip") is None:
-        return
-    tags = need("open_clip").list_pretrained_tags_by_model(name)
-    if tags:
-        raise InvalidInputError(
-            f"{name!r} is an architecture of open_clip, without weights; expected --model {name}"
-            f" --pretrained TAG (in `eval paper` --model {name}:TAG), with one of"
-            f" {', '.join(tags)}"
         )
 
 
@@ -192,42 +180,32 @@ def has_weights(model: str, pretrained: str | None = None) -> bool:
 def _model(name: str, pretrained: str | None) -> Loaded:
     if name == "miniature":
         return _miniature(name, None)
-    files = _open_clip_files(Path(name))
-    if pretrained is None and files[:1] == ["clip.safetensors"]:
-        return _miniature(name, Path(name))
+    folder = Path(name)
+    # transformers' config.json goes first, since repositories often serve two libraries.
+    is_transformers = (folder / "config.json").is_file()
+    is_open_clip = not is_transformers and (folder / "open_clip_config.json").is_file()
+    is_miniature = not is_transformers and (folder / "clip.safetensors").is_file()
+    if pretrained is None and is_miniature and not is_open_clip:
+        return _miniature(name, folder)
     # Before anything is downloaded.
     check_name(name, pretrained)
-    if pretrained is not None or files or name.startswith(SCHEMAS):
-        return _open_clip_model(name, pretrained)
+    if pretrained is not None or is_open_clip or name.startswith(SCHEMAS):
+        open_clip = need("open_clip")
+        address = name
+        if name.startswith("local-dir:") or (pretrained is None and not name.startswith(SCHEMAS)):
+            address = folder_address(name.removeprefix("local-dir:"))
+        model, preprocess = open_clip.create_model_from_pretrained(address, pretrained=pretrained)
+        shown = name if pretrained is None else f"{name}/{pretrained}"
+        return Loaded(model.eval(), shown, open_clip.get_tokenizer(address), preprocess)
     transformers = need("transformers")
     tower = transformers.AutoModel.from_pretrained(name, **NO_CODE).eval()
     processor = transformers.AutoProcessor.from_pretrained(name, **NO_CODE)
     return Loaded(tower, name, processor.tokenizer, processor.image_processor)
 
 
-def _open_clip_files(folder: Path) -> list[str]:
-    """Return the files that mark a folder as a model of open_clip, or of the miniature."""
-    # transformers' config.json goes first, since repositories often serve two libraries.
-    if (folder / "config.json").is_file():
-        return []
-    names = ["open_clip_config.json", "clip.safetensors"]
-    return [name for name in names if (folder / name).is_file()]
-
-
 def _miniature(name: str, folder: Path | None) -> Loaded:
     model, preprocess, tokenizer = miniature.load_clip(folder)
     return Loaded(model, name, tokenizer, preprocess)
-
-
-def _open_clip_model(name: str, pretrained: str | None) -> Loaded:
-    open_clip = need("open_clip")
-    is_folder = pretrained is None and not name.startswith(SCHEMAS)
-    address = name
-    if is_folder or name.startswith("local-dir:"):
-        address = folder_address(name.removeprefix("local-dir:"))
-    model, preprocess = open_clip.create_model_from_pretrained(address, pretrained=pretrained)
-    shown = name if pretrained is None else f"{name}/{pretrained}"
-    return Loaded(model.eval(), shown, open_clip.get_tokenizer(address), preprocess)
 
 
 def text_host(model: Any, tokenizer: Any = None) -> Host:

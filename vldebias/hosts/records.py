@@ -21,11 +21,6 @@ KEPT = 1000
 """Records that an attachment keeps."""
 
 
-def _now() -> str:
-    """Return the time in UTC, as ISO 8601 writes it."""
-    return datetime.now(UTC).isoformat()
-
-
 @dataclass(frozen=True)
 class CallRecord:
     """Hold the prompts and dealt values of one call of a pipeline; all tuples have one entry for
@@ -59,7 +54,7 @@ class CallRecord:
     is_encoding: bool = False
     originals: tuple[str, ...] | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    time: str = field(default_factory=_now)
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_json(self) -> str:
         """Return the record as one line of JSON."""

@@ -106,15 +106,16 @@ class JointHost(Host):
         """
         if attachment.gate is None:
             return None
-        stated = StatedRows(attachment.gate, self._word_table, self.texts)
+
+        def find_table() -> WordTable | None:
+            with TOKENIZING:
+                return word_table(self.tokenizer, self.decode)
+
+        stated = StatedRows(attachment.gate, find_table, self.texts)
         is_known = self._given_tokenizer is not None or "tokenizer" in vars(self)
         if is_known:
             stated.prepare(next(self.model.parameters()).device)
         return stated
-
-    def _word_table(self) -> WordTable | None:
-        with TOKENIZING:
-            return word_table(self.tokenizer, self.decode)
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """Return `features` for training, where a host may skip padding that has no effect on
@@ -126,7 +127,12 @@ class JointHost(Host):
         unknown token ids."""
         with TOKENIZING:
             tokens = self.tokenize(list(prompts))
-        rows = self._vocabulary_size()
+        # The largest embedding of the text tower is that of the tokens.
+        rows = 0
+        for module in self.text_modules:
+            for part in module.modules():
+                if isinstance(part, nn.Embedding):
+                    rows = max(rows, part.num_embeddings)
         highest = 0
         for ids in tokens.values():
             if not ids.is_floating_point():
@@ -142,16 +148,6 @@ class JointHost(Host):
             # Offloaded weights: accelerate fetches them and moves what it is called with.
             device = torch.device("cpu")
         return self.features({name: tensor.to(device) for name, tensor in tokens.items()})
-
-    def _vocabulary_size(self) -> int:
-        """Return the number of rows of the largest embedding, which is that of the tokens; 0
-        without."""
-        largest = 0
-        for module in self.text_modules:
-            for part in module.modules():
-                if isinstance(part, nn.Embedding):
-                    largest = max(largest, part.num_embeddings)
-        return largest
 
     def read(self, prompts: Sequence[str], role: str = TEXT) -> dict[tuple[str, str], Tensor]:
         """Return rows of `prompts`; warn (TruncatedPromptWarning) of prompts that exceed the
@@ -243,8 +239,13 @@ class ImageEncoder:
         state = hashlib.sha256()
         for module in self.tower:
             for name, part in module.named_modules():
-                kind = type(part).__qualname__
-                state.update(f"{name} {kind} {_plain_settings(part)}\n".encode())
+                # What it was built with: sizes, kinds of pooling, constants of activations.
+                settings = {}
+                for setting, value in sorted(vars(part).items()):
+                    is_plain = isinstance(value, (bool, int, float, str, tuple))
+                    if is_plain and not setting.startswith("_") and setting != "training":
+                        settings[setting] = str(value)
+                state.update(f"{name} {type(part).__qualname__} {settings}\n".encode())
             # Buffers too: the running means of norms change features.
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 if tensor.is_meta:
@@ -348,17 +349,6 @@ def image_encoder(
         partial(_prepare, processor),
         host.image_features,
     )
-
-
-def _plain_settings(module: nn.Module) -> dict[str, str]:
-    """Return the plain values that a module was built with: sizes, kinds of pooling, constants of
-    activations."""
-    settings = {}
-    for name, value in sorted(vars(module).items()):
-        is_plain = isinstance(value, (bool, int, float, str, tuple))
-        if is_plain and not name.startswith("_") and name != "training":
-            settings[name] = str(value)
-    return settings
 
 
 def _prepare(processor: Any, image: Image.Image) -> Pixels:

@@ -9,7 +9,7 @@ W - s (W L) R^T.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -30,8 +30,21 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
         UnsupportedHostError: not linear, or weights that are quantized, adapted or not loaded.
     """
     last = last_layer(head)
-    weights = _weights_with_axis(last)
-    if not weights or not all(_is_plain(weight) for weight, _ in weights):
+    # The weights that make the embedding, each with the axis of the embedding's values.
+    weights: list[tuple[Any, int]] = []
+    if isinstance(last, nn.Parameter):
+        weights = [(last, 1)]
+    elif isinstance(last, nn.Linear):
+        weights = [(last.weight, 0)]
+        if last.bias is not None:
+            weights.append((last.bias, 0))
+    is_foldable = bool(weights)
+    for weight, _ in weights:
+        # torchao holds int8 in a tensor class of its own, which reports that it is of floats.
+        has_plain_data = type(weight.data) is Tensor
+        if not weight.is_floating_point() or not has_plain_data or weight.is_meta:
+            is_foldable = False
+    if not is_foldable:
         raise UnsupportedHostError(
             f"{refusal} is a {type(last).__module__}.{type(last).__qualname__}; expected a"
             " torch.nn.Linear or a matrix with float weights in memory. Fuse or unload adapters"
@@ -54,25 +67,6 @@ def last_layer(head: object) -> object:
     if isinstance(head, nn.Sequential) and len(head):
         return head[-1]
     return head
-
-
-def _weights_with_axis(layer: object) -> list[tuple[Any, int]]:
-    """Return the weights that make an embedding, each with the axis of the embedding's values."""
-    if isinstance(layer, nn.Parameter):
-        return [(layer, 1)]
-    if not isinstance(layer, nn.Linear):
-        return []
-    weights: list[tuple[Any, int]] = [(layer.weight, 0)]
-    if layer.bias is not None:
-        weights.append((layer.bias, 0))
-    return weights
-
-
-def _is_plain(weight: Tensor) -> bool:
-    """Tell whether weights can be changed in place: floats in memory, in torch's own tensor."""
-    # torchao holds int8 in a tensor class of its own, which reports that it is of floats.
-    has_plain_data = type(weight.data) is Tensor
-    return weight.is_floating_point() and has_plain_data and not weight.is_meta
 
 
 # ---- the layers of a pipeline that read an embedding
@@ -142,7 +136,7 @@ def fold_into_readers(
 def _layers(pipe: Any, role: str, dim: int) -> list[tuple[nn.Module, Any]]:
     """Return the layers that read a role, each with its model, checked."""
     refusal = f"{type(pipe).__name__}: cannot merge {role!r}:"
-    names = _reader_names(_denoiser(pipe), role)
+    names = _reader_names(pipe, role)
     if not names:
         raise UnsupportedHostError(
             f"{refusal} no layer is known that reads it alone, without a norm before it; save the"
@@ -154,28 +148,31 @@ def _layers(pipe: Any, role: str, dim: int) -> list[tuple[nn.Module, Any]]:
         if isinstance(model, nn.Module) and "text_encoder" not in component:
             for path, layer in _readers_in(model, component, names, refusal):
                 readers[path] = (model, layer)
-    if not readers or not _has_all(names, readers):
+    # Cross-attentions count as one name.
+    inner_paths = {path.partition(".")[2] for path in readers}
+    if not readers or not set(names) - {CROSS_ATTENTION} <= inner_paths:
         raise UnsupportedHostError(
             f"{refusal} expected layers {', '.join(names)}, found none; keep it attached"
         )
     for path, (_, layer) in readers.items():
         foldable(f"{refusal} {path}", layer)
-        _check_width(layer, path, dim, refusal)
+        width = layer.in_features
+        # SDXL's added embedding has the pooled one first and the size of the image behind it.
+        reads_more = path.endswith("add_embedding.linear_1") and width > dim
+        if width != dim and not reads_more:
+            raise UnsupportedHostError(
+                f"{refusal} {path} reads {width} values, the projection has {dim}"
+            )
     return list(readers.values())
 
 
-def _denoiser(pipe: Any) -> Any:
-    """Return the model of a pipeline that reads embeddings, without what torch.compile wraps around
-    it; None where there is none."""
-    for name in ("transformer", "unet"):
-        denoiser = getattr(pipe, name, None)
-        if denoiser is not None:
-            return getattr(denoiser, "_orig_mod", denoiser)
-    return None
-
-
-def _reader_names(denoiser: Any, role: str) -> tuple[str, ...]:
-    """Return the names of the layers that read a role; none where its class is not known."""
+def _reader_names(pipe: Any, role: str) -> tuple[str, ...]:
+    """Return the names of the layers of a pipeline's denoiser that read a role; none where its
+    class is not known."""
+    denoiser = getattr(pipe, "transformer", None)
+    if denoiser is None:
+        denoiser = getattr(pipe, "unet", None)
+    denoiser = getattr(denoiser, "_orig_mod", denoiser)  # torch.compile wraps what it compiles
     names_of_class: dict[str, tuple[str, ...]] = {}
     for layers, classes in _READERS.get(role, {}).items():
         names_of_class |= dict.fromkeys(classes.split(), layers)
@@ -196,46 +193,27 @@ def _reader_names(denoiser: Any, role: str) -> tuple[str, ...]:
 def _readers_in(
     model: nn.Module, component: str, names: tuple[str, ...], refusal: str
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the layers of a model that read a role, each with its path in the pipeline."""
+    """Yield the layers of a model that read a role, each with its path in the pipeline.
+
+    Raises:
+        UnsupportedHostError: keys and values of a cross-attention do not read the prompt itself.
+    """
     for name, module in model.named_modules():
         inner_path = name.removeprefix("_orig_mod.")  # torch.compile wraps what it compiles
         path = f"{component}.{inner_path}"
         if inner_path in names:
             yield path, module
         elif CROSS_ATTENTION in names and getattr(module, "is_cross_attention", False):
-            _refuse_unread_keys(model, module, path, refusal)
+            is_fused = "Fused" in type(module.processor).__name__
+            has_norm = getattr(module, "norm_cross", None) is not None
+            between = getattr(getattr(model, "config", None), "encoder_hid_dim_type", None)
+            # An IP-Adapter adds tokens of an image beside those of the prompt, which stay.
+            is_between = between not in (None, "ip_image_proj")
+            if is_fused or has_norm or is_between:
+                raise UnsupportedHostError(
+                    f"{refusal} keys and values of {path} are fused (call"
+                    f" pipe.unfuse_qkv_projections() first), or a norm or {between!r} stands"
+                    " between them and the prompt; keep the attachment"
+                )
             for part in ("to_k", "to_v"):
                 yield f"{path}.{part}", getattr(module, part)
-
-
-def _refuse_unread_keys(model: nn.Module, attention: Any, path: str, refusal: str) -> None:
-    """Raise UnsupportedHostError where keys and values of a cross-attention do not read the prompt
-    itself."""
-    is_fused = "Fused" in type(attention.processor).__name__
-    has_norm = getattr(attention, "norm_cross", None) is not None
-    between = getattr(getattr(model, "config", None), "encoder_hid_dim_type", None)
-    # An IP-Adapter adds tokens of an image beside those of the prompt, which stay as they are.
-    is_between = between not in (None, "ip_image_proj")
-    if is_fused or has_norm or is_between:
-        raise UnsupportedHostError(
-            f"{refusal} keys and values of {path} are fused (call"
-            f" pipe.unfuse_qkv_projections() first), or a norm or {between!r} stands"
-            " between them and the prompt; keep the attachment"
-        )
-
-
-def _has_all(names: tuple[str, ...], paths: Iterable[str]) -> bool:
-    """Tell whether each named layer is among the paths; cross-attentions count as one name."""
-    inner_paths = {path.partition(".")[2] for path in paths}
-    return set(names) - {CROSS_ATTENTION} <= inner_paths
-
-
-def _check_width(layer: Any, path: str, dim: int, refusal: str) -> None:
-    """Raise UnsupportedHostError for a layer that reads another number of values."""
-    width = layer.in_features
-    # SDXL's added embedding has the pooled one first and the size of the image behind it.
-    reads_more = path.endswith("add_embedding.linear_1") and width > dim
-    if width != dim and not reads_more:
-        raise UnsupportedHostError(
-            f"{refusal} {path} reads {width} values, the projection has {dim}"
-        )

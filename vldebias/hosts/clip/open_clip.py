@@ -110,7 +110,16 @@ class OpenClipHost(JointHost):
         """Return the argument, or CLIP's own tokenizer where context length and vocabulary are
         CLIP's."""
         if tokenizer is None:
-            return self._clip_tokenizer()
+            # A model of another vocabulary would read other words.
+            length = getattr(self.model, "context_length", None)
+            vocabulary = getattr(self.model, "vocab_size", None)
+            if (length, vocabulary) != (77, 49408):
+                raise InvalidInputError(
+                    f"{self.name}: context length {length} and vocabulary {vocabulary} are not"
+                    " those of CLIP's own tokenizer (77, 49408); pass"
+                    " tokenizer=open_clip.get_tokenizer(model_name)"
+                )
+            return need("open_clip").SimpleTokenizer()
         has_ids = hasattr(tokenizer, "tokenizer") or hasattr(tokenizer, "all_special_ids")
         has_length = hasattr(tokenizer, "context_length")
         if not callable(tokenizer) or not has_ids or not has_length:
@@ -119,18 +128,6 @@ class OpenClipHost(JointHost):
                 f" {type(tokenizer).__name__}"
             )
         return tokenizer
-
-    def _clip_tokenizer(self) -> Any:
-        """Return CLIP's own tokenizer; a model of another vocabulary would read other words."""
-        length = getattr(self.model, "context_length", None)
-        vocabulary = getattr(self.model, "vocab_size", None)
-        if (length, vocabulary) != (77, 49408):
-            raise InvalidInputError(
-                f"{self.name}: context length {length} and vocabulary {vocabulary} are not"
-                " those of CLIP's own tokenizer (77, 49408); pass"
-                " tokenizer=open_clip.get_tokenizer(model_name)"
-            )
-        return need("open_clip").SimpleTokenizer()
 
     @property
     def context_length(self) -> int:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +77,14 @@ class Towers:
         self._normalisation()
         self.image_parts: tuple[Part, ...] = tuple(host.image_tower)
         self.text_parts: tuple[Part, ...] = tuple(host.text_modules)
-        self.heads = _with_weights(host.image_head, host.head)
+        trainable: list[Part] = []
+        for head in (host.image_head, host.head):
+            # ALIGN's image side ends in a pooling, which has no weights.
+            is_module = isinstance(head, nn.Module)
+            has_weights = is_module and next(head.parameters(), None) is not None
+            if has_weights or isinstance(head, nn.Parameter):
+                trainable.append(head)
+        self.heads = tuple(trainable)
         self._scalar = "logit_scale" if hasattr(model, "logit_scale") else "temperature"
         value = float(getattr(model, self._scalar).detach())
         self.temperature = value if self._scalar == "temperature" else math.exp(-value)
@@ -144,8 +151,15 @@ class Towers:
             plain.append(self.prepare(new_image("RGB", (80, 80), (value,) * 3)).double())
         oblong = self.prepare(new_image("RGB", (96, 64)))
         black, grey, white = [pixels.flatten(1).mean(dim=1) for pixels in plain]
-        is_pixels = oblong.shape == plain[0].shape and oblong.shape[0] == 3
-        is_normalising = is_pixels and all(map(_is_flat, plain)) and _is_linear(black, grey, white)
+        is_normalising = oblong.shape == plain[0].shape and oblong.shape[0] == 3
+        if is_normalising:
+            # Each channel has one value, and these rise in a straight line.
+            for pixels, level in zip(plain, (black, grey, white), strict=True):
+                if not (pixels - level[:, None, None]).abs().max() < 1e-3:
+                    is_normalising = False
+            rises = bool((white > black).all())
+            is_straight = torch.allclose(grey, black + 0.4 * (white - black), atol=1e-3)
+            is_normalising = is_normalising and rises and is_straight
         if not is_normalising:
             raise InvalidInputError(
                 f"preprocess: plain images became {tuple(plain[0].shape)} and"
@@ -201,7 +215,10 @@ class Towers:
                 twin, _, transform = load(folder_address(folder))
             except RuntimeError as error:
                 raise InvalidInputError(f"{mismatch}: {error}") from error
-        picture = self._striped_picture()
+        # Fine stripes of another shape than the model reads show another way of resizing.
+        gradient = need("PIL.Image").linear_gradient("L")
+        stripes = gradient.point(lambda value: value * 37 % 256).convert("RGB")
+        picture = stripes.resize((self.size[1] * 2, self.size[0] * 3))
         pixels = self.prepare(picture)
         difference = float((transform(picture) - pixels).abs().max())
         if difference > 1e-3:
@@ -211,13 +228,6 @@ class Towers:
                 " transform of open_clip.create_model_and_transforms"
             )
         self._check_twin(twin, pixels, mismatch)
-
-    def _striped_picture(self) -> Image.Image:
-        """Return fine stripes of another shape than the model reads: they show another way of
-        resizing."""
-        gradient = need("PIL.Image").linear_gradient("L")
-        stripes = gradient.point(lambda value: value * 37 % 256).convert("RGB")
-        return cast("Image.Image", stripes.resize((self.size[1] * 2, self.size[0] * 3)))
 
     def _check_twin(self, twin: Any, pixels: Tensor, mismatch: str) -> None:
         """Raise InvalidInputError unless a model that was saved and loaded gives the same
@@ -288,28 +298,3 @@ class Towers:
         # The size stands in the architecture.
         preprocessing.pop("size", None)
         return {"model_cfg": config, "preprocess_cfg": preprocessing}
-
-
-def _with_weights(*heads: Any) -> tuple[Part, ...]:
-    """Return the heads that can be trained: parameters, and modules that have some."""
-    trainable: list[Part] = []
-    for head in heads:
-        if isinstance(head, nn.Parameter):
-            trainable.append(head)
-        elif isinstance(head, nn.Module):
-            # ALIGN's image side ends in a pooling, which has no weights.
-            if next(head.parameters(), None) is not None:
-                trainable.append(head)
-    return tuple(trainable)
-
-
-def _is_flat(pixels: Tensor) -> bool:
-    """Tell whether each channel of pixels (3, h, w) has one value."""
-    level = pixels.flatten(1).mean(dim=1)
-    return bool((pixels - level[:, None, None]).abs().max() < 1e-3)
-
-
-def _is_linear(black: Tensor, grey: Tensor, white: Tensor) -> bool:
-    """Tell whether the levels of channels (3,) rise in a straight line; grey is 0.4 of the way."""
-    expected = black + 0.4 * (white - black)
-    return torch.allclose(grey, expected, atol=1e-3) and bool((white > black).all())

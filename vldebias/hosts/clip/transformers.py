@@ -115,7 +115,12 @@ class TransformersHost(JointHost):
                 f" {', '.join(_FAMILIES)}\nDescribe any other by vldebias.hosts.custom(model,"
                 " 'method', embed=...); docs/how-to/own-model.md"
             )
-        _refuse_before_release_5(known)
+        release = need("transformers").__version__
+        if known in _NEEDS_RELEASE_5 and release.startswith("4."):
+            raise UnsupportedHostError(
+                f"{known}: {_NEEDS_RELEASE_5[known]} (transformers {release} is installed). Install"
+                " transformers 5 or newer"
+            )
         self._family = _FAMILIES[known]
         # Of a text tower alone the model is all there is.
         self._text = getattr(model, "text_model", model)
@@ -161,7 +166,20 @@ class TransformersHost(JointHost):
     def find_tokenizer(self, tokenizer: Any) -> Any:
         """Return the argument, or the tokenizer of a processor, or that of the checkpoint."""
         if tokenizer is None:
-            tokenizer = self._tokenizer_of_checkpoint()
+            missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
+            try:
+                with offline_reason(self.model_id):
+                    load = need("transformers").AutoTokenizer.from_pretrained
+                    tokenizer = load(self.model_id, **NO_CODE)
+            except Exception as error:
+                raise InvalidInputError(
+                    f"{missing}; pass tokenizer= ({type(error).__name__}: {error})"
+                ) from error
+            # transformers 5 makes an empty one without its files.
+            if 2 * len(tokenizer) < self._config.vocab_size:
+                raise InvalidInputError(
+                    f"{missing} but one of {len(tokenizer)} tokens; pass tokenizer="
+                )
         inner = getattr(tokenizer, "tokenizer", tokenizer)
         if not callable(inner) or getattr(inner, "pad_token", None) is None:
             raise InvalidInputError(
@@ -169,23 +187,6 @@ class TransformersHost(JointHost):
                 f" (tokenizer.pad_token), got {type(tokenizer).__name__}"
             )
         return inner
-
-    def _tokenizer_of_checkpoint(self) -> Any:
-        missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
-        try:
-            with offline_reason(self.model_id):
-                load = need("transformers").AutoTokenizer.from_pretrained
-                tokenizer = load(self.model_id, **NO_CODE)
-        except Exception as error:
-            raise InvalidInputError(
-                f"{missing}; pass tokenizer= ({type(error).__name__}: {error})"
-            ) from error
-        # transformers 5 makes an empty one without its files.
-        if 2 * len(tokenizer) < self._config.vocab_size:
-            raise InvalidInputError(
-                f"{missing} but one of {len(tokenizer)} tokens; pass tokenizer="
-            )
-        return tokenizer
 
     @property
     def context_length(self) -> int:
@@ -262,17 +263,6 @@ class TransformersHost(JointHost):
                 handle.remove()
 
         return take_off
-
-
-def _refuse_before_release_5(kind: str) -> None:
-    """Raise UnsupportedHostError for a class that the installed transformers 4 cannot embed
-    with."""
-    release = need("transformers").__version__
-    if kind in _NEEDS_RELEASE_5 and release.startswith("4."):
-        raise UnsupportedHostError(
-            f"{kind}: {_NEEDS_RELEASE_5[kind]} (transformers {release} is installed). Install"
-            " transformers 5 or newer"
-        )
 
 
 class _Hooks(Hook):

@@ -86,15 +86,6 @@ def _place(k: int) -> int:
     return 1 if k == 0 else _mixed(k) | 1
 
 
-def _powers() -> Tensor:
-    """Return p^0, p^1, ... as int64."""
-    power, powers = 1, []
-    for _ in range(_LONGEST):
-        powers.append(_signed(power))
-        power = power * _BASE & _MASK
-    return torch.tensor(powers, device="cpu")
-
-
 # ---- tokens
 
 
@@ -158,9 +149,26 @@ def _combines(character: str) -> bool:
     return unicodedata.category(character) in ("Mn", "Mc") or "\u1160" <= character <= "\u11ff"
 
 
-def _token_of_bytes(content: bytes) -> _Token:
-    """Return the token of UTF-8 bytes. Of bytes that end inside a character it is a guess: emoji
-    and punctuation separate words, other characters are letters."""
+# The letters by which byte-level tokenizers write bytes: printable ones stand for themselves, the
+# others for U+0100 and what follows.
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTES = {chr(byte): byte for byte in _PRINTABLE}
+_BYTES.update({chr(256 + place): byte for place, byte in enumerate(_UNPRINTABLE)})
+
+
+def _in_bytes(token: str) -> _Token:
+    """Read a token of a byte-level tokenizer; CLIP's mark the end of a word.
+
+    Of bytes that end inside a character it is a guess: emoji and punctuation separate words, other
+    characters are letters.
+    """
+    letters = token.removesuffix(_END_OF_WORD)
+    if not all(letter in _BYTES for letter in letters):
+        return _UNKNOWN
+    content = bytes(_BYTES[letter] for letter in letters)
+    if letters != token:
+        content += b" "
     try:
         return _token(content.decode("utf-8"))
     except UnicodeDecodeError:
@@ -172,28 +180,6 @@ def _token_of_bytes(content: bytes) -> _Token:
         return _UNKNOWN
     ends = content.endswith(b" ")
     return _Token("\ufffd", begins=content.startswith(b" "), ends=ends, unsure=True)
-
-
-def _byte_of_letter() -> dict[str, int]:
-    """Return the letters by which byte-level tokenizers write bytes: printable ones stand for
-    themselves, the others for U+0100 and what follows."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    unprintable = [byte for byte in range(256) if byte not in printable]
-    byte_of_letter = {chr(byte): byte for byte in printable}
-    byte_of_letter.update({chr(256 + place): byte for place, byte in enumerate(unprintable)})
-    return byte_of_letter
-
-
-_BYTES = _byte_of_letter()
-
-
-def _in_bytes(token: str) -> _Token:
-    """Read a token of a byte-level tokenizer; CLIP's mark the end of a word."""
-    letters = token.removesuffix(_END_OF_WORD)
-    if not all(letter in _BYTES for letter in letters):
-        return _UNKNOWN
-    content = bytes(_BYTES[letter] for letter in letters)
-    return _token_of_bytes(content + b" " if letters != token else content)
 
 
 def _in_word_pieces(token: str) -> _Token:
@@ -245,7 +231,12 @@ class WordTable:
         for token_id, token in tokens.items():
             rows[token_id] = token.row()
         self.tokens = torch.tensor(rows, device="cpu")
-        self.powers = _powers()
+        powers = []
+        power = 1
+        for _ in range(_LONGEST):
+            powers.append(_signed(power))
+            power = power * _BASE & _MASK
+        self.powers = torch.tensor(powers, device="cpu")
 
     def to(self, device: torch.device) -> WordTable:
         """Return the table on a device."""
@@ -347,26 +338,42 @@ def word_table(tokenizer: Any, decode: Callable[[tuple[int, ...]], str]) -> Word
 
 
 def _checked_table(tokenizer: Any, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
-    token_of_id = _vocabulary(tokenizer)
-    special = set(getattr(tokenizer, "all_special_ids", ()))
-    plain = [token_id for token_id in token_of_id if token_id not in special]
-    if not plain:
-        return None
-    read = _reader_of(token_of_id[token_id] for token_id in plain)
-    tokens = {token_id: read(token_of_id[token_id]) for token_id in plain}
-    # An added token is written as it is, whatever the marks of its vocabulary mean.
-    for token_id, token in _added(tokenizer).items():
-        if token_id in tokens and token_of_id[token_id] == token:
-            tokens[token_id] = _UNKNOWN
-    sure = [token_id for token_id, token in tokens.items() if not token.unsure]
+    """Return the table of a vocabulary, if its words of random rows of tokens are those of the
+    decoded text."""
+    tokens, sure = _read_vocabulary(tokenizer)
     if not sure:
         return None
+    table = WordTable(tokens)
+    random = Random(0)
+    for _ in range(_CHECKED):
+        row = random.choices(sure, k=8)
+        words = StatedWords.split(decode(tuple(row))).split()
+        if table.read_words(row) != [_signed(_number(word)) for word in words]:
+            return None
+    return table
+
+
+def _read_vocabulary(tokenizer: Any) -> tuple[dict[int, _Token], list[int]]:
+    """Return the token of each id, and the ids of those whose text does not depend on their
+    neighbours, without special ones."""
+    if hasattr(tokenizer, "get_vocab"):
+        token_of_id = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
+    else:
+        token_of_id = dict(getattr(tokenizer, "decoder", {}))
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+    plain = {token_id: token for token_id, token in token_of_id.items() if token_id not in special}
+    read = _reader_of(plain.values())
+    tokens = {token_id: read(token) for token_id, token in plain.items()}
+    # An added token is written as it is, whatever the marks of its vocabulary mean.
+    for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
+        if plain.get(token_id) == str(token):
+            tokens[token_id] = _UNKNOWN
+    sure = [token_id for token_id, token in tokens.items() if not token.unsure]
     tokens |= dict.fromkeys(special, _SEPARATOR)
     unknown = _id_of_unknown(tokenizer)
     if unknown is not None and read is _in_sentence_pieces:
         tokens[unknown] = _UNKNOWN  # left out by the decoder: its neighbours become one word
-    table = WordTable(tokens)
-    return table if _decodes_alike(table, sure, decode) else None
+    return tokens, sure
 
 
 def _id_of_unknown(tokenizer: Any) -> int | None:
@@ -377,32 +384,6 @@ def _id_of_unknown(tokenizer: Any) -> int | None:
     unknown: int | None = getattr(tokenizer, "unk_token_id", None)
     ends = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
     return None if unknown in ends else unknown
-
-
-def _vocabulary(tokenizer: Any) -> dict[int, str]:
-    """Return id -> token."""
-    if hasattr(tokenizer, "get_vocab"):
-        return {token_id: token for token, token_id in tokenizer.get_vocab().items()}
-    return dict(getattr(tokenizer, "decoder", {}))
-
-
-def _added(tokenizer: Any) -> dict[int, str]:
-    """Return id -> token of tokens that were added to a vocabulary."""
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return {token_id: str(token) for token_id, token in added.items()}
-
-
-def _decodes_alike(
-    table: WordTable, sure: Sequence[int], decode: Callable[[tuple[int, ...]], str]
-) -> bool:
-    """Compare the words of random rows of sure tokens with those of the decoded text."""
-    random = Random(0)
-    for _ in range(_CHECKED):
-        row = random.choices(sure, k=8)
-        words = StatedWords.split(decode(tuple(row))).split()
-        if table.read_words(row) != [_signed(_number(word)) for word in words]:
-            return False
-    return True
 
 
 def outside_compiled_code(reason: str) -> Callable[[Any], Any]:

@@ -145,7 +145,11 @@ def opened(value: Any) -> Any:
     layers, d), whose layers are read as one vector. Return None for anything else.
     """
     if isinstance(value, Tensor):
-        return _opened_tensor(value)
+        if not value.is_floating_point() or value.ndim not in (2, 3, 4):
+            return None
+        if value.ndim == 4:
+            return value.flatten(-2), lambda flat: flat.unflatten(-1, value.shape[-2:])
+        return value, lambda tensor: tensor
     rows, form = tree_flatten(value)
     if not rows or not isinstance(value, list | tuple):
         return None
@@ -160,17 +164,6 @@ def opened(value: Any) -> Any:
         return tree_unflatten(rows_without_padding, form)
 
     return pad_sequence(rows, batch_first=True), close
-
-
-def _opened_tensor(value: Tensor) -> Any:
-    """Return what `opened` does of a tensor."""
-    if not value.is_floating_point():
-        return None
-    if value.ndim == 4:
-        return value.flatten(-2), lambda flat: flat.unflatten(-1, value.shape[-2:])
-    if value.ndim in (2, 3):
-        return value, lambda tensor: tensor
-    return None
 
 
 class Part(NamedTuple):
@@ -194,18 +187,18 @@ def same_values(first: Any, second: Any) -> bool:
     second_leaves, second_form = tree_flatten(second)
     if first_form != second_form:
         return False
-    return all(map(_same_leaf, first_leaves, second_leaves))
-
-
-def _same_leaf(first: Any, second: Any) -> bool:
-    """Tell whether two tensors or plain values are equal; a value is equal to itself, also NaN."""
-    if first is second:
-        return True
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, Tensor):
-        return torch.equal(first, second)
-    return bool(first == second)
+    for first_leaf, second_leaf in zip(first_leaves, second_leaves, strict=True):
+        if first_leaf is second_leaf:  # a value is equal to itself, also NaN
+            continue
+        if type(first_leaf) is not type(second_leaf):
+            return False
+        if isinstance(first_leaf, Tensor):
+            is_equal = torch.equal(first_leaf, second_leaf)
+        else:
+            is_equal = bool(first_leaf == second_leaf)
+        if not is_equal:
+            return False
+    return True
 
 
 # ---- the arguments of a call

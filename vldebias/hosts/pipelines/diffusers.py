@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
+from itertools import takewhile
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -131,9 +132,12 @@ class DiffusersHost(Host):
                 self.defaults[name] = parameter.default
         self.edits_images = _edits_images(pipe, parameters)
         self.encoders = {}
+        self._seeing_encoders = {}  # those that get images with the prompt
         for name, component in pipe.components.items():
             if "text_encoder" in name and isinstance(component, nn.Module):
                 self.encoders[name] = component
+                if image_ids(component):
+                    self._seeing_encoders[name] = component
         # torch.compile wraps what it compiles
         self.text_modules = tuple(
             getattr(encoder, "_orig_mod", encoder) for encoder in self.encoders.values()
@@ -165,9 +169,12 @@ class DiffusersHost(Host):
             )
         probes = [self.encode([probe], ()) for probe in PROBES]
         for name in probes[0].ids:
-            rows = [probe.ids[name][0] for probe in probes]
-            # A tail may be of the prompts too; the token that ends them is not of it.
-            self._tails[name] = max(_common_tail(rows) - 1, 0)
+            # The ids that all probes have in common at their end. They may be of the prompts too;
+            # the token that ends a prompt is not of the tail.
+            reversed_rows = [probe.ids[name][0][::-1] for probe in probes]
+            columns = zip(*reversed_rows, strict=False)
+            common = list(takewhile(lambda column: len(set(column)) == 1, columns))
+            self._tails[name] = max(len(common) - 1, 0)
 
         # Change the state of the token that ends the prompt, then those of all tokens of one
         # encoder after the other.
@@ -232,8 +239,17 @@ class DiffusersHost(Host):
         changes = [(opened(result[index])[0] != tensor)[0] for result in long.turned]
         self._check_last_token(name, changes[0])
         kind = "sequence" if tensor.ndim == 3 else "pooled"
-        role = _role_of(name, kind, known)
-        twin = self._place_of_negative(name)
+        # The role is the kind, with the ending of the name where another value is of that kind:
+        # "prompt_embeds" is the "sequence", and "prompt_embeds_2" with it "sequence.2".
+        role = kind
+        if any(part.role.partition(".")[0] == kind for part in known):
+            ending = name.removeprefix("pooled_").removeprefix("prompt_embeds")
+            role += ending.replace("_", ".")
+        twin = None
+        for place, returned_name in enumerate(self.source.returns):
+            if returned_name in (f"negative_{name}", f"uncond_{name}"):
+                twin = place
+                break
         undivided = [Part(role, name, index, twin)]
         if kind == "pooled":
             return undivided
@@ -266,13 +282,6 @@ class DiffusersHost(Host):
                 " (1, d)"
             )
         return value[0]
-
-    def _place_of_negative(self, name: str) -> int | None:
-        """Return the place of the value that is the same of the negative prompt, None without."""
-        for place, returned_name in enumerate(self.source.returns):
-            if returned_name in (f"negative_{name}", f"uncond_{name}"):
-                return place
-        return None
 
     def _check_last_token(self, name: str, change: Tensor) -> None:
         """Refuse an embedding in which the state of the last token is not a row.
@@ -333,33 +342,28 @@ class DiffusersHost(Host):
         ids = dict[str, list[list[int]]]()
         ends = dict[str, Tokens]()
         for name, call in calls.items():
+            tokenizer = getattr(self._pipe, name.replace("text_encoder", "tokenizer"), None)
+            inner = getattr(tokenizer, "tokenizer", tokenizer)
+            pad = getattr(inner, "pad_token_id", None)
+            end = getattr(inner, "eos_token_id", None)
             ids[name] = []
             places_of_ends = []
             for number, row in enumerate(call.ids.tolist()):
-                places = self._places_of_tokens(name, call, number, row)
+                # The places that hold tokens and no padding: by the mask, else by the ids.
+                if call.mask is not None:
+                    places = call.mask[number].nonzero().flatten().tolist()
+                else:
+                    # Up to the first end, since some tokenizers pad with it; where they pad with
+                    # another token, the text may go on behind an end.
+                    last = row.index(end) if end in row else len(row) - 1
+                    places = list(range(last + 1))
+                    if pad != end:
+                        behind = range(last + 1, len(row))
+                        places += [place for place in behind if row[place] != pad]
                 ids[name].append([row[place] for place in places])
                 places_of_ends.append(places[-1 - self._tails.get(name, 0)])
             ends[name] = places_of_ends
         return ids, ends
-
-    def _places_of_tokens(self, name: str, call: Call, number: int, row: list[int]) -> list[int]:
-        """Return the places of a row of ids that hold tokens and no padding: by the mask, else by
-        the tokenizer's ids."""
-        if call.mask is not None:
-            places: list[int] = call.mask[number].nonzero().flatten().tolist()
-            return places
-        tokenizer = getattr(self._pipe, name.replace("text_encoder", "tokenizer"), None)
-        inner = getattr(tokenizer, "tokenizer", tokenizer)
-        pad = getattr(inner, "pad_token_id", None)
-        end = getattr(inner, "eos_token_id", None)
-        # The first end: some tokenizers pad with it.
-        last = row.index(end) if end in row else len(row)
-        read_places = []
-        for place, token_id in enumerate(row):
-            is_text_behind_end = pad != end and token_id != pad
-            if place <= last or is_text_behind_end:
-                read_places.append(place)
-        return read_places
 
     def call(self, prompts: list[str], **settings: Any) -> Any:
         """Return the output of `encode_prompt` for prompts; leave out arguments that it lacks."""
@@ -403,8 +407,17 @@ class DiffusersHost(Host):
             filled = batch + batch[-1:] * (size - len(batch))
             encoded = self.encode(filled, device=device)
             for part in self.parts:
-                states = self._states_at_ends(encoded, part)[: len(batch)]
-                unit = normalize(states.to("cpu", torch.float64), dim=-1)
+                states = opened(encoded.result[part.place])[0][:, part.tokens]
+                if states.ndim == 3:
+                    # The token that ends a prompt is the one whose state was changed.
+                    changed = opened(encoded.turned[0][part.place])[0][:, part.tokens]
+                    distances = (states.double() - changed.double()).norm(dim=-1)
+                    if not distances.any(dim=1).all():
+                        raise self.refusal(
+                            f"the end of a prompt is not among the tokens of {part.name}"
+                        )
+                    states = states[torch.arange(len(states)), distances.argmax(dim=1)]
+                unit = normalize(states[: len(batch)].to("cpu", torch.float64), dim=-1)
                 rows.update(
                     {(part.role, prompt): row for prompt, row in zip(batch, unit, strict=True)}
                 )
@@ -429,17 +442,6 @@ class DiffusersHost(Host):
             return False
         return all(len(opened(both.result[part.place])[0]) == 2 for part in self.parts)
 
-    def _states_at_ends(self, encoded: Encoded, part: Part) -> Tensor:
-        """Return (b, d): the state of the token that ends each prompt, or the pooled vector."""
-        states = opened(encoded.result[part.place])[0][:, part.tokens]
-        if states.ndim == 2:
-            return cast("Tensor", states)
-        changed = opened(encoded.turned[0][part.place])[0][:, part.tokens]
-        distances = (states.double() - changed.double()).norm(dim=-1)
-        if not distances.any(dim=1).all():
-            raise self.refusal(f"the end of a prompt is not among the tokens of {part.name}")
-        return states[torch.arange(len(states)), distances.argmax(dim=1)]
-
     # ---- attaching
     # ---------------------------------------------------------------------------------------------
 
@@ -450,21 +452,11 @@ class DiffusersHost(Host):
         before it is encoded, and `prepare_latents` after it tell which call that is.
         """
 
-        def encode(original: Any, call: inspect.BoundArguments) -> Any:
-            result = self._change(attachment, original, call)
-            is_encoding = running_call(self._pipe) is None
-            if is_encoding and call.arguments.get("prompt") is not None:
-                self._remember(attachment, result)
-            # Inside of a call it is raised when the pictures are made.
-            if is_encoding or not self.source.ends:
-                raise_failures()
-            return result
-
         def finish(original: Any, call: inspect.BoundArguments) -> None:
             original(*call.args, **call.kwargs)
             raise_failures()
 
-        hook_of_method: dict[str, Any] = {"encode_prompt": encode}
+        hook_of_method: dict[str, Any] = {"encode_prompt": partial(self._change, attachment)}
         if attachment.log.on_call is not None and self.source.ends:
             hook_of_method["maybe_free_model_hooks"] = finish
         if self.source.framed and self.source.calls > 1:
@@ -496,6 +488,7 @@ class DiffusersHost(Host):
         turn = self._turn_of(call)
         kept = copied(call)
 
+        # For an edit that puts prompts in other words, which the call encodes as its own.
         def encode(prompts: list[str]) -> Any:
             call.update(kept)
             rewrite_call(call, lambda texts, _: texts | {"prompt": prompts})
@@ -505,20 +498,27 @@ class DiffusersHost(Host):
             if call.get("prompt") is None and turn != "negative":
                 if any(isinstance(value, Tensor | list) for value in call.values()):
                     self._tell_of_embeddings(attachment, call)
-                return original(*bound.args, **bound.kwargs)
-            if attachment.balancer is not None:
-                self._balance(attachment, call, turn)
-                return original(*bound.args, **bound.kwargs)
-            seeing = {
-                name: encoder for name, encoder in self.encoders.items() if image_ids(encoder)
-            }
-            with traced(seeing) as (calls, _), during(_ENCODE, encode):
                 result = original(*bound.args, **bound.kwargs)
-                first = opened(result[self.parts[0].place])
-                shown = None
-                if first is not None:
-                    shown = image_tokens(calls, seeing, first[0].shape[1])
-                return self.project(attachment, result, kept, turn == "negative", shown)
+            elif attachment.balancer is not None:
+                self._balance(attachment, call, turn)
+                result = original(*bound.args, **bound.kwargs)
+            else:
+                seeing = self._seeing_encoders
+                with traced(seeing) as (calls, _), during(_ENCODE, encode):
+                    result = original(*bound.args, **bound.kwargs)
+                    first = opened(result[self.parts[0].place])
+                    shown = None
+                    if first is not None:
+                        shown = image_tokens(calls, seeing, first[0].shape[1])
+                    result = self.project(attachment, result, kept, turn == "negative", shown)
+
+        is_encoding = running_call(self._pipe) is None
+        if is_encoding and call.get("prompt") is not None:
+            self._remember(attachment, result)
+        # Inside of a call it is raised when the pictures are made.
+        if is_encoding or not self.source.ends:
+            raise_failures()
+        return result
 
     def _turn_of(self, call: Mapping[str, Any]) -> str:
         """Return whether a call of `encode_prompt` is for the "prompt", for the prompt "again", or
@@ -641,18 +641,36 @@ class DiffusersHost(Host):
         show an image.
         """
         values = list(result)
-        edits_prompt = self.negative or not negative
+        is_changed = False
         for part in self.parts:
-            # Embeddings that the caller passes in stay.
-            if edits_prompt and call.get(part.name) is None:
-                texts = texts_of(call, "prompt")
-                values[part.place] = _edited(attachment, part, values[part.place], texts, shown)
-            if not self.negative or part.twin is None:
-                continue
-            if call.get(f"negative_{part.name}") is None:
-                texts = texts_of(call, "negative_prompt")
-                values[part.twin] = _edited(attachment, part, values[part.twin], texts, None)
-        if all(value is before for value, before in zip(values, result, strict=True)):
+            # The embedding of the prompt, and that of the negative prompt.
+            sides = [
+                (part.place, "", self.negative or not negative, shown),
+                (part.twin, "negative_", self.negative, None),
+            ]
+            for place, prefix, is_edited, mask in sides:
+                # Embeddings that the caller passes in stay.
+                if place is None or not is_edited or call.get(prefix + part.name) is not None:
+                    continue
+                embedding = opened(values[place])
+                if embedding is None:  # no guidance, no negative branch
+                    continue
+                tensor, close = embedding
+                segment = tensor[:, part.tokens]
+                texts = partial(texts_of, call, prefix + "prompt")
+                changed = attachment.apply(part.role, segment, texts)
+                if changed is segment:
+                    continue
+                is_changed = True
+                if mask is not None and tensor.ndim == 3:
+                    # Tokens that show an image stay, in each of the images of a prompt.
+                    repeats = len(tensor) // len(mask)
+                    stays = mask.to(tensor.device).repeat_interleave(repeats, 0)
+                    changed = torch.where(stays[..., None], segment, changed)
+                edited = tensor.clone()
+                edited[:, part.tokens] = changed
+                values[place] = close(edited)
+        if not is_changed:
             return result
         self._refuse_other_layers(call)
         return type(result)(values)
@@ -756,16 +774,6 @@ def _edits_images(pipe: Any, parameters: Mapping[str, Any]) -> bool:
     return "image" in parameters and not is_guided
 
 
-def _common_tail(rows: Sequence[Sequence[int]]) -> int:
-    """Return how many ids all rows have in common at their end."""
-    length = 0
-    for ids in zip(*(row[::-1] for row in rows), strict=False):
-        if len(set(ids)) > 1:
-            break
-        length += 1
-    return length
-
-
 def _prepare_replies(
     replies: dict[str, list[Call]],
     calls: Mapping[str, list[Call]],
@@ -780,17 +788,6 @@ def _prepare_replies(
             call = replies[name][0]
             change = partial(turned, tokens, call.ids.shape[1])
             replies[name][0] = call._replace(output=tree_map(change, call.output))
-
-
-def _role_of(name: str, kind: str, known: Sequence[Part]) -> str:
-    """Return the role of a value: its kind, with the ending of its name where another has that.
-
-    "prompt_embeds" is the "sequence"; beside it "prompt_embeds_2" is "sequence.2".
-    """
-    if not any(part.role.partition(".")[0] == kind for part in known):
-        return kind
-    ending = name.removeprefix("pooled_").removeprefix("prompt_embeds")
-    return f"{kind}{ending.replace('_', '.')}"
 
 
 def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
@@ -827,26 +824,3 @@ def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
 def _plain_list(value: Any) -> Any:
     """Return a tuple or list as a list, everything else as it is."""
     return list(value) if isinstance(value, list | tuple) else value
-
-
-def _edited(
-    attachment: Attachment, part: Part, value: Any, texts: list[str], shown: Tensor | None
-) -> Any:
-    """Return an embedding whose tokens of a part are edited; the same object where nothing changed.
-
-    shown: (b, tokens), true for tokens that stand for an image, which stay.
-    """
-    embedding = opened(value)
-    if embedding is None:  # no guidance, no negative branch
-        return value
-    tensor, close = embedding
-    segment = tensor[:, part.tokens]
-    changed = attachment.apply(part.role, segment, lambda: texts)
-    if changed is segment:
-        return value
-    if shown is not None and tensor.ndim == 3:
-        shown = shown.to(tensor.device).repeat_interleave(len(tensor) // len(shown), 0)
-        changed = torch.where(shown[..., None], segment, changed)
-    edited = tensor.clone()
-    edited[:, part.tokens] = changed
-    return close(edited)

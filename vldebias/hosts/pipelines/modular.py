@@ -90,19 +90,37 @@ class ModularHost(DiffusersHost):
     def install(self, attachment: Attachment) -> Callable[[], None]:
         """Give the block that encodes text, or a conditional one that holds it, a class of its own,
         until removed."""
-        block = self._block_that_runs()
+        # Sequential blocks run what is inside of them by their own code, so the way goes through
+        # them to the block itself, or to the conditional one that holds it.
+        sequential = need("diffusers").SequentialPipelineBlocks
+        block = self._pipe._blocks
+        while isinstance(block, sequential):
+            block = next(
+                inner for inner in block.sub_blocks.values() if self.block in leaves(inner)
+            )
         kind = type(block)
 
         @torch.no_grad()
-        def call(called: Any, components: Any, state: Any) -> Any:
+        def run(called: Any, components: Any, state: Any) -> Any:
             # A copy of the block is of another pipeline, which nothing is attached to.
             is_ours = called is block and components is self._pipe
             if not is_ours or attachment.state != "attached" or BARE.get():
                 return kind.__call__(called, components, state)
-            return self._around(attachment, lambda: kind.__call__(called, components, state), state)
+            prompt = state.get("prompt")
+            call = copied({name: state.get(name) for name in self.inputs})
+            if attachment.balancer is not None and prompt is not None:
+                self._rewrite(attachment, call, state)
+            # The block calls the text encoders, whose watch would take that for a call from
+            # outside.
+            with during(INSIDE):
+                components, state = kind.__call__(called, components, state)
+            raise_failures()
+            if attachment.balancer is None and listed(prompt):
+                self._edit(attachment, call, state)
+            return components, state
 
         members = {
-            "__call__": call,
+            "__call__": run,
             "__module__": kind.__module__,
             "__qualname__": kind.__qualname__,
         }
@@ -115,36 +133,6 @@ class ModularHost(DiffusersHost):
             vars(self._pipe).pop(_MARK, None)
 
         return take_off
-
-    def _block_that_runs(self) -> Any:
-        """Return the block that encodes text, or the conditional one that holds it.
-
-        Sequential blocks run what is inside of them by their own code, so the way goes through.
-        """
-        sequential = need("diffusers").SequentialPipelineBlocks
-        block = self._pipe._blocks
-        while isinstance(block, sequential):
-            holders = [inner for inner in block.sub_blocks.values() if self._holds_encoder(inner)]
-            block = holders[0]
-        return block
-
-    def _holds_encoder(self, block: Any) -> bool:
-        """Tell whether a block is the one that encodes text, or has it inside."""
-        return any(leaf is self.block for leaf in leaves(block))
-
-    def _around(self, attachment: Attachment, run: Callable[[], Any], state: Any) -> Any:
-        """Run the block with its prompts rewritten, or with its embeddings edited."""
-        prompt = state.get("prompt")
-        call = copied({name: state.get(name) for name in self.inputs})
-        if attachment.balancer is not None and prompt is not None:
-            self._rewrite(attachment, call, state)
-        # The block calls the text encoders, whose watch would take that for a call from outside.
-        with during(INSIDE):
-            components, state = run()
-        raise_failures()
-        if attachment.balancer is None and listed(prompt):
-            self._edit(attachment, call, state)
-        return components, state
 
     def _rewrite(self, attachment: Attachment, call: dict[str, Any], state: Any) -> None:
         """Rewrite the prompts of a call, in the state as well."""

@@ -106,6 +106,6 @@ def text_output(module: nn.Module, args: Any, kwargs: Mapping[str, Any], output:
     states = kwargs.get("encoder_hidden_states")
     if not isinstance(states, tuple):
         return output
-    without = {name: value for name, value in kwargs.items() if name != "ip_adapter_masks"}
-    without["encoder_hidden_states"] = (states[0], [])
-    return module.forward(*args, **without)
+    text_kwargs = {name: value for name, value in kwargs.items() if name != "ip_adapter_masks"}
+    text_kwargs["encoder_hidden_states"] = (states[0], [])
+    return module.forward(*args, **text_kwargs)

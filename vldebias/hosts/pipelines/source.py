@@ -121,7 +121,7 @@ class _ClassReader:
                 self._refuse_what_cannot_be_followed(tree)
             for call in _calls(tree):
                 self._refuse_bypass(tree, call)
-                if self._encodes(call) and function in self.call_functions:
+                if _name_of_call(call) == "encode_prompt" and function in self.call_functions:
                     self.encoded.append(self._encoded_by(call, tree))
                     encoding.add(function)
                 called = self._called_function(function, tree, call)
@@ -163,25 +163,23 @@ class _ClassReader:
         """
         calls_of_base = [call for call in _calls(tree) if _name_of_call(call) == "__call__"]
         followed = {id(call.func) for call in calls_of_base}
+        # `super().name` is followed; a `super()` that is stored or passed on is not.
+        supers = 0
+        named_supers = 0
         for node in ast.walk(tree):
-            is_base = isinstance(node, ast.Attribute) and node.attr == "__call__"
-            if is_base and id(node) not in followed:
-                raise self.refusal("it passes on the __call__ of its base")
-            if isinstance(node, ast.For | ast.AsyncFor | ast.While):
-                self._refuse_loop(node, calls_of_base)
+            supers += _is_super(node)
+            if isinstance(node, ast.Attribute):
+                named_supers += _is_super(node.value)
+                if node.attr == "__call__" and id(node) not in followed:
+                    raise self.refusal("it passes on the __call__ of its base")
+            elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
+                inside = {id(part) for part in ast.walk(node)}
+                if not inside.isdisjoint(map(id, calls_of_base)):
+                    raise self.refusal("it calls the __call__ of its base in a loop")
         if len(calls_of_base) > 1:
             raise self.refusal("it calls the __call__ of its base several times")
-        # `super().name` is followed; a `super()` that is stored or passed on is not.
-        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-        plain = sum(_is_super(node.value) for node in attributes)
-        if plain != sum(_is_super(node) for node in ast.walk(tree)):
+        if named_supers != supers:
             raise self.refusal("it uses super() in another way than super().name(...)")
-
-    def _refuse_loop(self, loop: ast.AST, calls: list[ast.Call]) -> None:
-        """Refuse a loop around one of the calls."""
-        inside = {id(part) for part in ast.walk(loop)}
-        if any(id(call) in inside for call in calls):
-            raise self.refusal("it calls the __call__ of its base in a loop")
 
     def _refuse_bypass(self, tree: Any, call: ast.Call) -> None:
         """Refuse calls of a text encoder, and of the encode_prompt of something else."""
@@ -230,10 +228,6 @@ class _ClassReader:
         return None
 
     # ---- what is encoded
-
-    @staticmethod
-    def _encodes(call: ast.Call) -> bool:
-        return _name_of_call(call) == "encode_prompt"
 
     def _encoded_by(self, call: ast.Call, tree: Any) -> str:
         """Return the variable that a call of `encode_prompt` encodes; its results tell whether it

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 import torch
@@ -59,22 +59,46 @@ class DealtCall:
     passes: int = 0
     matched: int = 0
 
+    def key(self, image: int) -> int:
+        """Return a number that follows from the embedding of an image, so that each prompt is
+        dealt to evenly."""
+        prompts = self.prompts
+        number = next(i for i, images in enumerate(prompts.images) if image in images)
+        values = prompts.embeddings[0][number].detach().float().cpu().contiguous()
+        return int(hashlib.sha256(values.numpy().tobytes()).hexdigest()[:8], 16)
 
-class Group(NamedTuple):
-    """Hold rows (n,) of a batch for which the same edits act: which of them, and (n, acting) the
-    number of each row's values among the effects of all that act."""
 
-    rows: Tensor
-    acting: tuple[bool, ...]
-    values: Tensor
+class Plan:
+    """Hold what is changed in one pass through the denoiser.
 
+    Attributes:
+        time, batch: the time of the pass and the size of its batch.
+        groups: for each edit whether it acts -> rows (n,) of the batch for which these edits act,
+            and (n, acting) the number of each row's values among the effects of all that act.
+    """
 
-class Plan(NamedTuple):
-    """Hold what is changed in one pass through the denoiser, its time and the size of its batch."""
+    def __init__(self, time: float, batch: int) -> None:
+        self.time = time
+        self.batch = batch
+        self.groups: dict[tuple[bool, ...], tuple[Tensor, Tensor]] = {}
 
-    groups: list[Group]
-    time: float
-    batch: int
+    def add(
+        self, edits: Sequence[CrossAttentionEdit], call: DealtCall, rows: Mapping[int, int]
+    ) -> None:
+        """Add the rows of the batch, row -> image, with the values of their images."""
+        assert call.prompts.received is not None  # the tensor in which the rows were found
+        device = call.prompts.received[0].device
+        rows_of_group: dict[tuple[bool, ...], list[int]] = {}
+        numbers_of_group: dict[tuple[bool, ...], list[list[int]]] = {}
+        for row, image in rows.items():
+            values = call.values[image]
+            acting = tuple(value is not None for value in values)
+            if any(acting):
+                rows_of_group.setdefault(acting, []).append(row)
+                numbers_of_group.setdefault(acting, []).append(numbers_of(edits, values))
+        for acting, members in rows_of_group.items():
+            numbers = torch.tensor(numbers_of_group[acting], device=device)
+            self.groups[acting] = (torch.tensor(members, device=device), numbers)
 
 
 class Steering(Hook):
@@ -101,10 +125,23 @@ class Steering(Hook):
         with TOKENIZING, during(INSIDE):
             result = original(*bound.args, **bound.kwargs)
         encodings = self.host.embeddings_of(result)
-        if turn != "negative" and encodings:
-            self._take(kept, encodings)
-        # Inside of a call it is raised when the pictures are made.
         source = self.host.pipeline.source
+        if turn != "negative" and encodings:
+            texts: list[str] = []
+            for name, value in kept.items():
+                if re.fullmatch(r"prompt(_\d)?", name):
+                    texts += listed(value)
+            known = _CALL.get()
+            is_same = known is not None and known.owner is self and known.texts == texts
+            encodes_again = source.calls - source.negatives > 1
+            if known is not None and is_same and encodes_again and not known.passes:
+                # A second encoder reads the same prompts before the denoiser runs.
+                known.prompts.add(encodings)
+            else:
+                call = DealtCall(self, EncodedPrompts.from_rows(encodings), texts)
+                self._deal(call, kept)
+                _CALL.set(call)
+        # Inside of a call it is raised when the pictures are made.
         if not source.ends or running_call(self.host.pipe) is None:
             raise_failures()
         return result
@@ -116,33 +153,15 @@ class Steering(Hook):
         raise_failures()
         return result
 
-    def _take(self, arguments: dict[str, Any], encodings: list[Tensor]) -> None:
-        """Remember the encodings of a call, and deal values to its images."""
-        texts: list[str] = []
-        for name, value in arguments.items():
-            if re.fullmatch(r"prompt(_\d)?", name):
-                texts += listed(value)
-        known = _CALL.get()
-        source = self.host.pipeline.source
-        encodes_again = source.calls - source.negatives > 1
-        if encodes_again and known is not None and known.owner is self and not known.passes:
-            # A second encoder reads the same prompts before the denoiser runs.
-            if known.texts == texts:
-                known.prompts.add(encodings)
-                return
-        call = DealtCall(self, EncodedPrompts.from_rows(encodings), texts)
-        self._deal(call, arguments)
-        _CALL.set(call)
-
     def _deal(self, call: DealtCall, arguments: dict[str, Any]) -> None:
         """Deal a value or None of each edit to each image, or leave that to the first pass where
         a prompt cannot be read."""
         attachment = self.attachment
         count = call.prompts.count
         call.values = [(None,) * len(self.edits)] * count
-        given = GIVEN.get()
-        if given is not None and given[0] is attachment:
-            values = given[1]
+        assignment = GIVEN.get()
+        if assignment is not None and assignment[0] is attachment:
+            values = assignment[1]
             if count % max(len(values), 1):
                 raise InvalidInputError(
                     f"{self.host.name}: {len(values)} values for {count} images; expected one each"
@@ -160,7 +179,12 @@ class Steering(Hook):
                 return texts
 
             rewrite_call(dict(arguments), look)
-            unread = [self._is_unread(text) for text in columns["prompt"]]
+            # Unread are texts that the rules cannot read at all.
+            unread = []
+            for text in columns["prompt"]:
+                (reasons,) = attachment.balancer.at(text, 0).reasons
+                reasons = reasons if isinstance(reasons, tuple) else (reasons,)
+                unread.append(all(reason in UNREAD for reason in reasons))
         if not any(unread):
             attachment.rewrite_texts(
                 columns, read=self.host.pipeline._read(arguments), seeds=self._generators()
@@ -175,12 +199,6 @@ class Steering(Hook):
                 "the call passes embeddings or a prompt that cannot be read, and the edit has no"
                 " gate to tell whether a value is open; nothing was changed"
             )
-
-    def _is_unread(self, text: str) -> bool:
-        """Tell whether the rules cannot read a text at all."""
-        (reasons,) = self.attachment.balancer.at(text, 0).reasons
-        reasons = reasons if isinstance(reasons, tuple) else (reasons,)
-        return all(reason in UNREAD for reason in reasons)
 
     def _generators(self) -> Any:
         """Return the generators of the call of the pipeline that runs."""
@@ -214,7 +232,7 @@ class Steering(Hook):
         for image, is_unread in enumerate(call.unread):
             row_of_texts = [column[image] for column in call.columns.values()]
             if is_unread:
-                row_of_texts = [self._in_words(record, row_of_image[image], self._key(call, image))]
+                row_of_texts = [self._in_words(record, row_of_image[image], call.key(image))]
             texts.append(row_of_texts)
         call.unread = []
         width = max(map(len, texts))
@@ -228,8 +246,8 @@ class Steering(Hook):
         call.values = self._spread(balanced.values, len(call.values))
         prompts = [""] * len(texts)
         if call.columns:
-            given = zip(*call.columns.values(), strict=True)
-            prompts = [NEXT.join(dict.fromkeys(row)) for row in given]
+            rows_of_texts = zip(*call.columns.values(), strict=True)
+            prompts = [NEXT.join(dict.fromkeys(row)) for row in rows_of_texts]
         attachment.log.add(
             CallRecord(
                 tuple(prompts),
@@ -279,14 +297,6 @@ class Steering(Hook):
         article = "an" if noun[0] in "aeiou" else "a"
         return f"A photo of {article} {noun}{behind}, {key}."
 
-    def _key(self, call: DealtCall, image: int) -> int:
-        """Return a number that follows from the embedding of an image, so that each prompt is
-        dealt to evenly."""
-        prompts = call.prompts
-        number = next(i for i, images in enumerate(prompts.images) if image in images)
-        values = prompts.embeddings[0][number].detach().float().cpu().contiguous()
-        return int(hashlib.sha256(values.numpy().tobytes()).hexdigest()[:8], 16)
-
     # ---- in the denoiser
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -294,8 +304,7 @@ class Steering(Hook):
         _PLAN.set(None)
         call = _CALL.get()
         time = time_of(args, kwargs)
-        is_ours = call is not None and call.owner is self
-        if not is_ours or call is None or time is None or not self.attachment.acts:
+        if call is None or call.owner is not self or time is None or not self.attachment.acts:
             return
         if any(call.unread):
             rows = call.prompts.rows(args, kwargs)
@@ -311,21 +320,11 @@ class Steering(Hook):
                 "the denoiser does not receive the embeddings that encode_prompt returned, so"
                 ' nothing was changed; use method="balanced-prompts"'
             )
-        members: dict[tuple[bool, ...], tuple[list[int], list[list[int]]]] = {}
-        for row, image in rows.items():
-            values = call.values[image]
-            acting = tuple(value is not None for value in values)
-            if any(acting):
-                rows_of_group, values_of_group = members.setdefault(acting, ([], []))
-                rows_of_group.append(row)
-                values_of_group.append(numbers_of(self.edits, values))
-        if members and call.prompts.received is not None:
-            device = call.prompts.received[0].device
-            groups = []
-            for acting, (places, numbers) in members.items():
-                row_numbers = torch.tensor(places, device=device)
-                groups.append(Group(row_numbers, acting, torch.tensor(numbers, device=device)))
-            _PLAN.set(Plan(groups, time, batch_of(args, kwargs)))
+        if rows:
+            plan = Plan(time, batch_of(args, kwargs))
+            plan.add(self.edits, call, rows)
+            if plan.groups:
+                _PLAN.set(plan)
 
     def end(self, module: nn.Module, args: Any, output: Any) -> None:
         """End the pass."""
@@ -347,12 +346,12 @@ class Steering(Hook):
             return None
         text = text_output(module, args, kwargs, output)
         changed = output.clone()
-        for group in plan.groups:
-            layer_map = self._maps_at(plan.time, group.acting, output).get(layer)
+        for acting, (rows_of_group, numbers) in plan.groups.items():
+            layer_map = self._maps_at(plan.time, acting, output).get(layer)
             if layer_map is None:
                 continue
-            rows = group.rows.to(output.device)
-            target = layer_map.center + layer_map.effects[group.values.to(output.device)].sum(1)
+            rows = rows_of_group.to(output.device)
+            target = layer_map.center + layer_map.effects[numbers.to(output.device)].sum(1)
             if copies > 1:
                 frames = torch.arange(copies, device=output.device)
                 rows = (rows[:, None] * copies + frames).flatten()

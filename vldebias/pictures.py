@@ -118,9 +118,9 @@ def why_unreadable(error: OSError) -> str:
 
 
 def write_png(
-    picture: Image | Plot, path: Path, about: Mapping[str, Any], *, small: bool = False
+    picture: Image | Plot, path: Path, metadata: Mapping[str, Any], *, small: bool = False
 ) -> Path:
-    """Write an image or a plot as PNG atomically, with `about` as JSON in its metadata.
+    """Write an image or a plot as PNG atomically, with metadata that are written as JSON.
 
     small: optimised, and with a palette of 256 colours if the picture has few.
     """
@@ -133,7 +133,7 @@ def write_png(
         image = image.quantize(256, dither=need("PIL.Image").Dither.NONE)
     info = need("PIL.PngImagePlugin").PngInfo()
     # In ASCII: names of files may hold bytes that are no text.
-    info.add_itxt("vldebias", json.dumps(about))
+    info.add_itxt("vldebias", json.dumps(metadata))
 
     def save(file: Any) -> None:
         image.save(file, format="png", pnginfo=info, optimize=small)

@@ -206,7 +206,7 @@ class _Run:
 
     folder: Path
     shard_size: int
-    about: Mapping[str, Any]
+    origin: Mapping[str, Any]
     encoder: ImageEncoder
     dtype: str
     batch_size: int
@@ -253,7 +253,7 @@ class _Run:
         """Write shard `index`, complete and synced."""
         card = self.folder / "cache.json"
         if not card.exists():
-            write_atomically(card, json.dumps(self.about, indent=1, sort_keys=True) + "\n")
+            write_atomically(card, json.dumps(self.origin, indent=1, sort_keys=True) + "\n")
         tensors = {"features": shard.features.contiguous(), "rows": shard.rows.contiguous()}
         write_atomically(
             self.path(index), save(tensors, {_ENTRY: json.dumps(shard.notes(), sort_keys=True)})

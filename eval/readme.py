@@ -12,6 +12,7 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from eval.replay import commands
 from eval.tables import Rivals, half, moved, paragraph, place_of, read, rows_in, span, table
 from vldebias.methods import METHODS
 from vldebias.report.result import Measurement, Result
-from vldebias.report.table import readable, verdict
+from vldebias.report.table import ENOUGH, readable, verdict
 
 ROOT = Path(__file__).parents[1]
 
@@ -437,6 +438,48 @@ def covered() -> str:
     return table(*lines, note=note)
 
 
+# Kind of interval -> what is resampled, where pages mark that there is too little of it.
+RESAMPLED = {
+    "means over prompts": "prompts",
+    "ranking": "images",
+    "ranking, over queries": "queries",
+    "probe": "images",
+}
+
+
+def lowest_by_size() -> dict[tuple[str, str], dict[int, float]]:
+    """Return (kind of interval, metric) -> number of units -> the least coverage of value and
+    change over all settings."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for name in ("coverage_kinds", "coverage_large"):
+        for row, _, about in of_simulations(name):
+            if about.task not in RESAMPLED:
+                continue
+            units = int(row.subset.partition("; ")[2].split()[0])
+            metric = row.method.removeprefix("change of ")
+            lowest = found.setdefault((about.task, metric), {})
+            lowest[units] = min(row.value, lowest.get(units, 1.0))
+    return found
+
+
+def enough() -> str:
+    """Write from how many units on intervals hold, and under how many pages say "few"."""
+    lines = [["intervals", "of", "lowest coverage, by number of units", "“few” under"]]
+    for (what, metric), coverage in lowest_by_size().items():
+        unit = RESAMPLED[what]
+        parts = [f"{units:,}: {coverage[units]:.2f}" for units in sorted(coverage)]
+        least = ENOUGH[unit].get(metric)
+        mark = "" if least is None else f"{least:,.0f} {unit}"
+        if least == np.inf:
+            mark = "any number, “narrow interval”"
+        lines.append([what, metric.replace("_", " "), "; ".join(parts), mark])
+    note = (
+        "Lowest over settings, of value and change. From `eval/results/coverage_kinds.json` and"
+        " `coverage_large.json` (`python -m eval.experiments.coverage large`)."
+    )
+    return table(*lines, note=note)
+
+
 def low_to_high(values: Sequence[float]) -> str:
     """Write the lowest and the highest of some values; "-" where there are none."""
     if not values:
@@ -463,14 +506,34 @@ def mended() -> str:
 
 
 def replayed() -> str:
-    """Write each committed result with its command and date, and whether a test runs it again."""
-    lines = [["result", "figures", "command", "date", "run again by a test"]]
+    """Write each committed result with its command and date, and how its figures came out when it
+    was run again."""
+    result = read("replay")
+    counts: dict[str, dict[str, int]] = {}
+    total: Counter[str] = Counter()
+    for row in result.rows:
+        counts.setdefault(row.task, {})[row.subset] = round(row.value)
+        total[row.subset] += round(row.value)
+    lines = [["result", "figures", "command", "date", "run again"]]
     for found in commands():
+        if found.name == result.name:
+            continue
         # A bar would end the cell.
         words = found.words.replace("|", "\\|")
-        state = f"no: {found.reason}" if found.reason else "yes"
+        state = f"no: {found.reason}"
+        if found.name in counts:
+            state = _counted(counts[found.name])
         lines.append([f"`{found.name}`", f"{found.rows:,}", f"`{words}`", found.date, state])
-    return table(*lines)
+    note = (
+        f"Run again: {total.total():,} figures of {len(counts)} results, {_counted(total)}. From"
+        " `eval/results/replay.json`; times of a machine are not compared."
+    )
+    return table(*lines, note=note)
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """Write numbers by name: "12 equal, 1 inside"."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
 def judged_so() -> str:
@@ -1076,6 +1139,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/explanation/evidence.md": {
         "covered": covered,
+        "enough": enough,
         "mended": mended,
         "judged": judged_so,
         "replayed": replayed,

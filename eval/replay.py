@@ -3,9 +3,11 @@
 python -m eval.replay                    # those that take under a minute each
 python -m eval.replay workers validity   # these
 python -m eval.replay --list             # every committed result: command, seconds, date, why not
+python -m eval.replay --json eval/results/replay.json   # and write what was found
 
 A figure is equal if nothing but rounding moved it, inside if it lies in its committed interval, and
-apart otherwise; a figure that the new run lacks is missing.
+apart otherwise; a figure that the new run lacks is missing, and skipped where the run says that it
+has no data for a part. A command that ends with an error has failed, and the others are run.
 """
 
 from __future__ import annotations
@@ -17,13 +19,16 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as parquet
 
 from eval.tables import RESULTS
-from vldebias.report.result import Measurement, Result
+from vldebias.measure.metric import Metric
+from vldebias.report.result import NONE, Measurement, Result, TaskProvenance, TaskResult
 
 ROOT = Path(__file__).parents[1]
 MOST = 60.0  # seconds of a command that is run again
@@ -43,10 +48,19 @@ NOT_HERE = {
     "prompt_rules_first_e": "first run on new prompts: the rules have read them since",
     "prompt_rules_blind2": "first run on new prompts: the rules have changed since",
     "audit_models": "reads embeddings of texts by CLIP ViT-B/32, which are not in the repository",
+    "rewritten_pairs": "reads FairPro's pairs, which are not in the repository",
+    "rivals_real": "reads embeddings of photographs, which CelebA's licence keeps out",
+    "harm": "reads embeddings of photographs, which CelebA's licence keeps out",
+    "rerank_harm": "reads embeddings of photographs, which CelebA's licence keeps out",
+    "bench_rerank": "times a machine",
     "install_sizes": "fills environments from a package index",
+    "replay": "holds what this command found",
 }
+FIGURES = Metric("figures", "figures")
+# What an experiment prints where it has no data for a part of its figures.
+SKIPPED = "SKIPPED:"
 # Times of this machine, which no other run repeats.
-TIMES = ("seconds", "ms", "milliseconds", "ms a step")
+TIMES = ("seconds", "ms", "milliseconds", "times_a_sort", "ms a step")
 
 
 class Command(NamedTuple):
@@ -89,25 +103,36 @@ def replay(command: Command) -> Counter[str]:
     Raises:
         RuntimeError: it failed.
     """
-    words = shlex.split(command.words)
+    program, *words = shlex.split(command.words)
+    if program == "vldebias":
+        words = ["-m", "vldebias", *words]
     with tempfile.TemporaryDirectory() as folder:
         # In a folder of its own, under the name that the result has.
         path = Path(folder) / f"{command.name}.json"
-        words[words.index("--json") + 1] = str(path)
-        words[0] = sys.executable
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        if "vldebias" in words:
+            words[words.index("--out") + 1] = folder
+            path = Path(folder) / "result.json"
+        else:
+            words[words.index("--json") + 1] = str(path)
+        done = subprocess.run(
+            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
             raise RuntimeError(f"{command.words}: {done.stderr[-600:]}")
         again = Result.read(path)
-    return compared(Result.read(RESULTS / f"{command.name}.json"), again)
+    committed = Result.read(RESULTS / f"{command.name}.json")
+    return compared(committed, again, has_skipped=SKIPPED in done.stderr)
 
 
 def key_of(row: Measurement) -> tuple[Any, ...]:
     return row.task, row.metric, row.method, row.subset, row.lam, row.strength
 
 
-def compared(committed: Result, again: Result) -> Counter[str]:
-    """Count the figures that are equal, inside their committed interval, apart, or missing."""
+def compared(committed: Result, again: Result, *, has_skipped: bool = False) -> Counter[str]:
+    """Count the figures that are equal, inside their committed interval, apart, or missing.
+
+    has_skipped: the new run says that it has no data for a part; figures that it lacks are skipped.
+    """
     found = {key_of(row): row.value for row in again.rows}
     ends: Counter[str] = Counter()
     for row in committed.rows:
@@ -116,7 +141,7 @@ def compared(committed: Result, again: Result) -> Counter[str]:
         value = found.get(key_of(row))
         low, high = row.interval
         if value is None:
-            ends["missing"] += 1
+            ends["skipped" if has_skipped else "missing"] += 1
         elif abs(value - row.value) <= ROUNDING * max(1.0, abs(row.value)):
             ends["equal"] += 1
         elif low - ROUNDING <= value <= high + ROUNDING:
@@ -126,12 +151,34 @@ def compared(committed: Result, again: Result) -> Counter[str]:
     return ends
 
 
+def write(path: Path, name: str, ends: Mapping[str, int]) -> None:
+    """Write how the figures of a result compare into a result of its own, beside what was written
+    there before: to run all commands takes hours."""
+    parts = []
+    if path.is_file():
+        before = Result.read(path)
+        for provenance in before.provenance:
+            rows = [row for row in before.rows if row.task == provenance.task]
+            parts.append(TaskResult(provenance, rows))
+    settings = {"date": datetime.now(UTC).date().isoformat()}
+    about = TaskProvenance(
+        task=name, description="Figures of a second run of its command.", settings=settings
+    )
+    part = TaskResult(about)
+    for end, count in ends.items():
+        part.add(FIGURES, NONE, count, n={"figures": sum(ends.values())}, subset=end)
+    parts = [*(part for part in parts if part.provenance.task != name), part]
+    parts.sort(key=lambda part: part.provenance.task)
+    Result.from_tasks("replay", parts, seconds=None).write(path)
+
+
 def main() -> int:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("results", nargs="*", help="names of results; those that are quick")
     options.add_argument("--list", action="store_true", help="run nothing; list all")
+    options.add_argument("--json", type=Path, help="write what was found into this file")
     given = options.parse_args()
     known = {command.name: command for command in commands()}
     if given.list:
@@ -143,11 +190,17 @@ def main() -> int:
     chosen = given.results or [name for name, command in known.items() if not command.reason]
     total: Counter[str] = Counter()
     for name in chosen:
-        ends = replay(known[name])
+        try:
+            ends = replay(known[name])
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            ends = Counter(failed=known[name].rows)
         total += ends
         print(f"{name}: {dict(ends)}", flush=True)
+        if given.json is not None:
+            write(given.json, name, ends)
     print(f"together: {dict(total)}")
-    return int(total["apart"] + total["missing"] > 0)
+    return int(total["apart"] + total["missing"] + total["failed"] > 0)
 
 
 if __name__ == "__main__":

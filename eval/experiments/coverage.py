@@ -3,12 +3,12 @@
 python -m eval.experiments.coverage all --json eval/results   # every kind of interval, verdicts
 python -m eval.experiments.coverage --sets 300                # of groups, to have a look
 
-`shares`, `kinds` and `verdicts` are in the modules of those names; this one has the accuracies of
-groups. A data set is n images whose groups are drawn too; each image is right without a method and
-with it with the probabilities of its group. The truth of the worst group is the lowest accuracy
-over the groups, that of the gap the average minus it. Intervals that a setting expects to cover
-must do so for 92-98 % of the data sets. The others show where, and by how much, a percentile
-bootstrap of a minimum fails: ties, tiny groups, accuracies near 0 or 1.
+`shares`, `kinds` and `verdicts` are in the modules of those names, `large` in that of `kinds`; this
+one has the accuracies of groups. A data set is n images whose groups are drawn too; each image is
+right without a method and with it with the probabilities of its group. The truth of the worst group
+is the lowest accuracy over the groups, that of the gap the average minus it. Intervals that a
+setting expects to cover must do so for 92-98 % of the data sets. The others show where, and by how
+much, a percentile bootstrap of a minimum fails: ties, tiny groups, accuracies near 0 or 1.
 """
 
 from __future__ import annotations
@@ -247,12 +247,13 @@ def measure(sets: int, resamples: int, seed: int) -> Iterator[TaskResult]:
         yield done
 
 
-PARTS = ("groups", "shares", "kinds", "verdicts")
+PARTS = ("groups", "shares", "kinds", "large", "verdicts")
 # part -> its file in the folder of results
 FILES = {
     "groups": "coverage",
     "shares": "coverage_shares",
     "kinds": "coverage_kinds",
+    "large": "coverage_large",
     "verdicts": "coverage_verdicts",
 }
 
@@ -280,6 +281,7 @@ def main() -> None:
         # Twice and four times as many data sets where they are quick.
         "shares": lambda: coverage_shares.measure(given.sets // 2),
         "kinds": lambda: coverage_kinds.measure(given.sets),
+        "large": lambda: coverage_kinds.measure(given.sets, (coverage_kinds.LARGE,)),
         "verdicts": lambda: coverage_verdicts.measure(given.sets),
     }
     for part in parts:

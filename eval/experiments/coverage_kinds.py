@@ -2,19 +2,21 @@
 
 python -m eval.experiments.coverage kinds --json eval/results/coverage_kinds.json   # three minutes
 python -m eval.experiments.coverage kinds --sets 100                # a quick look
+python -m eval.experiments.coverage large --json eval/results/coverage_large.json   # larger sizes
 
 A data set is drawn from a known truth, and the code that a task calls makes its intervals. Where
 the truth has no formula it is the mean of the values over all data sets, what such a measurement
 gives in the mean: a gap of few images then has the truth of so few images. "Usual" is the size that
 the pages have: 20 prompts of 20 images, galleries of 400, areas of 1,000 images, probes of 400,
-calibrations of 50 prompts. A change is that from "none" on the same images, of two runs that of
-different ones.
+calibrations of 50 prompts. "Large" are sizes beyond, which tell from which on an interval of means
+over prompts, of rankings and of probes holds; they are a part of their own. A change is that from
+"none" on the same images, of two runs that of different ones.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import NormalDist
@@ -37,6 +39,7 @@ from vldebias.study.shares.rows import ShareRows
 from vldebias.study.tasks.retrieval import Gallery
 
 AFTER = "after"
+SMALL, USUAL, LARGE = SIZES = ("small", "usual", "large")
 RESAMPLES = 200
 # Rankings are resampled query by query, and a probe is fitted anew on each data set.
 SLOW = {"ranking": 4, "hits kept": 4, "probe": 10}
@@ -48,7 +51,7 @@ class Case:
     """A kind of interval at one setting.
 
     draw: makes the intervals of a data set. truth: name of a figure -> its true value, where there
-    is a formula. is_usual: whether pages have this size.
+    is a formula. size: of `SIZES`.
     """
 
     kind: str
@@ -56,7 +59,7 @@ class Case:
     n: str
     draw: Callable[[np.random.Generator], Found]
     truth: Mapping[str, float]
-    is_usual: bool
+    size: str
 
 
 def figures_of(result: TaskResult) -> dict[str, tuple[float, float, float]]:
@@ -122,12 +125,16 @@ def prompt_cases() -> Iterator[Case]:
         "two values, .95 and .05": ((0.95, 0.05), 4.0),
         "five values, skewed": ((0.6, 0.2, 0.1, 0.07, 0.03), 6.0),
     }
-    for name, (shares, spread) in settings.items():
-        for prompts, images in ((8, 8), (20, 20)):
-            draw = partial(of_prompts, prompts=prompts, images=images, shares=shares, spread=spread)
-            size = f"{prompts} prompts, {images} images each"
-            truth = truth_of_prompts(np.array(shares), spread)
-            yield Case("means over prompts", name, size, draw, truth, prompts >= 20)
+    # Large sizes last, since the place of a case is its seed.
+    for sizes in (((8, 8, SMALL), (20, 20, USUAL)), ((50, 20, LARGE), (100, 20, LARGE))):
+        for name, (shares, spread) in settings.items():
+            for prompts, images, size in sizes:
+                draw = partial(
+                    of_prompts, prompts=prompts, images=images, shares=shares, spread=spread
+                )
+                n = f"{prompts} prompts, {images} images each"
+                truth = truth_of_prompts(np.array(shares), spread)
+                yield Case("means over prompts", name, n, draw, truth, size)
 
 
 # ---- search
@@ -212,17 +219,23 @@ def over_queries(rng: np.random.Generator, queries: int) -> Found:
 
 
 def search_cases() -> Iterator[Case]:
-    for name, share in {"even groups": 0.5, "one in ten of a group": 0.1}.items():
-        for n in (100, 400):
+    groups = {"even groups": 0.5, "one in ten of a group": 0.1}
+    for name, share in groups.items():
+        for n, size in ((100, SMALL), (400, USUAL)):
             searches = Searches(n, share)
-            size, usual = f"{n} images, {QUERIES} queries, first {searches.k}", n == 400
-            yield Case("ranking", name, size, searches.skews, {}, usual)
-            yield Case("hits kept", name, size, searches.kept, {}, usual)
+            images = f"{n} images, {QUERIES} queries, first {searches.k}"
+            yield Case("ranking", name, images, searches.skews, {}, size)
+            yield Case("hits kept", name, images, searches.kept, {}, size)
     truth = {"max_skew": 0.4, "change of max_skew": -0.2}
-    for queries in (10, 51):
+    for queries, size in ((10, SMALL), (51, USUAL), (100, LARGE)):
         draw = partial(over_queries, queries=queries)
-        size = f"{queries} queries"
-        yield Case("ranking, over queries", "skewed", size, draw, truth, queries > 50)
+        yield Case("ranking, over queries", "skewed", f"{queries} queries", draw, truth, size)
+    # Last, since the place of a case is its seed.
+    for name, share in groups.items():
+        for n in (1600, 6400):
+            searches = Searches(n, share)
+            images = f"{n} images, {QUERIES} queries, first {searches.k}"
+            yield Case("ranking", name, images, searches.skews, {}, LARGE)
 
 
 # ---- areas, agreement, probes
@@ -280,22 +293,22 @@ def reader_cases() -> Iterator[Case]:
         before = min(normal.cdf(delta / 2**0.5) for delta in apart)
         after = min(normal.cdf(0.8 * delta / 2**0.5) for delta in apart)
         truth = {"worst_group_auc": before, "change of worst_group_auc": after - before}
-        for n in (100, 1000):
+        for n, size in ((100, SMALL), (1000, USUAL)):
             draw = partial(areas, n=n, positive=positive, apart=apart)
-            yield Case("area under the curve", name, f"{n:,} images", draw, truth, n == 1000)
+            yield Case("area under the curve", name, f"{n:,} images", draw, truth, size)
     for name, (right, share) in {"even": (0.7, 0.5), "one in twenty": (0.9, 0.05)}.items():
-        for units in (50, 300):
+        for units, size in ((50, SMALL), (300, USUAL)):
             draw = partial(answers, units=units, right=right, share=share)
-            yield Case("agreement", name, f"{units} images, 3 people", draw, {}, units == 300)
-    for name, (share, apart) in {"even": (0.5, 1.0), "one in ten": (0.1, 1.0)}.items():
-        for n in (100, 400):
-            readers = ["linear"]
-            # A search for neighbours says the same at other sizes.
-            if n == 400 and share == 0.5:
-                readers.append("neighbour")
-            for reader in readers:
-                draw = partial(probes, n=n, share=share, apart=apart, reader=reader)
-                yield Case("probe", name, f"{n} images", draw, {}, n == 400)
+            yield Case("agreement", name, f"{units} images, 3 people", draw, {}, size)
+    for sizes in (((100, SMALL), (400, USUAL)), ((1600, LARGE), (6400, LARGE))):
+        for name, (share, apart) in {"even": (0.5, 1.0), "one in ten": (0.1, 1.0)}.items():
+            for n, size in sizes:
+                readers = ["linear"]
+                if n >= 400 and share == 0.5:
+                    readers.append("neighbour")
+                for reader in readers:
+                    draw = partial(probes, n=n, share=share, apart=apart, reader=reader)
+                    yield Case("probe", name, f"{n} images", draw, {}, size)
 
 
 # ---- audit, two runs
@@ -332,17 +345,15 @@ def audit_cases() -> Iterator[Case]:
         "texts say nothing": (0.0, 0.0),
     }
     for name, (slope, middle) in settings.items():
-        for prompts in (20, 50):
+        for prompts, size in ((20, SMALL), (50, USUAL)):
             draw = partial(audit, prompts=prompts, images=12, slope=slope, middle=middle)
             truth = {"predicted share": 0.0}
-            yield Case(
-                "prediction of the audit", name, f"{prompts} prompts", draw, truth, prompts == 50
-            )
+            yield Case("prediction of the audit", name, f"{prompts} prompts", draw, truth, size)
     for name, (before, after) in {"middle": (0.7, 0.5), "near 1": (0.98, 0.99)}.items():
-        for n in (50, 400):
+        for n, size in ((50, SMALL), (400, USUAL)):
             draw = partial(two_runs, n=n, before=before, after=after)
             truth = {"change between runs": after - before}
-            yield Case("two runs", name, f"{n} images each", draw, truth, n == 400)
+            yield Case("two runs", name, f"{n} images each", draw, truth, size)
 
 
 FAMILIES = (prompt_cases, search_cases, reader_cases, audit_cases)
@@ -364,26 +375,36 @@ def simulate(case: Case, sets: int, seed: int) -> dict[str, tuple[float, float]]
     return found
 
 
-def measure(sets: int) -> Iterator[TaskResult]:
+ABOUT = "How often intervals of data sets from a known truth hold it."
+
+
+def simulated(task: str, description: str, sets: int, settings: Mapping[str, object]) -> TaskResult:
+    """Return the empty result of a task whose data sets are simulated."""
+    about = TaskProvenance(
+        task=task,
+        description=description,
+        model="none",
+        split="simulated",
+        seeds=[0],
+        n={"data sets": sets},
+        settings=dict(settings),
+    )
+    return TaskResult(about)
+
+
+def measure(sets: int, sizes: Collection[str] = (SMALL, USUAL)) -> Iterator[TaskResult]:
     """A task for each kind, a method for each figure, a subset for each setting and size."""
     done: dict[str, TaskResult] = {}
     for cases in FAMILIES:
         for place, case in enumerate(cases()):
+            if case.size not in sizes:
+                continue
             if case.kind not in done:
-                done[case.kind] = TaskResult(
-                    TaskProvenance(
-                        task=case.kind,
-                        description="How often intervals of data sets from a known truth hold it.",
-                        model="none",
-                        split="simulated",
-                        seeds=[0],
-                        n={"data sets": sets},
-                        settings={"level": 0.95, "resamples": RESAMPLES, "usual": []},
-                    )
-                )
+                settings = {"level": 0.95, "resamples": RESAMPLES, "usual": []}
+                done[case.kind] = simulated(case.kind, ABOUT, sets, settings)
             result = done[case.kind]
             subset = f"{case.name}; {case.n}"
-            if case.is_usual:
+            if case.size == USUAL:
                 result.provenance.settings["usual"].append(subset)
             times = sets // SLOW.get(case.kind, 1)
             n = {"data sets": times}

@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from eval.experiments.coverage_kinds import AFTER, seed_of
+from eval.experiments.coverage_kinds import AFTER, seed_of, simulated
 from vldebias.measure.classification import interval_of
 from vldebias.measure.metric import computed
 from vldebias.measure.resampling import resampled_counts, wilson_interval
@@ -190,17 +190,9 @@ def measure(sets: int) -> Iterator[TaskResult]:
     done: dict[str, TaskResult] = {}
     for place, scenario in enumerate(scenarios()):
         if scenario.task not in done:
-            done[scenario.task] = TaskResult(
-                TaskProvenance(
-                    task=scenario.task,
-                    description="Verdicts of data sets that are drawn from a known truth.",
-                    model="none",
-                    split="simulated",
-                    seeds=[0],
-                    n={"data sets": sets},
-                    settings={"resamples": RESAMPLES, "images each": IMAGES},
-                )
-            )
+            settings = {"resamples": RESAMPLES, "images each": IMAGES}
+            description = "Verdicts of data sets that are drawn from a known truth."
+            done[scenario.task] = simulated(scenario.task, description, sets, settings)
         result = done[scenario.task]
         rng = np.random.default_rng(300 + place)
         verdicts, asked = judged(scenario, rng, scenario.n, sets)

@@ -109,6 +109,31 @@ def test_figures_are_equal_inside_apart_or_missing() -> None:
     again = made(row(0.5, subset="a"), row(0.58, subset="b"), row(0.7, subset="c"))
     expected = Counter(equal=1, inside=1, apart=1, missing=1)
     assert replay.compared(committed, again) == expected
+    expected = Counter(equal=1, inside=1, apart=1, skipped=1)
+    assert replay.compared(committed, again, has_skipped=True) == expected
+
+
+def test_parts_of_a_replay_are_written_into_one_result(tmp_path: Path) -> None:
+    path = tmp_path / "replay.json"
+    replay.write(path, "b", Counter(equal=2, apart=1))
+    replay.write(path, "a", Counter(equal=5))
+    replay.write(path, "b", Counter(equal=3))
+    rows = [(row.task, row.subset, row.value) for row in Result.read(path).rows]
+    assert rows == [("a", "equal", 5.0), ("b", "equal", 3.0)]
+
+
+def test_a_command_that_fails_is_counted_and_the_others_are_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("default_choice", "workers")
+    made_up = []
+    for name in names:
+        words = "python -c 'raise SystemExit(3)' --json x.json"
+        made_up.append(replay.Command(name, words, 0.0, "", 7, ""))
+    monkeypatch.setattr(replay, "commands", lambda: made_up)
+    monkeypatch.setattr("sys.argv", ["replay"])
+    assert replay.main() == 1
+    assert "together: {'failed': 14}" in capsys.readouterr().out
 
 
 def test_a_result_is_replayed_or_says_why_not() -> None:

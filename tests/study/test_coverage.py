@@ -1,6 +1,7 @@
 """Intervals cover the truth as often as they say, where theory says that they can; and the
 committed simulation."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 
 from eval.experiments import coverage as study
 from eval.experiments import coverage_kinds, coverage_verdicts
+from eval.readme import RESAMPLED, lowest_by_size
 from vldebias.report.result import Result
+from vldebias.report.table import ENOUGH
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "coverage.json"
 # Beyond .92 to .98 at the usual size, as the page says.
@@ -131,6 +134,24 @@ def test_committed_intervals_of_every_kind_cover_at_the_usual_size() -> None:
         if is_usual and not 0.92 <= row.value <= 0.98:
             outside.add((row.task, row.method, row.subset.split("; ")[0]))
     assert outside == OUTSIDE
+
+
+def test_pages_mark_the_sizes_at_which_a_simulated_interval_covers_too_seldom() -> None:
+    lowest = lowest_by_size()
+    marked = set()
+    for (what, metric), coverage in lowest.items():
+        enough = math.inf
+        # From the largest size down, as long as the interval holds.
+        for units in sorted(coverage, reverse=True):
+            if coverage[units] < 0.92:
+                break
+            enough = units
+        assert ENOUGH[RESAMPLED[what]][metric] == enough, (what, metric)
+        marked.add((RESAMPLED[what], metric))
+    assert {unit for unit, _ in marked} == ENOUGH.keys()
+    assert len(marked) == 13
+    # What covers less at the usual size is among these.
+    assert {kind for kind, _, _ in OUTSIDE} <= RESAMPLED.keys()
 
 
 def test_committed_verdicts_are_seldom_wrong_where_nothing_was_done() -> None:

@@ -182,6 +182,7 @@ def gate(
                     "low": low,
                     "high": high,
                     "limit": check.limit,
+                    "few": check.few,
                 }
             )
         print_json({"passed": passed, "checks": rows})

@@ -31,18 +31,22 @@ class GateCheck:
         outcome: "within" where value and interval lie on the good side of the limit, "beyond"
             where the whole interval lies on the other, and else "undecided": there are too few
             images to tell.
+        few: "few prompts" or "narrow interval" where the interval is known to be too narrow, else
+            "".
     """
 
     row: Measurement
     limit: float
     outcome: str
+    few: str = ""
 
     def __str__(self) -> str:
         low, high = self.row.interval
         sign = "at least" if self.row.better == "higher" else "at most"
+        few = f" ({self.few})" if self.few else ""
         return (
             f"{self.outcome}: {self.row.task}, {self.row.metric}, {self.row.method}:"
-            f" {self.row.value:.3f} [{low:.3f}, {high:.3f}], {sign} {self.limit:g}"
+            f" {self.row.value:.3f} [{low:.3f}, {high:.3f}]{few}, {sign} {self.limit:g}"
         )
 
 
@@ -78,7 +82,7 @@ def check_limits(
             chosen = _method(rows, str(task), method)
             for row in rows[rows.method == chosen].itertuples():
                 figure = result.row(row.task, row.metric, row.method, subset=row.subset)
-                checks.append(GateCheck(figure, limit, _outcome(figure, limit)))
+                checks.append(GateCheck(figure, limit, _outcome(figure, limit), row.few))
         is_checked = any(check.row.metric.startswith(metric) for check in checks)
         if not is_checked:
             known = ", ".join(sorted(set(wholes.metric)))

@@ -28,7 +28,7 @@ from vldebias.pictures import INK, encoded, for_matplotlib, read_png, subplots
 from vldebias.report.audited import audited_prompts, ranges_of_prompts
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions
 from vldebias.report.strip import read_strip
-from vldebias.report.table import TEMPLATES, contradicting_squares, readable
+from vldebias.report.table import FEW_NOTE, TEMPLATES, contradicting_squares, readable
 from vldebias.report.text import LABELS, advice_of, findings_of
 from vldebias.report.wording import capitalised, listed_words
 
@@ -148,6 +148,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "dots": _drawn(front_rows(frame, found), result.provenance) if found else [],
         "cartoons": bool(are_miniature) and all(are_miniature),
         "published": any(frame.published.notna()),
+        "few": FEW_NOTE if (frame.few != "").any() else "",
         "labels": LABELS if frame.uses_labels.any() else "",
         "csv": result.to_csv(path.with_suffix(".csv")).name,
     }
@@ -378,7 +379,8 @@ def notebook(result: Result) -> str:
         head = ("task", "measure", "method", "before [95 %]", "after [95 %]", "change", "verdict")
         for group in front_groups(frame, found):
             for row in group.rows:
-                cells = (group.before, row.number, row.moved, row.verdict)
+                after = ", ".join(filter(None, (row.number, row.few)))
+                cells = (group.before, after, row.moved, row.verdict)
                 rows.append((group.task, group.measure, row.name, *cells))
     else:
         # No methods are compared; where there is advice, it rests on every figure.

@@ -86,7 +86,15 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         """Leave out what `to_dict` adds, since it follows from the rows."""
         if not isinstance(content, dict):
             return content
-        return {name: value for name, value in content.items() if name != "conclusions"}
+        fields = {name: value for name, value in content.items() if name != "conclusions"}
+        if isinstance(fields.get("figures"), list):
+            rows = []
+            for row in fields["figures"]:
+                if isinstance(row, dict):
+                    row = {name: value for name, value in row.items() if name != "few"}
+                rows.append(row)
+            fields["figures"] = rows
+        return fields
 
     @classmethod
     def from_tasks(cls, name: str, parts: Iterable[TaskResult], *, seconds: float | None) -> Result:
@@ -180,9 +188,17 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         return conclusions(readable(self), self.provenance, measures)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `write` writes, with the conclusions under "conclusions"."""
-        found = [conclusion.model_dump(mode="json") for conclusion in self.conclusions()]
-        return {"conclusions": found, **self.model_dump(mode="json", by_alias=True)}
+        """Return what `write` writes, with the conclusions under "conclusions" and "few" in rows
+        whose interval is known to be too narrow, of so few prompts for instance."""
+        frame = readable(self)
+        found = [
+            conclusion.model_dump(mode="json") for conclusion in conclusions(frame, self.provenance)
+        ]
+        content = self.model_dump(mode="json", by_alias=True)
+        for row, few in zip(content["figures"], frame.few, strict=True):
+            if few:
+                row["few"] = few
+        return {"conclusions": found, **content}
 
     def __str__(self) -> str:
         """Return the conclusions and the rows that they rest on, at most 25 lines."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from vldebias.errors import need
 from vldebias.measure.metric import get_metric
-from vldebias.measure.rows import CHANCE, DEALT, NONE
+from vldebias.measure.rows import CHANCE, CHANCES, DEALT, NONE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +71,36 @@ TOO_FEW = "too few to tell"
 NOTHING = "nothing to remove"
 GAP = "discrepancy"
 SQUARED = "discrepancy_squared"
+# What is resampled -> metric -> the least number of it, of those that were simulated, from which on
+# .92 or more of the 95 % intervals held the truth (`eval/results/coverage_large.json`). Infinite:
+# at none. A share near 0 or 1 stands for unknown and recognised, a skewed mean for all rankings.
+ENOUGH = {
+    "prompts": dict.fromkeys(
+        (
+            "discrepancy",
+            "discrepancy_squared",
+            "kl_from_uniform",
+            "deviation_ratio",
+            "share",
+            "unknown",
+            "recognised",
+        ),
+        100.0,
+    ),
+    "queries": dict.fromkeys(("max_skew", "min_skew", "ndkl", "mpr", "awrf"), 51.0),
+    "images": {
+        "max_skew": 1600.0,
+        "min_skew": 1600.0,
+        "mpr": 1600.0,
+        "awrf": 6400.0,
+        "ndkl": math.inf,
+        "linear_probe": 1600.0,
+        "class_probe": 1600.0,
+        "neighbour_probe": math.inf,
+    },
+}
+NARROW_INTERVAL = "narrow interval"
+FEW_NOTE = "few, narrow: under 92 % of such 95 % intervals hold the truth, by simulation."
 KEYS = ["task", "metric", "subset"]
 Measures = Sequence[tuple[str, str]]  # (task, metric) to show; all where there are none
 Change = tuple[float, float, float]
@@ -101,7 +133,7 @@ def readable(result: Result) -> pd.DataFrame:
     whole (of a summary, not one group or query), before (value of none), chance (of random
     rankings, or of draws), at_chance (none is no more biased, and known well enough to say so),
     beyond_chance (the value is worse than chance), is_fixed (chance gives one value), is_dealt (the
-    method deals values to images), published.
+    method deals values to images), few (of `few_units`), published.
 
     Beside the verdicts of `verdict` there are "nothing to remove" (none is at chance) and "too few
     to tell" (the interval of a change of bias is as wide as what there is to remove).
@@ -128,6 +160,7 @@ def readable(result: Result) -> pd.DataFrame:
         moved((row.change, row.change_low, row.change_high)) for row in frame.itertuples()
     ]
     frame["verdict"] = _verdicts(frame)
+    frame["few"] = few_units(result, frame)
     frame["published"] = _published_of(result, frame)
     return frame
 
@@ -207,6 +240,32 @@ def _dealt(result: Result, frame: pd.DataFrame) -> list[bool]:
             if facts.get("deals"):
                 dealt.add((provenance.task, method))
     return [key in dealt for key in zip(frame.task, frame.method, strict=True)]
+
+
+def few_units(result: Result, frame: pd.DataFrame) -> list[str]:
+    """Return for each row "few" and what was resampled, where there is less of it than `ENOUGH`
+    says, "narrow interval" where no number is enough, and "" elsewhere."""
+    over_queries = set()
+    for provenance in result.provenance:
+        if provenance.settings.get("resample") == "queries":
+            over_queries.add(provenance.task)
+    words = []
+    for row in frame.itertuples():
+        counts = json.loads(row.counts)
+        unit = next(iter(counts), "")
+        resampled = "prompts"  # or professions, jobs, whatever prompts are called
+        if unit == "images":
+            resampled = "images"
+        elif unit == "queries":
+            # A row of one query is about images, whatever means over queries are about.
+            is_mean = row.task in over_queries and row.subset == ""
+            unit = resampled = "queries" if is_mean else "images"
+        enough = ENOUGH[resampled].get(row.metric.partition("@")[0], 0)
+        # "professions, the one with the widest gap of" are professions.
+        word = NARROW_INTERVAL if math.isinf(enough) else f"few {unit.partition(',')[0]}"
+        is_few = row.method not in CHANCES and counts.get(unit, enough) < enough
+        words.append(word if is_few else "")
+    return words
 
 
 def _row_of(frame: pd.DataFrame, method: str, metric: str = "") -> pd.DataFrame:

@@ -12,7 +12,14 @@ import numpy as np
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
 from vldebias.report.audited import AuditedPrompt, audited_prompts
 from vldebias.report.conclusion import Conclusion, conclusions
-from vldebias.report.table import DAGGER, Measures, contradicting_squares, named, readable
+from vldebias.report.table import (
+    DAGGER,
+    FEW_NOTE,
+    Measures,
+    contradicting_squares,
+    named,
+    readable,
+)
 from vldebias.report.wording import quantity_of
 
 if TYPE_CHECKING:
@@ -48,7 +55,10 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     for sentence in findings_of(result):
         shown += wrapped(sentence, width)
     shown += _sentences(found, width, max_lines - len(shown) - len(notes) - ROWS)
-    shown += wrapped(f"{result.name}: values and changes, with 95 % intervals", width)
+    head = f"{result.name}: values and changes, with 95 % intervals"
+    if (wholes.few != "").any():
+        head += " (few, narrow: under 92 %)"
+    shown += wrapped(head, width)
     room = max_lines - len(shown) - len(notes) - 1
     rows = _rows(wholes, found, contradicting_squares(frame), max(room, 0))
     # A row has a margin of two; further lines of it, and names of measures, have another one.
@@ -104,6 +114,8 @@ def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) ->
         lines += _prompt_lines(prompts, room, width)
         return "\n".join(lines)
 
+    notes = wrapped(FEW_NOTE, width) if (frame.few != "").any() else []
+    room -= len(notes)
     blocks = [block for _, block in frame.groupby("title", sort=False)]
     counts = _counts([len(block) for block in blocks], room)
     for block, count in zip(blocks, counts, strict=True):
@@ -115,6 +127,7 @@ def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) ->
             rows = block.sort_values("value", kind="stable")  # the worst parts first
         for row in rows.head(count).itertuples():
             lines.append(_line_of_part(row)[:width])
+    lines += notes
     remaining = len(frame) - sum(counts)
     if remaining:
         lines.append(f"{remaining} more figures are on the page and in to_pandas()")
@@ -175,6 +188,8 @@ def _line_of_part(row: Any) -> str:
     part = ", ".join(words)
     if part:
         count = f"{part}: {count}"
+    if row.few:
+        count = f"{count}; {row.few}"
     return f"  {row.number:<21} {count}"
 
 
@@ -240,7 +255,9 @@ def _lines_of(row: Any, square: Any = None) -> list[str]:
     """Return a row as a line, or two where its name is long, and below what belongs to it: the
     published figure, and the square that its verdict rests on."""
     name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
-    line = f"  {name:<{NAME}} {row.number:<20} {row.moved:<23} {row.verdict}".rstrip()
+    # Methods are measured on as many units as the model without one, which has no change.
+    change = row.moved or row.few
+    line = f"  {name:<{NAME}} {row.number:<20} {change:<23} {row.verdict}".rstrip()
     lines = line.split("\n")
     if not np.isnan(row.published):
         lines.append(f"  published: {row.name} {row.published:.3f}")

@@ -1,0 +1,89 @@
+"""Rows whose interval is too narrow for so few prompts, queries or images say so wherever they are
+shown."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.study.made_figures import DOWN, bias, figure, protocol, result
+from vldebias.report.page import render
+from vldebias.report.result import CHANCE, Result
+from vldebias.report.table import ENOUGH, FEW_NOTE, readable
+from vldebias.report.text import text
+
+PROMPTS = int(ENOUGH["prompts"]["discrepancy"])
+IMAGES = int(ENOUGH["images"]["awrf"])
+QUERIES = int(ENOUGH["queries"]["max_skew"])
+
+
+def gap(method: str = "none", value: float = 0.4, **fields: Any) -> Any:
+    names = {"task": "generation", "metric": "discrepancy", "n": {"professions": 20}}
+    return bias(method, value, **{**names, **fields})
+
+
+def few_of(*rows: Any, **settings: Any) -> list[str]:
+    tasks = dict.fromkeys(row.task for row in rows)
+    made = result(list(rows), *(protocol(task, settings=settings) for task in tasks))
+    return list(readable(made).few)
+
+
+@pytest.mark.parametrize(
+    ("row", "few"),
+    [
+        (gap(n={"professions": PROMPTS - 1, "images each": 8}), "few professions"),
+        (gap(n={"prompts": PROMPTS, "images": 10**6}), ""),
+        (gap(n={"jobs, the one with the widest gap of": 20}), "few jobs"),
+        # The interval of one prompt is over its images, and holds.
+        (gap(n={"images": 8}, subset="nurse"), ""),
+        (gap(CHANCE), ""),
+        (figure(metric="awrf@10", n={"queries": 10, "images": IMAGES - 1}), "few images"),
+        (figure(metric="awrf@10", n={"queries": 10, "images": IMAGES}), ""),
+        (figure(metric="ndkl@10", n={"queries": 10, "images": 10**6}), "narrow interval"),
+        (figure(metric="worst_group", n={"images": 8}), ""),
+        (figure(metric="of another package", n={}), ""),
+    ],
+)
+def test_a_row_of_few_units_says_which(row: Any, few: str) -> None:
+    assert few_of(row) == [few]
+
+
+def test_means_over_queries_count_queries_and_rows_of_a_query_count_images() -> None:
+    n = {"queries": QUERIES - 1, "images": 10**6}
+    rows = [bias("none", 0.5, n=n), bias("none", 0.5, n=n, subset="a nurse")]
+    assert few_of(*rows, resample="queries") == ["few queries", ""]
+    assert few_of(*rows, resample="images") == ["", ""]
+    enough = bias("none", 0.5, n={"queries": QUERIES, "images": 100})
+    assert few_of(enough, resample="queries") == [""]
+
+
+def test_terminal_page_notebook_and_file_say_that_there_are_few(tmp_path: Path) -> None:
+    rows = [gap(), gap("default", 0.2, change=DOWN)]
+    made = result(rows, protocol("generation"))
+    shown = text(made)
+    assert "0.400 [0.300, 0.500] few professions" in shown
+    assert "(few, narrow: under 92 %)" in shown
+    page = render(made, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert page.index("<small>few professions</small>") < page.index(FEW_NOTE)
+    assert page.index(FEW_NOTE) < page.index("<details")
+    assert "0.200 [0.100, 0.300], few professions" in made._repr_html_()
+    file = made.write(tmp_path / "result.json")
+    assert [row["few"] for row in json.loads(file.read_text())["figures"]] == [
+        "few professions"
+    ] * 2
+    # What follows from the rows is left out when they are read.
+    assert Result.read(file) == made
+
+    many = result([gap(n={"professions": PROMPTS})], protocol("generation"))
+    assert "few" not in text(many)
+    page = render(many, tmp_path / "many.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert FEW_NOTE not in page
+    assert "few" not in many.write(tmp_path / "many.json").read_text()
+
+
+def test_figures_without_methods_say_it_too() -> None:
+    probe = figure(metric="linear_probe", subset="gender", n={"images": 60})
+    shown = text(result([probe], protocol(settings={"advice": ["Gender can be read."]})))
+    assert "gender: 60 images; few images" in shown
+    assert FEW_NOTE in shown

@@ -1,13 +1,17 @@
-"""On Ray: the figures of one array to the digit, a worker killed in the midst, embedding that goes
-on after a kill.
+"""On Ray: the figures of one array to the digit, nothing printed, all given back, and who is killed
+in the midst: a worker, every worker at one row, the program.
 
 Skipped where Ray is not installed; `.ci/environments ray` has it.
 """
 
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 from data_parts import Counting, contents, embed, make_data, shards
+from ray_program import HOW
 from sharded_parts import FEATURES, figures
 
-from vldebias.data import OnRay, Shards
+from vldebias.data import ImageData, OnRay, Shards
 from vldebias.errors import InvalidInputError, VldebiasError
 
 PARTS = np.split(FEATURES, [1, 3, 400, 401, 900, 1290])
@@ -30,7 +35,7 @@ pytestmark = [
     ),
     pytest.mark.filterwarnings("ignore"),  # of Ray itself, and those of made features
 ]
-HOW: dict[str, Any] = {"shard_size": 4, "batch_size": 3, "workers": 0}
+PROGRAM = Path(__file__).with_name("ray_program.py")
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +49,43 @@ def two() -> Iterator[OnRay]:
             "PYTHONPATH", os.pathsep.join(filter(None, [str(Path(__file__).parent), *sys.path]))
         )
         ray.init("local", num_cpus=2, object_store_memory=200_000_000, **quiet)
-        yield OnRay()
+        with OnRay() as runner:
+            yield runner
+        # The runner ends the Ray that it started, and no other.
+        assert ray.is_initialized()
         ray.shutdown()
+
+
+def wait_until(is_so: Callable[[], bool]) -> bool:
+    """Whether it is so within two minutes: Ray takes back what was given away in its time."""
+    end = time.monotonic() + 120
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.1)
+    return is_so()
+
+
+def is_all_free() -> bool:
+    """Whether no task or actor has a processor, and the object store is empty."""
+    import ray
+
+    return ray.available_resources() == ray.cluster_resources()
+
+
+def is_running(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()
+
+
+def processes_with(mark: str) -> list[str]:
+    """The processes that have a text in their environment, which those that they start inherit."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            environment = file.read_bytes()
+        except OSError:  # ended in the meantime, or of somebody else
+            continue
+        if mark.encode() in environment:
+            found.append(file.parent.name)
+    return found
 
 
 @pytest.fixture
@@ -53,6 +93,48 @@ def files(tmp_path: Path) -> Shards:
     for i, part in enumerate(PARTS):
         np.save(tmp_path / f"{i}.npy", part)
     return Shards.open(f"{tmp_path}/*.npy")
+
+
+def large(part: int) -> tuple[int, np.ndarray]:
+    """The worker, and more than Ray sends without its object store."""
+    if part == 6:
+        raise ZeroDivisionError(part)
+    return os.getpid(), np.full(300_000, part**2)
+
+
+@pytest.mark.parametrize("workers", [None, 1])
+def test_passes_print_nothing_warn_of_nothing_and_give_everything_back(
+    two: OnRay, workers: int | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runner = OnRay(workers=workers)
+    assert wait_until(is_all_free)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        values = list(runner.map(large, range(6)))
+    assert [int(squares[0]) for _, squares in values] == [0, 1, 4, 9, 16, 25]
+    actors = {process for process, _ in values}
+    del values
+    assert list(runner.map(large, [])) == []
+    with pytest.raises(ZeroDivisionError, match="6") as kept:
+        list(runner.map(large, range(40)))
+    stopped = runner.map(large, range(40))
+    assert next(stopped)[1][0] == 0
+    stopped.close()
+    # The error is kept as a notebook keeps it, with the variables of its frames.
+    assert kept.value.__traceback__ is not None
+    assert wait_until(is_all_free)
+    if workers is not None:
+        assert wait_until(lambda: not any(map(is_running, actors)))
+    assert capfd.readouterr() == ("", "")
+
+
+class Unpicklable:
+    def __reduce__(self) -> Any:
+        raise TypeError("no pickle of this")
+
+
+def unpicklable(part: int) -> Unpicklable:
+    return Unpicklable()
 
 
 def dying(part: int) -> None:
@@ -71,8 +153,11 @@ def test_an_error_of_the_work_is_raised_and_a_part_that_kills_its_workers_ends_t
     for error in (InvalidInputError("row 3 is zero"), ZeroDivisionError("once")):
         with pytest.raises(type(error), match=str(error)):
             list(runner.map(partial(raising, error), [0, 1]))
-    with pytest.raises(VldebiasError, match="died 4 times"):
-        list(runner.map(dying, [0]))
+    with pytest.raises(VldebiasError, match=r"part 1 of 1: .*no pickle of this"):
+        list(runner.map(unpicklable, [0]))
+    with pytest.raises(VldebiasError, match="part 1 of 2: workers died 4 times"):
+        list(runner.map(dying, [0, 1]))
+    assert wait_until(is_all_free)
 
 
 def killed_once(mark: Path, work: Any, part: Any) -> Any:
@@ -146,3 +231,100 @@ def test_a_pool_embeds_to_the_same_bytes_killed_or_failed(two: OnRay, tmp_path: 
     assert rest.images < 49
     for folder in ("pool", "again", "failed"):
         assert contents(tmp_path / folder) == contents(tmp_path / "alone")
+
+
+def deadly_data(mended: Path) -> ImageData:
+    """50 pictures, one of which cannot be read; until `mended` exists, who reads row 23 is
+    killed."""
+    whole = make_data(50, {7})
+
+    def read(row: int) -> Any:
+        if row == 23 and not mended.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole.read(row)
+
+    return replace(whole, read=read)
+
+
+@pytest.fixture
+def one_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new worker imports all anew, which is what these tests take."""
+    monkeypatch.setattr("vldebias.data.parallel.RETRIES", 1)
+
+
+@pytest.mark.usefixtures("one_retry")
+def test_a_row_that_kills_every_worker_is_named_and_the_rest_is_kept(
+    two: OnRay, tmp_path: Path
+) -> None:
+    mended = tmp_path / "mended"
+    with pytest.raises(VldebiasError, match=r"row 23 \('img23'\): each worker"):
+        embed(deadly_data(mended), Counting(), tmp_path / "row", **HOW, runner=two)
+    assert wait_until(is_all_free)
+    assert 5 <= len(shards(tmp_path / "row")) < 13
+    mended.touch()
+    embed(deadly_data(mended), Counting(), tmp_path / "row", **HOW, runner=two)
+    embed(make_data(50, {7}), Counting(), tmp_path / "alone", **HOW)
+    assert contents(tmp_path / "row") == contents(tmp_path / "alone")
+
+
+class OutOfMemory(Counting):
+    """An encoder at which every worker is killed, as where its memory ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def deadly(batch: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        object.__setattr__(self.encoder, "forward", deadly)
+
+
+@pytest.mark.usefixtures("one_retry")
+def test_workers_that_die_at_the_model_are_told_with_the_rows_of_the_shard(
+    two: OnRay, tmp_path: Path
+) -> None:
+    with pytest.raises(VldebiasError, match=r"rows 0 to 3 .*alone can be read.*died 2 times"):
+        embed(make_data(4), OutOfMemory(), tmp_path, **HOW, runner=two)
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_program_that_is_killed_leaves_no_process_and_another_goes_on(
+    two: OnRay, tmp_path: Path, is_own: bool
+) -> None:
+    """The program has a Ray of its own, or is one of those on a cluster."""
+    import ray
+
+    environment = os.environ | {"MARK_OF_TEST": str(tmp_path)}
+    if not is_own:
+        environment["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+    killed = subprocess.run(
+        [sys.executable, PROGRAM, tmp_path / "killed", "40"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (killed.returncode, killed.stdout, killed.stderr) == (-signal.SIGKILL, "", "")
+    assert wait_until(is_all_free)
+    assert wait_until(lambda: not processes_with(str(tmp_path)))
+    assert 0 < len(shards(tmp_path / "killed")) < 13
+    rest = Counting()
+    embed(make_data(50, {7}), rest, tmp_path / "killed", **HOW)
+    assert 0 < rest.images < 49
+    embed(make_data(50, {7}), Counting(), tmp_path / "alone", **HOW)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "alone")
+
+
+def test_a_program_with_a_ray_of_its_own_prints_nothing_and_ends_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, PROGRAM, tmp_path / "cache"],
+        env=os.environ | {"MARK_OF_TEST": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert wait_until(lambda: not processes_with(str(tmp_path)))
+    assert len(shards(tmp_path / "cache")) == 13

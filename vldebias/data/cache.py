@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,8 +20,8 @@ from torch import Tensor
 
 from vldebias.data.dataset import ImageData
 from vldebias.data.embeddings import Embeddings
-from vldebias.data.parallel import OnRay, prefetch, processes
-from vldebias.errors import InvalidInputError, warn
+from vldebias.data.parallel import LostPartError, OnRay, prefetch, processes
+from vldebias.errors import InvalidInputError, VldebiasError, warn
 from vldebias.files import add_tensors, write_atomically
 from vldebias.pictures import decode, why_unreadable
 from vldebias.progress import SILENT, Progress
@@ -283,14 +283,47 @@ class _Run:
             if self.runner is not None and indices:
                 # A worker computes its shard itself, and does not ask Ray again.
                 away = replace(self, runner=None)
-                for images in self.runner.map(partial(away._shard, data), indices):
-                    advance(images)
+                try:
+                    for images in self.runner.map(partial(away._shard, data), indices):
+                        advance(images)
+                except LostPartError as error:
+                    self._raise_lost_shard(data, indices[error.part], self.runner, error)
             else:
                 for index in indices:
                     self._shard(data, index, advance)
         # No process reads before the last one has written.
         group.wait()
         return _joined(data, self._complete(shards))
+
+    def _raise_lost_shard(
+        self, data: ImageData, index: int, runner: OnRay, error: LostPartError
+    ) -> NoReturn:
+        """Raise an error that names the row at which the workers of a shard die.
+
+        Workers read the images of the shard again, each as a part of its own.
+        """
+        start = index * self.shard_size
+        stop = min(start + self.shard_size, len(data))
+        kept = "Complete shards are kept: the same command continues with the missing ones"
+        fixes = "Give each worker more memory, or mend the image (then all are embedded anew)"
+        read = partial(replace(self, runner=None)._read_row, data)
+        try:
+            for _ in runner.map(read, range(start, stop)):
+                pass
+        except LostPartError as lost:
+            row = start + lost.part
+            raise VldebiasError(
+                f"{data.name} {data.split}: row {row} ({data.ids[row]!r}): each worker that reads"
+                f" this image dies. {fixes}. {kept}"
+            ) from None
+        raise VldebiasError(
+            f"{data.name} {data.split}: rows {start} to {stop - 1} ({data.ids[start]!r} to"
+            f" {data.ids[stop - 1]!r}), each of whose images alone can be read: {error}. {kept}"
+        ) from None
+
+    def _read_row(self, data: ImageData, row: int) -> None:
+        """Read and prepare an image, without keeping it."""
+        self._load(data, row)
 
     def _complete(self, indices: range) -> list[Shard]:
         """Return all shards in their order.

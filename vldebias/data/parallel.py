@@ -7,10 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -85,99 +84,163 @@ def processes() -> Processes:
     return Processes(dist.get_rank(), dist.get_world_size(), dist.barrier, share)
 
 
+class LostPartError(VldebiasError):
+    """Report a part whose workers died at every try.
+
+    part: its place among the parts of the pass, from 0.
+    """
+
+    part = 0
+
+
 class OnRay:
-    """Run pickled work on a Ray cluster ($RAY_ADDRESS, or your `ray.init`), or on this machine, by
-    Ray Data.
+    """Run pickled work on a Ray cluster ($RAY_ADDRESS, or your `ray.init`), or on this machine.
 
     Ray does the part of a worker that died again, up to three times. An error of the work itself is
-    raised unchanged.
+    raised unchanged. After a pass, also one that failed, what still waits is cancelled, actors end
+    after the part that they are at, and what Ray stored is freed. A Ray that was started here ends
+    with the program, or with the block of `with OnRay() as runner:`.
 
     Args:
         workers: number of actors, each of which keeps the work, such as a model on a GPU; None: a
             task for each part.
         cpus, gpus: resources of one task or actor.
+        verbose: whether a Ray that is started here prints what it does, and what workers print;
+            one that you started prints as you told it.
 
     Raises:
         MissingPackageError: Ray is not installed.
     """
 
-    def __init__(self, *, workers: int | None = None, cpus: float = 1.0, gpus: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int | None = None,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        verbose: bool = False,
+    ) -> None:
         self.ray = need("ray")
         self.workers = workers
         self.needs = {"num_cpus": cpus, "num_gpus": gpus}
-        if not self.ray.is_initialized():
-            self.ray.init(log_to_driver=False, logging_level="ERROR")
+        self.has_started_ray = not self.ray.is_initialized()
+        if self.has_started_ray:
+            level = "INFO" if verbose else "ERROR"
+            self.ray.init(log_to_driver=verbose, logging_level=level)
+
+    def __enter__(self) -> OnRay:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.has_started_ray:
+            self.ray.shutdown()
 
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
-        """Yield the results of `work` on each part, in their order."""
-        data = need("ray.data")
-        context = data.DataContext.get_current()
-        context.enable_progress_bars = False
-        context.execution_options.preserve_order = True
-        # Stored once, so that only references travel with each task.
-        stored: Any = (self.ray.put(work), [self.ray.put(part) for part in parts])
-        # Ray Data alone would try for ever.
-        settings: dict[str, Any]
+        """Yield the results of `work` on each part, in their order.
+
+        Raises:
+            LostPartError: the workers of a part died at every try.
+            VldebiasError: a worker cannot unpickle the work, or what it returned cannot be pickled.
+        """
+        # Stored once, so that only a reference travels with each part. What Ray holds is in these
+        # containers alone: a traceback keeps variables, and Ray keeps what they refer to.
+        stored = [self.ray.put(work)]
+        actors: list[Any] = []
+        calls: list[Callable[[T], Any]]
         if self.workers is None:
-            settings = {"fn": _Worker(*stored)}
-            retries = {"max_retries": RETRIES}
+            task = self.ray.remote(_outcome).options(max_retries=RETRIES, **self.needs)
+            processors = self.ray.cluster_resources().get("CPU", 1)
+            # Twice as many as run at a time, so that none waits for this process.
+            size = 2 * max(1, round(processors / (self.needs["num_cpus"] or 1)))
+            calls = [partial(task.remote, *stored)] * size
         else:
-            settings = {
-                "fn": _Worker,
-                "fn_constructor_args": stored,
-                "compute": data.ActorPoolStrategy(size=self.workers),
-            }
             retries = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
-        settings |= {"batch_size": 1, "ray_remote_args_fn": lambda: retries, **self.needs}
-        # One block for each part: a block is what Ray gives to a worker, and does again.
-        numbers = data.from_items(list(range(len(parts))), override_num_blocks=max(1, len(parts)))
+            worker = self.ray.remote(_Worker).options(**retries, **self.needs)
+            actors += [worker.remote() for _ in range(self.workers)]
+            calls = [partial(actor.run.remote, list(stored)) for actor in actors]
+        free = list(range(len(calls)))
+        running: dict[Any, int] = {}
+        results: deque[Any] = deque()
+        done = 0
         try:
-            for row in numbers.map_batches(**settings).iter_rows():
-                outcome = row["outcome"]
-                if outcome.error is not None:
-                    raise outcome.error
-                yield outcome.value
-        except Exception as error:
-            # Errors of the work come back as outcomes and
-            # are raised above; Ray's own are of its workers.
-            if not type(error).__module__.startswith("ray."):
-                raise
+            for part in parts:
+                if not free:
+                    finished = self.ray.wait(list(running), num_returns=1)[0]
+                    free.append(running.pop(finished.pop()))
+                number = free.pop()
+                results.append(calls[number](part))
+                running[results[-1]] = number
+                # The oldest result is handed out while later ones are computed: the order stays.
+                if len(results) > 2 * len(calls):
+                    yield self._value(results, done, len(parts))
+                    done += 1
+            while results:
+                yield self._value(results, done, len(parts))
+                done += 1
+        finally:  # also after an error, and where the caller stops early
+            if self.workers is None and running:
+                # Ray 2.60 may end this process where a task that is over is cancelled.
+                count = len(running)
+                unfinished = self.ray.wait(list(running), num_returns=count, timeout=0)[1]
+                while unfinished:
+                    self.ray.cancel(unfinished.pop())
+            # Ray ends an actor to which nothing refers, after the part that it is at.
+            for held in (stored, actors, calls, running, results):
+                held.clear()
+
+    def _value(self, results: deque[Any], part: int, count: int) -> Any:
+        """Return the oldest result, which is that of a part of `count`, or raise its error."""
+        exceptions = self.ray.exceptions
+        place = f"ray: part {part + 1} of {count}"
+        try:
+            outcome = self.ray.get(results.popleft())
+        except (exceptions.RayTaskError, exceptions.RaySystemError) as error:
             raise VldebiasError(
-                f"ray: workers died {RETRIES + 1} times at the same part, or what they held is lost"
+                f"{place}: a worker cannot unpickle the work, or what the work returned or raised"
+                f" cannot be pickled ({str(error).strip().splitlines()[-1]}); do workers find the"
+                " same modules as this process?"
+            ) from None
+        except exceptions.RayError as error:
+            lost = LostPartError(
+                f"{place}: workers died {RETRIES + 1} times, or what they held is lost"
                 f" ({type(error).__name__}); is memory short? Give each worker more room by"
                 " OnRay(cpus=...)"
-            ) from None
+            )
+            lost.part = part
+            raise lost from None
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Hold what the work returned, or raised: a pass that raises would keep its actors."""
+    """Hold what the work returned or raised; Ray would raise another class in its place."""
 
     value: Any = None
     error: Exception | None = None
 
 
+def _outcome(work: Callable[[Any], Any], part: Any) -> _Outcome:
+    """Return what the work returns or raises, in a task of Ray."""
+    try:
+        return _Outcome(work(part))
+    except Exception as error:
+        return _Outcome(error=error)
+
+
 class _Worker:
-    """Do the work on the parts whose numbers come, in a task or an actor of Ray Data."""
+    """Do the work on the parts that come, in an actor of Ray, which keeps it."""
 
-    def __init__(self, work: Any, parts: list[Any]) -> None:
-        self._work = work
-        self.parts = parts
+    def __init__(self) -> None:
+        self.work: list[Callable[[Any], Any]] = []
 
-    @cached_property
-    def work(self) -> Any:
-        """Return the work, unpickled once."""
-        return need("ray").get(self._work)
+    def run(self, stored: list[Any], part: Any) -> _Outcome:
+        """Return what the work returns or raises.
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return what the work found in each part, as Python objects, which Ray carries as they
-        are."""
-        # An array of objects, or numpy would make rows of results that are arrays.
-        outcomes = np.empty(len(batch["item"]), dtype=object)
-        for place, number in enumerate(batch["item"]):
-            try:
-                part = need("ray").get(self.parts[int(number)])
-                outcomes[place] = _Outcome(self.work(part))
-            except Exception as error:
-                outcomes[place] = _Outcome(error=error)
-        return {"outcome": outcomes}
+        stored: one reference to the work, with each part, so that an actor which was started again
+        has it too. Ray gets what references in a list refer to only when it is asked.
+        """
+        if not self.work:
+            self.work.append(need("ray").get(stored[0]))
+        return _outcome(self.work[0], part)

@@ -107,8 +107,8 @@ def balance_prompts(
             tone or one of yours.
         shares: value -> share of the images; those of each set sum to 1. Sets without shares are
             balanced evenly.
-        seed: decides which images get which value. None: each call draws a new one, so that calls with
-            one image each get different values; the seed that was drawn is in the result.
+        seed: decides which images get which value. None: each call draws a new one, so that calls
+            with one image each get different values; the seed that was drawn is in the result.
         groups: what happens to several persons: "mixed" writes the numbers of women and men behind
             the noun, so that one picture shows both (other attributes are left alone); "leave"
             leaves them alone; "same" gives all of them one value.

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ray
 from data_parts import Counting, embed, make_data
 
 from vldebias.data import OnRay
@@ -19,6 +18,8 @@ HOW: dict[str, Any] = {"shard_size": 4, "batch_size": 3, "workers": 0}
 
 
 def main(folder: str, deadly: int = -1) -> None:
+    import ray  # not every environment has it
+
     data = make_data(50, {7})
     program = os.getpid()
 

@@ -186,7 +186,13 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
             "predictions and labels: expected both as texts or both as numbers, got"
             f" {predicted.dtype} and {true.dtype}; convert one of them"
         )
-    _refuse_scores(predicted, true)
+    # 0.0 and 1.0 are labels that were read as floats; .37 is a probability or score.
+    is_fraction = predicted.dtype.kind == "f" and bool((predicted != np.round(predicted)).any())
+    if is_fraction and not np.isin(predicted, true).all():
+        raise InvalidInputError(
+            f"predictions: expected classes, got {np.unique(predicted)[:3].tolist()}; of"
+            " probabilities take the likeliest class"
+        )
     names, index = codes(group, None)
     size = np.bincount(index)
     right = np.asarray(predicted == true)
@@ -196,19 +202,6 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
     return GroupAccuracy(
         accuracy_of_group, size_of_group, float(accuracy.min()), float(right.mean())
     )
-
-
-def _refuse_scores(predicted: NDArray[Any], true: NDArray[Any]) -> None:
-    """Refuse fractions that are no labels: they are probabilities or scores."""
-    if predicted.dtype.kind != "f":
-        return
-    # 0.0 and 1.0 are labels that were read as floats; .37 is a probability.
-    has_fractions = (predicted != np.round(predicted)).any()
-    if has_fractions and not np.isin(predicted, true).all():
-        raise InvalidInputError(
-            f"predictions: expected classes, got {np.unique(predicted)[:3].tolist()}; of"
-            " probabilities take the likeliest class"
-        )
 
 
 def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) -> float:

@@ -118,7 +118,16 @@ def _ranking(
             " where others may occur",
             SuspectInputWarning,
         )
-    shares = _shares_of_prior(prior, np.bincount(index, minlength=len(names)))
+    if not isinstance(prior, str):
+        shares = vectors(prior=prior)[0]
+    elif prior == "uniform":
+        shares = np.ones(len(names)) / len(names)
+    elif prior == "dataset":
+        shares = np.bincount(index, minlength=len(names)) / len(index)
+    else:
+        raise InvalidInputError(
+            f"prior: expected 'uniform', 'dataset' or an array of shares, got {prior!r}"
+        )
     if len(shares) != len(names) or (shares <= 0).any() or abs(shares.sum() - 1) > 1e-6:
         raise InvalidInputError(
             f"prior: expected {len(names)} positive shares that sum to 1, for the groups"
@@ -127,22 +136,6 @@ def _ranking(
     # Of negated scores, and stable: sorting and then reversing would turn ties around.
     order = np.argsort(-score.astype(np.float64), kind="stable")
     return index[order][None, :k], shares
-
-
-def _shares_of_prior(prior: str | Values, counts: Groups) -> Floats:
-    """Return the shares (g,) that a ranking is held against, from their name or as they are.
-
-    counts: (g,) rows of each group.
-    """
-    if not isinstance(prior, str):
-        return vectors(prior=prior)[0]
-    if prior == "uniform":
-        return np.ones(len(counts)) / len(counts)
-    if prior == "dataset":
-        return counts / counts.sum()
-    raise InvalidInputError(
-        f"prior: expected 'uniform', 'dataset' or an array of shares, got {prior!r}"
-    )
 
 
 # ---- skew of many rankings: group codes (r, k) of their first k rows, prior (g,), or (r, g) where

@@ -88,9 +88,9 @@ def fitted_function(
     if functions == "linear":
         # The projection on the columns; with orthonormal ones it is U U^T a.
         with_intercept = np.concatenate([np.ones((len(rows), 1)), rows], axis=1)
-        left, sizes, _ = np.linalg.svd(with_intercept, full_matrices=False)
-        left = left[:, sizes > sizes[0] * 1e-10]
-        return left @ (left.T @ signed)
+        basis, sizes, _ = np.linalg.svd(with_intercept, full_matrices=False)
+        basis = basis[:, sizes > sizes[0] * 1e-10]
+        return basis @ (basis.T @ signed)
     if functions == "trees":
         tree = need("sklearn.tree").DecisionTreeRegressor(max_depth=max_depth, random_state=0)
         return np.asarray(tree.fit(rows, signed).predict(rows), dtype=np.float64)

@@ -15,9 +15,8 @@ how often such intervals contain the truth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,18 +240,6 @@ def as_judged(judged: Codes, values: int) -> list[Interval]:
     return [*intervals, _gap(shares, reach), log_skew(shares, reach)]
 
 
-class Stratum(NamedTuple):
-    """Hold images that the judge answered alike about and that had one chance of being labelled.
-
-    size: its share of all images. shares: (answers,) of people's answers in it. counts: (answers,)
-    as many labels as these are worth.
-    """
-
-    size: float
-    shares: Floats
-    counts: Floats
-
-
 def corrected_shares(
     judged: Values,
     people: Values,
@@ -288,10 +275,16 @@ def corrected_shares(
     labelled_rows = np.flatnonzero(answered != NOT_LABELLED)
     labels = len(labelled_rows)
     n = len(answered)
-    _warn_of_few(answers_of_judge, answers_of_judge[labelled_rows])
+    lacking = np.setdiff1d(answers_of_judge, answers_of_judge[labelled_rows])
+    reason = ""
+    if labels < FEW:
+        reason = f"{labels} labels are few"
+    elif len(lacking):
+        reason = f"no image is labelled of the judge's answers {lacking.astype(str).tolist()}"
+    if reason:
+        warn(f"people: {reason}; the intervals are wide, label more images", SuspectInputWarning)
     overall = _weighted_shares(answered, worth, labelled_rows, answers)
-    strata = _strata(answers_of_judge, answered, worth, overall)
-    sizes, theta, counts = (np.array(column) for column in zip(*strata, strict=True))
+    sizes, theta, counts = _strata(answers_of_judge, answered, worth, overall)
     # Two priors of the weight of one label each. Uniform: any error that was not seen yet may come.
     # As elsewhere: errors are as frequent as over all answers.
     uniform = np.full(answers, 1 / answers)
@@ -324,19 +317,6 @@ def _check_labels(answered: np.ndarray, worth: np.ndarray, answers: int) -> None
         )
 
 
-def _warn_of_few(answers_of_judge: np.ndarray, labelled_answers: np.ndarray) -> None:
-    """Warn of few labels, and of answers of the judge without a labelled image."""
-    labels = len(labelled_answers)
-    lacking = np.setdiff1d(answers_of_judge, labelled_answers).astype(str).tolist()
-    reason = ""
-    if labels < FEW:
-        reason = f"{labels} labels are few"
-    elif lacking:
-        reason = f"no image is labelled of the judge's answers {lacking}"
-    if reason:
-        warn(f"people: {reason}; the intervals are wide, label more images", SuspectInputWarning)
-
-
 def _weighted_shares(answered: np.ndarray, worth: np.ndarray, rows: Codes, answers: int) -> Floats:
     """Return the weighted shares (answers,) of people's answers about some rows."""
     weights = worth[rows]
@@ -345,38 +325,41 @@ def _weighted_shares(answered: np.ndarray, worth: np.ndarray, rows: Codes, answe
 
 def _strata(
     answers_of_judge: np.ndarray, answered: np.ndarray, worth: np.ndarray, overall: Floats
-) -> Iterator[Stratum]:
-    """Yield the strata of each answer of the judge; without a label it has the overall shares."""
-    answers = len(overall)
+) -> tuple[Floats, Floats, Floats]:
+    """Return of each stratum its share of all images (s,), the shares (s, answers) of people's
+    answers in it, and as many labels (s, answers) as these are worth.
+
+    A stratum has images that the judge answered alike about and that had one chance of being
+    labelled. An answer of the judge without a label has the overall shares.
+    """
+    sizes = []
+    shares = []
+    counts = []
     for name in np.unique(answers_of_judge):
         has_answer = answers_of_judge == name
         rows = np.flatnonzero(has_answer & (answered != NOT_LABELLED))
-        if len(rows):
-            yield from _strata_of_answer(answered, worth, rows, answers, has_answer.mean())
-        else:
-            yield Stratum(has_answer.mean(), overall, np.zeros(answers))
-
-
-def _strata_of_answer(
-    answered: np.ndarray, worth: np.ndarray, rows: Codes, answers: int, size: float
-) -> Iterator[Stratum]:
-    """Yield the strata of the labelled rows of one answer of the judge; `size` is the answer's
-    share of all images.
-
-    What was chosen with another probability was another stratum of the sample.
-    """
-    weights = worth[rows]
-    edges = np.unique(weights)
-    # Weights that are all different, as of uncertainty sampling, would make strata of one label.
-    if len(edges) > _WEIGHTS:
-        edges = np.quantile(weights, np.linspace(0, 1, _WEIGHTS + 1)[1:-1])
-    bins = np.searchsorted(edges, weights)
-    for number in np.unique(bins):
-        members = rows[bins == number]
-        w = worth[members]
-        shares = _weighted_shares(answered, worth, members, answers)
-        effective_labels = w.sum() ** 2 / (w**2).sum()  # Kish: unequal weights are worth fewer
-        yield Stratum(size * (w.sum() / weights.sum()), shares, shares * effective_labels)
+        if not len(rows):
+            sizes.append(has_answer.mean())
+            shares.append(overall)
+            counts.append(np.zeros(len(overall)))
+            continue
+        # What was chosen with another probability was another stratum of the sample.
+        weights = worth[rows]
+        edges = np.unique(weights)
+        # Weights that are all different, as of uncertainty sampling, would make strata of one
+        # label.
+        if len(edges) > _WEIGHTS:
+            edges = np.quantile(weights, np.linspace(0, 1, _WEIGHTS + 1)[1:-1])
+        bins = np.searchsorted(edges, weights)
+        for number in np.unique(bins):
+            members = rows[bins == number]
+            w = worth[members]
+            stratum_shares = _weighted_shares(answered, worth, members, len(overall))
+            effective_labels = w.sum() ** 2 / (w**2).sum()  # Kish: unequal weights are worth fewer
+            sizes.append(has_answer.mean() * (w.sum() / weights.sum()))
+            shares.append(stratum_shares)
+            counts.append(stratum_shares * effective_labels)
+    return np.array(sizes), np.array(shares), np.array(counts)
 
 
 def _posterior(

@@ -114,7 +114,12 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
     """
     if k is not None and (not isinstance(k, (int, np.integer)) or k < 1):
         raise InvalidInputError(f"k: expected a whole number of 1 or more, or None, got {k!r}")
-    reranker = _reranker(method)
+    if not callable(method) and method not in RERANKERS:
+        raise InvalidInputError(
+            f"method: got {method!r}; expected one of {', '.join(RERANKERS)}, or a function of"
+            f" candidates and k; {did_you_mean(method, RERANKERS)}"
+        )
+    reranker = method if callable(method) else RERANKERS[method]
     lists, labels = _lists(scores, ids, labels)
     n = int(lists.rows.max(initial=UNKNOWN)) + 1
     groups = _groups(labels, probabilities, features, prompts, model, n)
@@ -158,7 +163,19 @@ def _lists(scores: Any, ids: Any, labels: Any) -> tuple[Lists, Any]:
     rows = np.broadcast_to(np.arange(table.shape[1]), table.shape)
     id_rows = None
     if ids is not None:
-        id_rows = _ids(ids, table.shape)
+        if hasattr(ids, "detach"):
+            ids = ids.detach().cpu().numpy()
+        id_rows = np.asarray(ids)
+        if id_rows.dtype.kind not in "iu":
+            # The objects that they are: numpy would make texts of numbers beside texts.
+            objects = np.empty(id_rows.size, dtype=object)
+            objects[:] = id_rows.ravel().tolist()
+            id_rows = objects.reshape(id_rows.shape)
+        id_rows = np.atleast_2d(id_rows)
+        if id_rows.shape != table.shape:
+            raise InvalidInputError(
+                f"ids: expected one for each score {table.shape}, got {id_rows.shape}"
+            )
         labels, rows = _rows_of_ids(id_rows, labels, is_index=not by_id)
     return Lists(table, rows, id_rows, is_single), labels
 
@@ -208,7 +225,10 @@ def _rows_of_ids(id_rows: NDArray[Any], labels: Any, *, is_index: bool) -> tuple
     is_none = np.zeros(id_rows.shape, dtype=bool)
     if id_rows.dtype.kind in "iu":
         is_none = id_rows == UNKNOWN
-    if isinstance(labels, Mapping) and not _is_columns(labels):
+    has_columns = isinstance(labels, Mapping) and all(
+        np.ndim(column) == 1 for column in labels.values()
+    )
+    if isinstance(labels, Mapping) and not has_columns:
         row_of_id = {key: row for row, key in enumerate(dict.fromkeys(id_rows.ravel().tolist()))}
         rows = np.array([[row_of_id[key] for key in listed] for listed in id_rows.tolist()])
         labels = [labels.get(key) for key in row_of_id]
@@ -225,11 +245,6 @@ def _rows_of_ids(id_rows: NDArray[Any], labels: Any, *, is_index: bool) -> tuple
     return labels, np.where(is_none, UNKNOWN, rows)
 
 
-def _is_columns(labels: Mapping[Any, Any]) -> bool:
-    """Tell column -> labels from id -> label."""
-    return all(np.ndim(column) == 1 for column in labels.values())
-
-
 def _groups(
     labels: Any, probabilities: Any, features: Any, prompts: Any, model: Any, n: int
 ) -> Groups:
@@ -239,10 +254,10 @@ def _groups(
         InvalidInputError: none of them, or several.
     """
     sources = {"labels": labels, "probabilities": probabilities, "prompts": prompts}
-    given = [name for name, source in sources.items() if source is not None]
-    if len(given) > 1:
+    inputs = [name for name, source in sources.items() if source is not None]
+    if len(inputs) > 1:
         raise InvalidInputError(
-            f"got {' and '.join(given)}; expected one that says the group of each candidate"
+            f"got {' and '.join(inputs)}; expected one that says the group of each candidate"
         )
     if prompts is not None:
         if features is None or model is None:
@@ -432,18 +447,6 @@ def pool_shares(codes: NDArray[np.integer], g: int) -> Floats:
     return shares
 
 
-def _reranker(method: Any) -> Reranker:
-    """Return the method of a name, or the function itself."""
-    if callable(method):
-        return method
-    if method not in RERANKERS:
-        raise InvalidInputError(
-            f"method: got {method!r}; expected one of {', '.join(RERANKERS)}, or a function of"
-            f" candidates and k; {did_you_mean(method, RERANKERS)}"
-        )
-    return RERANKERS[method]
-
-
 def _name(method: Any) -> str:
     """Return what a method is called in a report."""
     function = getattr(method, "func", method)
@@ -467,21 +470,6 @@ def _unit_rows(features: Any) -> Floats:
         raise InvalidInputError(f"features: expected (n, d), got shape {rows.shape}")
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(lengths > 0, lengths, 1.0)
-
-
-def _ids(ids: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return ids (q, n) as an array of whole numbers or of the objects that they are."""
-    if hasattr(ids, "detach"):
-        ids = ids.detach().cpu().numpy()
-    array = np.asarray(ids)
-    if array.dtype.kind not in "iu":
-        flat = np.empty(array.size, dtype=object)
-        flat[:] = array.ravel().tolist()
-        array = flat.reshape(array.shape)
-    array = np.atleast_2d(array)
-    if array.shape != shape:
-        raise InvalidInputError(f"ids: expected one for each score {shape}, got {array.shape}")
-    return array
 
 
 def _joined(orders: Sequence[NDArray[Any]], is_single: bool) -> NDArray[Any]:

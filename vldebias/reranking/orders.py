@@ -89,39 +89,34 @@ def _interleaved(
     codes: (n,) of the groups, best first; a rank stands for its row.
     """
     # group -> ranks of its candidates that are not placed yet, best first
-    left = [np.flatnonzero(codes == group) for group in range(len(shares))]
+    remaining = [np.flatnonzero(codes == group) for group in range(len(shares))]
     parts: list[Rows] = []
     done = 0
     while done < count:
-        groups = [group for group, ranks in enumerate(left) if len(ranks)]
-        asked = [group for group in groups if shares[group] > 0]
-        if not asked:
-            # Groups of which nothing is asked for: what is left of them follows by score.
-            parts.append(np.sort(np.concatenate([left[group] for group in groups])))
+        groups = [group for group, ranks in enumerate(remaining) if len(ranks)]
+        groups_with_share = [group for group in groups if shares[group] > 0]
+        if not groups_with_share:
+            # Groups without a share: what remains of them follows by score.
+            parts.append(np.sort(np.concatenate([remaining[group] for group in groups])))
             break
         # Until a group is empty; then the others share its places.
-        part_shares = shares[asked] / shares[asked].sum()
-        ranks_of_group = [left[group] for group in asked]
+        part_shares = shares[groups_with_share] / shares[groups_with_share].sum()
+        ranks_of_group = [remaining[group] for group in groups_with_share]
         length = min(count - done, sum(map(len, ranks_of_group)))
-        if len(asked) == 1 or (alpha is None and np.ptp(part_shares) < TINY):
-            part = _by_turns(ranks_of_group)
-        elif len(asked) == 2:
+        if len(groups_with_share) == 1 or (alpha is None and np.ptp(part_shares) < TINY):
+            # Even shares: one candidate of each group, the best first, then the next ones.
+            turns = min(map(len, ranks_of_group))
+            table = np.stack([ranks[:turns] for ranks in ranks_of_group], axis=1)
+            part = np.sort(table, axis=1).ravel()
+        elif len(groups_with_share) == 2:
             part = _of_two_groups(ranks_of_group, part_shares, length, alpha)
         else:
             part = _by_windows(ranks_of_group, part_shares, length, alpha)
         parts.append(part)
         done += len(part)
-        taken = np.bincount(codes[part], minlength=len(shares))
-        left = [ranks[taken[group] :] for group, ranks in enumerate(left)]
+        counts = np.bincount(codes[part], minlength=len(shares))
+        remaining = [ranks[counts[group] :] for group, ranks in enumerate(remaining)]
     return np.concatenate([np.empty(0, dtype=np.intp), *parts])[:count]
-
-
-def _by_turns(ranks_of_group: Sequence[Rows]) -> Rows:
-    """Return the order of even shares: one candidate of each group, the best first, then the next
-    ones; until a group is empty."""
-    turns = min(map(len, ranks_of_group))
-    table = np.stack([ranks[:turns] for ranks in ranks_of_group], axis=1)
-    return np.sort(table, axis=1).ravel()
 
 
 def _bounds(shares: Floats, length: int, alpha: float | None) -> tuple[Rows, Rows]:
@@ -129,15 +124,15 @@ def _bounds(shares: Floats, length: int, alpha: float | None) -> tuple[Rows, Row
     most."""
     places = np.arange(1, length + 1)[:, None]
     # Within one of the shares: i p_a rounded down or up.
-    least = np.floor(places * shares + TINY).astype(np.intp)
-    most = np.ceil(places * shares - TINY).astype(np.intp)
+    lowest = np.floor(places * shares + TINY).astype(np.intp)
+    highest = np.ceil(places * shares - TINY).astype(np.intp)
     if alpha is None:
-        return least, most
+        return lowest, highest
     # Equal shares have equal quantiles, which are computed once.
     different, place_of_group = np.unique(shares, return_inverse=True)
     quantiles = [binomial_quantiles(float(share), length, alpha) for share in different]
     minima = np.stack(quantiles, axis=1)[:, place_of_group]
-    return np.minimum(least, minima), np.broadcast_to(places, least.shape)
+    return np.minimum(lowest, minima), np.broadcast_to(places, lowest.shape)
 
 
 def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
@@ -169,22 +164,22 @@ def _of_two_groups(
     What the first group may not take is the second one's. Both bounds of a prefix rise by one at
     most with the next place, so that the better candidate may come wherever it stays inside them.
     """
-    least, most = _bounds(shares, length, alpha)
+    minima, maxima = _bounds(shares, length, alpha)
     places = np.arange(1, length + 1)
-    lowest = np.maximum(least[:, 0], places - most[:, 1]).tolist()
-    highest = np.minimum(most[:, 0], places - least[:, 1]).tolist()
+    lowest = np.maximum(minima[:, 0], places - maxima[:, 1]).tolist()
+    highest = np.minimum(maxima[:, 0], places - minima[:, 1]).tolist()
     # A rank beyond all others at the end of each list: an empty group comes only where it must.
     empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
     first, second = ([*ranks.tolist(), empty] for ranks in ranks_of_group)
     sequence: list[int] = []
     count = 0  # of the first group
     for place in range(length):
-        other = place - count
-        rank = min(first[count], second[other])
+        second_count = place - count
+        rank = min(first[count], second[second_count])
         if count < lowest[place]:
             rank = first[count]
         elif count == highest[place]:
-            rank = second[other]
+            rank = second[second_count]
         if rank == empty:
             break
         count += rank == first[count]
@@ -202,7 +197,7 @@ def _by_windows(
     that is left up to D, one of them has to come.
     """
     horizon = int(np.ceil(len(shares) / shares.min())) + 1
-    due, most = _bounds(shares, length + horizon, alpha)
+    due, maxima = _bounds(shares, length + horizon, alpha)
     places = np.arange(1, horizon + 1)
     counts = np.zeros(len(shares), dtype=np.intp)
     # A rank beyond all others at the end of each list: an empty group comes only where it must.
@@ -211,7 +206,7 @@ def _by_windows(
     heads = np.array([listed[0] for listed in ranks])
     sequence: list[int] = []
     for t in range(length):
-        may = counts < most[t]
+        may = counts < maxima[t]
         needed = np.maximum(due[t : t + horizon] - counts, 0).sum(axis=1)
         tight = np.flatnonzero(needed >= places)
         if len(tight):
@@ -248,14 +243,14 @@ def pbm(candidates: Candidates, k: int) -> Rows:
     codes = candidates.codes[ranked]
     neutral = np.flatnonzero(codes == UNKNOWN).tolist()
     members = [np.flatnonzero(codes == group).tolist() for group in range(len(candidates.names))]
-    taken = [0] * len(members)
+    counts = [0] * len(members)
     next_neutral = 0
     order: list[int] = []
     while len(order) < k:
         heads = []
         for group, ranks in enumerate(members):
-            if taken[group] < len(ranks):
-                heads.append((ranks[taken[group]], group))
+            if counts[group] < len(ranks):
+                heads.append((ranks[counts[group]], group))
         has_neutral = next_neutral < len(neutral)
         if not heads and not has_neutral:
             break
@@ -269,7 +264,7 @@ def pbm(candidates: Candidates, k: int) -> Rows:
             continue
         for rank, group in sorted(heads):
             order.append(rank)
-            taken[group] += 1
+            counts[group] += 1
     return ranked[order[:k]]
 
 
@@ -288,10 +283,8 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
     ranked = candidates.ranked
     codes = candidates.codes[ranked]
     members = [np.flatnonzero(codes == group).tolist() for group in range(len(candidates.names))]
-    is_asked = candidates.shares > 0
-    wanted = min(
-        k, sum(len(ranks) for ranks, asked in zip(members, is_asked, strict=True) if asked)
-    )
+    has_share = candidates.shares > 0
+    wanted = min(k, int(has_share[codes[codes != UNKNOWN]].sum()))
     placed: list[int] = []  # ranks
     latest: list[int] = []  # the prefix by which each of them was due
     counts = [0] * len(members)
@@ -310,8 +303,8 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
             placed.insert(place, rank)
             latest.insert(place, prefix)
             counts[group] += 1
-    # Groups of which nothing is asked for follow by score.
-    is_rest = (codes != UNKNOWN) & ~is_asked[codes]
+    # Groups without a share follow by score.
+    is_rest = (codes != UNKNOWN) & ~has_share[codes]
     sequence = [*placed, *np.flatnonzero(is_rest).tolist()]
     return ranked[_with_unknown(sequence, codes, k)]
 

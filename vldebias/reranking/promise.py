@@ -88,8 +88,8 @@ def expected_shares(
     confusion, is_counts = confusion_of(accuracy, names)
     rng = np.random.default_rng(seed)
     g = len(names)
-    taken = codes[first]
-    total = int((taken >= 0).sum())
+    labels_of_first = codes[first]
+    total = int((labels_of_first >= 0).sum())
     drawn = np.zeros((_CHAINS, g))
     if is_counts:
         # Rows of a labelled sample: what it leaves open is a Dirichlet law (Jeffreys' prior).
@@ -97,7 +97,7 @@ def expected_shares(
     else:
         right = np.broadcast_to(confusion, (_CHAINS, g, g))
     for label in range(g):
-        rows = first[taken == label]
+        rows = first[labels_of_first == label]
         if not len(rows):
             continue
         region = codes[(scores >= scores[rows].min()) & (codes >= 0)]

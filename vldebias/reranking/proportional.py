@@ -86,26 +86,20 @@ def selection(
         cuts += [values[:n] / k, -values[:n] / k]
         mean = float(values[n:].mean())
         bounds += [gap + mean + _ENOUGH, gap - mean + _ENOUGH]
-        weights = _solved(candidates.scores, k, np.array(cuts), np.array(bounds))
-    return weights
-
-
-def _solved(scores: Floats, k: int, cuts: Floats, bounds: Floats) -> Floats:
-    """Return the weights (n,) of the largest sum of scores with sum k and cuts (c, n) @ weights at
-    most the bounds (c,)."""
-    solved = need("scipy.optimize").linprog(
-        -scores,
-        A_ub=cuts,
-        b_ub=bounds,
-        A_eq=np.ones((1, len(scores))),
-        b_eq=[k],
-        bounds=(0, 1),
-        method="highs",
-    )
-    if not solved.success:
-        raise InvalidInputError(
-            f"mopr: no {k} of {len(scores)} candidates have so small a representational gap; allow"
-            " a larger one, pass more candidates, or use method='quota'"
+        # The largest sum of scores whose weights sum to k and keep to all cuts.
+        solved = need("scipy.optimize").linprog(
+            -candidates.scores,
+            A_ub=np.array(cuts),
+            b_ub=np.array(bounds),
+            A_eq=np.ones((1, n)),
+            b_eq=[k],
+            bounds=(0, 1),
+            method="highs",
         )
-    weights: Floats = np.clip(solved.x, 0.0, 1.0)
+        if not solved.success:
+            raise InvalidInputError(
+                f"mopr: no {k} of {n} candidates have so small a representational gap; allow a"
+                " larger one, pass more candidates, or use method='quota'"
+            )
+        weights = np.clip(solved.x, 0.0, 1.0)
     return weights

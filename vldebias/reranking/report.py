@@ -58,9 +58,9 @@ class Report:
         known = len(self.order) - self.unknown
         lacking = {}
         for name, share in zip(names, self.candidates.shares, strict=True):
-            asked = int(np.floor(share * known + 1e-9))
-            if available[name] < asked:
-                lacking[name] = asked - available[name]
+            places = int(np.floor(share * known + 1e-9))
+            if available[name] < places:
+                lacking[name] = places - available[name]
         return lacking
 
     @property

@@ -398,10 +398,8 @@ def _with_fit(
 ) -> list[str]:
     """Return sentences on prompts with what the texts explain of the judged images, which comes
     first where that is nothing; unchanged where no share rests on a line."""
-    uncounted = [
-        row for row in advised if row.rank < NOTHING and row.place not in prediction.n_images
-    ]
-    if not prediction.lines or not uncounted:
+    places = {row.place for row in advised if row.rank < NOTHING}
+    if not prediction.lines or places <= set(prediction.n_images):
         return sentences
     r2 = prediction.r2
     fit = (

@@ -198,6 +198,7 @@ class ImageTask(Task):
         if reference is not None:
             digests["reference"] = _digest_of(reference.about)
         digests["texts"] = getattr(texts, "digest", None)
+        known_digests = {part: str(digest) for part, digest in digests.items() if digest}
         return TaskProvenance(
             task=name,
             model=str(model),
@@ -207,7 +208,7 @@ class ImageTask(Task):
             split=split_of(images),
             methods={method: dict(facts) for method, facts in methods.items()},
             seeds=[self.seed],
-            data={part: str(digest) for part, digest in digests.items() if digest},
+            data=known_digests,
             settings=self.settings(known),
             **fields,
         )

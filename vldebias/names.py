@@ -267,7 +267,8 @@ def packaged_set(name: str) -> Path:
 def architectures() -> list[str]:
     """Return the names of open_clip's architectures, [] where it is absent.
 
-    They are read from its files, or from itself once it is imported: it may have been told of more.
+    They are read from its files; once it is imported from the package itself, since a program may
+    have added some.
     """
     imported = sys.modules.get("open_clip")
     if imported is not None:

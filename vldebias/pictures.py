@@ -179,7 +179,7 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
     returned figure."""
     plot = need("matplotlib.figure").Figure(figsize=size, dpi=120)
     if "IPython" in sys.modules:
-        # Outside of pyplot nobody has told IPython how to show a figure.
+        # Without pyplot IPython has no format in which it shows a figure.
         shell = sys.modules["IPython"].get_ipython()
         if shell is not None:
             need("IPython.core.pylabtools").select_figure_formats(shell, {"png"})

@@ -1,6 +1,6 @@
-"""Read text and rows of tables as programs of others write them: their encoding, their separator.
+"""Read text and rows of tables that other programs wrote: find their encoding and separator.
 
-What cannot be told is refused; what was guessed is said in a warning.
+Ambiguous files are refused; a guess is reported in a warning.
 """
 
 from __future__ import annotations
@@ -327,8 +327,8 @@ class _RowError(Exception):
 
 
 def _without_preamble(text: str, where: str) -> tuple[str, int, str | None]:
-    """Return a table without what stands above it, how many lines that was, and the separator that
-    Excel was told."""
+    """Return a table without the comments above it, their number of lines, and the separator that a
+    line for Excel ("sep=;") names."""
     excel = _EXCEL.match(text)
     if excel:
         return text[excel.end() :], 1, excel.group(1)

@@ -132,7 +132,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
     for name, value in parse_pairs(assignments or (), "--set", "ema=0.999").items():
         # Settings have underscores; flags, which people mix them up with, have hyphens.
         values[name.replace("-", "_")] = value
-    # A flag of its own counts before --set.
+    # Flags override --set.
     values |= flags
     if preset is not None:
         values["preset"] = preset

@@ -350,7 +350,7 @@ class _Run:
     def _load(self, data: ImageData, row: int) -> tuple[int, Pixels | str]:
         """Return a row and its pixels, or why they cannot be read."""
         try:
-            # A file of its own is decoded as small as is allowed.
+            # An image that is a file is decoded as small as is allowed.
             path = ""
             if self.fast:
                 path = data.path(row)
@@ -369,7 +369,7 @@ class _Run:
         """Embed and write a shard, if no other run has written it in the meantime; return how many
         images it has.
 
-        The batches start anew here, so that a shard never depends on another.
+        Batches do not cross shards, so that a shard never depends on another.
         """
         size = self.shard_size
         places = range(index * size, min((index + 1) * size, len(data)))

@@ -133,7 +133,7 @@ class ImageData(Columns):
         fingerprint: changes when the images or their order do; a text, or a function that is called
             when first asked.
         about: facts for a report, such as the root.
-        path: index -> path of the image, "" where it is not a file of its own.
+        path: index -> path of the image, "" where it is not a separate file.
 
     Raises:
         InvalidInputError: ids that repeat, columns or captions of another length.

@@ -79,7 +79,7 @@ def open_huggingface(
         files: of a folder these alone, such as its parquet without the statistics beside.
 
     Raises:
-        InvalidInputError: no such data set, split or column, or columns that cannot be told apart.
+        InvalidInputError: no such data set, split or column, or several columns that fit.
         MissingPackageError: `datasets` is not installed.
     """
     datasets = need("datasets")

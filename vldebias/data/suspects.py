@@ -42,7 +42,7 @@ class Suspects:
         scores: (n,), NaN where a row has none.
         ids: n names of the rows.
         read: row -> RGB image, OSError where it cannot be read; None where there are no pictures.
-        path: row -> path of the picture, "" where it is not a file of its own.
+        path: row -> path of the picture, "" where it is not a separate file.
     """
 
     def __init__(

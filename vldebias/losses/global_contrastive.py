@@ -49,8 +49,8 @@ class GlobalContrastiveLoss(nn.Module):
         gamma: in (0, 1], weight of the newest estimate in u.
         popularity_lr: step size of zeta, >= 0, .1 to .3 at every n: a visit of item j changes
             zeta_j/tau by popularity_lr (r_j - 1), r_j the ratio of the popularity that the batch
-            shows to e^{zeta_j/tau}. It needs some 4 / popularity_lr visits of each item. May be set
-            anew every step.
+            shows to e^{zeta_j/tau}. It needs some 4 / popularity_lr visits of each item. May be
+            changed before every step.
         zeta_init: first value of zeta; 0 or -.05 in the paper.
         options: reduction, chunk_size, gather and within_view, see `info_nce`. With `gather` every
             process keeps the same state.

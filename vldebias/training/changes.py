@@ -33,7 +33,7 @@ TITLES = {
 }
 """What readers call a score; the others go by their names."""
 
-# The scores that people train for, first those that are told first.
+# The scores that people train for.
 LEADS = ("zero_shot_accuracy", "zero_shot_worst_group", "recall@1 image->text")
 
 

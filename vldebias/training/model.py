@@ -108,11 +108,20 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
     """Return the depth of each parameter of one tower ("image", "text"), and the depth after the
     last block. All then require gradients.
 
-    Depth 0 is before the first block. Blocks: the longest run of modules of one class; of a ResNet
-    its largest stage.
+    Depth 0 is before the first block. Blocks: the run of modules of one class that has the most
+    parameters, of a ResNet its largest stage.
     """
     parts = towers.image_parts if side == "image" else towers.text_parts
-    blocks = max(_runs_of_blocks(parts), key=_size_of, default=[])
+    blocks: list[nn.Module] = []
+    for part in parts:
+        if not isinstance(part, nn.Module):
+            continue
+        for module in part.modules():
+            if isinstance(module, (nn.ModuleList, nn.Sequential)):
+                modules = list(module)
+                is_run = len({type(block) for block in modules}) == 1
+                if is_run and _size_of(modules) > _size_of(blocks):
+                    blocks = modules
     if not _size_of(blocks):
         raise UnsupportedHostError(
             f"{type(towers.model).__name__}: the {side} tower has no run of blocks to count"
@@ -134,18 +143,6 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
     for number, block in enumerate(blocks, start=1):
         depth |= dict.fromkeys(block.parameters(), number)
     return depth, len(blocks) + 1
-
-
-def _runs_of_blocks(parts: Iterable[Any]) -> Iterator[list[nn.Module]]:
-    """Yield the runs of modules of one class in the parts of a tower."""
-    for part in parts:
-        if not isinstance(part, nn.Module):
-            continue
-        for module in part.modules():
-            if isinstance(module, (nn.ModuleList, nn.Sequential)):
-                blocks = list(module)
-                if len({type(block) for block in blocks}) == 1:
-                    yield blocks
 
 
 def _size_of(blocks: Iterable[nn.Module]) -> int:

@@ -45,7 +45,7 @@ NAMED_DATA: dict[str, dict[str, str]] = {
 
 
 class _Settings(BaseModel):
-    # Built when it is first used: of the groups nobody makes an object of its own.
+    # Validators are built when first used: the groups are mostly parts of `TrainSettings` alone.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 

@@ -15,7 +15,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -66,7 +66,8 @@ def source_of(kind: Any) -> Source:
     return Source(reader.returned_names(), len(reader.encoded), negatives, framed, reader.has_end())
 
 
-def parameters_of_call(kind: Any) -> dict[str, inspect.Parameter]:
+@cache
+def parameters_of_call(kind: Any) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of `__call__`, and those of the bases that it calls, by name.
 
     A subclass that takes `**kwargs` for its base still generates with the base's defaults.

@@ -378,7 +378,10 @@ class VlmJudge(JudgeSpec):
             probabilities = Probabilities()
             for attribute, values in names.items():
                 rows = self._in_every_order(model, processor, images, attribute, values)
-                bias = _bias_of_order(rows)
+                # The mean, over images, of the largest total variation between two orders.
+                chances = np.exp(rows)  # (orders, n, options)
+                distances = 0.5 * np.abs(chances[:, None] - chances[None]).sum(-1)
+                bias = float(distances.max(axis=(0, 1)).mean())  # of (orders, orders, n)
                 if bias > BIAS and attribute not in warned:
                     warned.add(attribute)
                     warn(
@@ -452,14 +455,6 @@ class VlmJudge(JudgeSpec):
             # vote.
             parts.append(logits[:, letter_ids].log_softmax(dim=1).numpy())
         return np.concatenate(parts)
-
-
-def _bias_of_order(rows: np.ndarray) -> float:
-    """Return the mean, over images, of the largest total variation between two orders of options,
-    from log probabilities (orders, n, options)."""
-    chances = np.exp(rows)
-    distances = 0.5 * np.abs(chances[:, None] - chances[None]).sum(-1)  # (orders, orders, n)
-    return float(distances.max(axis=(0, 1)).mean())
 
 
 def _first_difference(rows: Sequence[Sequence[int]]) -> int:

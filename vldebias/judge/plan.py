@@ -137,7 +137,12 @@ def planned_prompts(
         for part, (_, names, groups) in parts.items():
             planned += _stated_prompts(prompts, part, names, groups)
     if as_written:
-        planned += _prompts_as_written(concepts_as_written)
+        for concept in concepts_as_written:
+            for text in WORDINGS:
+                planned.append((fill(text, concept=concept), concept, "wordings", None))
+        for kind, texts in OTHERS.items():
+            for text in texts:
+                planned.append((text, kind, "others", None))
     return planned
 
 
@@ -164,18 +169,6 @@ def _stated_prompts(
         # "A photo of a female doctor." is about "doctor"; "" where no concept is named.
         concept = next(iter(concept_words.find(prompt)), "")
         planned.append((prompt, concept, part, values[0]))
-    return planned
-
-
-def _prompts_as_written(concepts: Sequence[str]) -> list[PlannedPrompt]:
-    """Return WORDINGS of each concept, and OTHERS."""
-    planned: list[PlannedPrompt] = []
-    for concept in concepts:
-        for text in WORDINGS:
-            planned.append((fill(text, concept=concept), concept, "wordings", None))
-    for kind, texts in OTHERS.items():
-        for text in texts:
-            planned.append((text, kind, "others", None))
     return planned
 
 

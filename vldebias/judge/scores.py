@@ -82,8 +82,12 @@ def judge_images(
         for start in range(0, len(unjudged), BATCH):
             batch = unjudged[start : start + BATCH]
             pictures = [images.read(image) for image, _ in batch]
-            answers = _rounded_answers(predict(judge, pictures), len(batch))
-            for (_, key), answer in zip(batch, answers, strict=True):
+            # Rounded before they are used, not only where they are stored: a run that reads answers
+            # and one that has just judged give the same figures.
+            probabilities = predict(judge, pictures)
+            rounded = {attribute: np.round(rows, 6) for attribute, rows in probabilities.items()}
+            for i, (_, key) in enumerate(batch):
+                answer = {attribute: rows[i].tolist() for attribute, rows in rounded.items()}
                 answer_of_key[key] = answer
                 # A line break comes first, since the line before may be torn by a kill.
                 file.write("\n" + json.dumps({key: answer}))
@@ -94,17 +98,6 @@ def judge_images(
     for attribute in judge.names:
         rows_of_attribute[attribute] = np.array([answer_of_key[key][attribute] for key in keys])
     return rows_of_attribute
-
-
-def _rounded_answers(probabilities: Probabilities, n: int) -> list[dict[str, list[float]]]:
-    """Return for each of n images attribute -> probabilities of its values."""
-    # Rounded before they are used, not only where they are stored: a run that reads answers and one
-    # that has just judged give the same figures.
-    rounded = {attribute: np.round(rows, 6) for attribute, rows in probabilities.items()}
-    answers = []
-    for i in range(n):
-        answers.append({attribute: rows[i].tolist() for attribute, rows in rounded.items()})
-    return answers
 
 
 def last_judgements(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.rows import NONE
 from vldebias.report.wording import persons
@@ -103,15 +103,11 @@ def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, Predi
         shares = [largest[prompt]] if prompt in largest else []
         shares.append(PredictedShare(row.value, value, row.low, row.high))
         if len(values) == 2:
-            shares.append(_other_share(row, value, values))
+            # Of two values a result has the first alone; the second has what it leaves.
+            (second_value,) = [name for name in values if name != value]
+            shares.append(PredictedShare(1 - row.value, second_value, 1 - row.high, 1 - row.low))
         largest[prompt] = max(shares, key=lambda predicted: predicted.share)
     return largest
-
-
-def _other_share(row: Any, value: str, values: list[str]) -> PredictedShare:
-    """Return the share of the other of two values, of which a result has the first alone."""
-    (other_value,) = [name for name in values if name != value]
-    return PredictedShare(1 - row.value, other_value, 1 - row.high, 1 - row.low)
 
 
 class Ranges(NamedTuple):
@@ -150,6 +146,8 @@ def ranges_of_prompts(result: Result, frame: pd.DataFrame) -> Ranges:
     shown = {subset.rpartition(": ")[2] for subset in shares.subset}
     if len(values) == 2 and len(shown) == 1:
         (value,) = shown
-        (other,) = set(values) - shown
-        return Ranges((f"all {persons(other)}", f"all {persons(value)}"), True, row_of_prompt)
+        (second_value,) = set(values) - shown
+        return Ranges(
+            (f"all {persons(second_value)}", f"all {persons(value)}"), True, row_of_prompt
+        )
     return Ranges(("0 %", "100 %"), False, row_of_prompt)

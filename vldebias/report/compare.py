@@ -105,25 +105,22 @@ class Comparison:
         if listed:
             parts.append(f"<ul>{listed}</ul>")
         if not self.is_equal:
-            parts.append(self._html_table())
+            # The figures that moved, those with a clear change first.
+            changed = self.frame[self.frame.verdict != "equal"]
+            changed = changed[changed.whole] if changed.whole.any() else changed
+            is_unclear = ~changed.verdict.isin(CLEAR)
+            ordered = changed.loc[is_unclear.sort_values(kind="stable").index]
+            columns = ["task", "measure", "name", "a", "b", "moved", "verdict"]
+            rows = ordered[columns].round(3).head(HTML_ROWS).itertuples(index=False)
+            head = ("task", "measure", "method", *self.names, "change [95 %]", "verdict")
+            caption = f"{min(HTML_ROWS, len(ordered))} of {len(ordered)} figures that moved"
+            parts.append(html_table(caption, head, rows))
         if self.warnings:
             notes = "".join(f"<li>{escape(note)}</li>" for note in self.warnings)
             count = len(self.warnings)
             summary = "1 setting differs" if count == 1 else f"{count} settings differ"
             parts.append(f"<details><summary>{summary}</summary><ul>{notes}</ul></details>")
         return "\n".join(parts)
-
-    def _html_table(self) -> str:
-        """Return the figures that moved, those with a clear change first."""
-        changed = self.frame[self.frame.verdict != "equal"]
-        changed = changed[changed.whole] if changed.whole.any() else changed
-        is_unclear = ~changed.verdict.isin(CLEAR)
-        ordered = changed.loc[is_unclear.sort_values(kind="stable").index]
-        columns = ["task", "measure", "name", "a", "b", "moved", "verdict"]
-        rows = ordered[columns].round(3).head(HTML_ROWS).itertuples(index=False)
-        head = ("task", "measure", "method", *self.names, "change [95 %]", "verdict")
-        count = min(HTML_ROWS, len(ordered))
-        return html_table(f"{count} of {len(ordered)} figures that moved", head, rows)
 
     @property
     def is_equal(self) -> bool:

@@ -286,7 +286,16 @@ def worded(facts: dict[str, Any], square: Any = None) -> str:
     facts: the fields of a `Conclusion` without its sentence. square: the row of the unbiased square
     that the verdict rests on, where the change alone would say more.
     """
-    notes = [f"change {moved(facts['change'])}", *_notes_of_chance(facts)]
+    notes = [f"change {moved(facts['change'])}"]
+    chance = facts["chance"]
+    low, high = facts["interval"]
+    if facts["chance_after"] not in (None, chance) and chance is not None:
+        dealt = f"values dealt evenly {facts['chance_after']:.3f}"
+        notes.append(f"chance gives {chance:.3f}, {dealt}")
+    elif chance is not None and low <= chance <= high:
+        notes.append(f"about what chance gives, {chance:.3f}")
+    elif chance is not None:
+        notes.append(f"chance {chance:.3f}")
     if square is not None:
         notes.append(f"its square without the noise of few images {square.moved}")
     headline = facts["verdict"]
@@ -324,18 +333,3 @@ def _movement(facts: dict[str, Any]) -> str:
 def article_of_method(method: str) -> str:
     """Write the name of a method in a sentence: "the default" for the one that nobody names."""
     return f"the {method}" if method == DEFAULT else method
-
-
-def _notes_of_chance(facts: dict[str, Any]) -> list[str]:
-    """Write what chance gives, and whether the interval of the method holds it."""
-    chance = facts["chance"]
-    if chance is None:
-        return []
-    is_dealt = facts["chance_after"] not in (None, chance)
-    if is_dealt:
-        dealt = f"values dealt evenly {facts['chance_after']:.3f}"
-        return [f"chance gives {chance:.3f}, {dealt}"]
-    low, high = facts["interval"]
-    if low <= chance <= high:
-        return [f"about what chance gives, {chance:.3f}"]
-    return [f"chance {chance:.3f}"]

@@ -123,9 +123,9 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     # A sentence for each measure of a conclusion.
     sentences: list[str] = []
     for conclusion in found:
-        title, at, _ = get_metric(conclusion.metric, strict=False).title.partition("@")
+        title, sign, _ = get_metric(conclusion.metric, strict=False).title.partition("@")
         title = title.removesuffix(CORRECTED)
-        name = f"{title}@k" if at else title
+        name = f"{title}@k" if sign else title
         if title in MEANINGS:
             sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
     # Several conclusions are about one measure.
@@ -254,8 +254,8 @@ def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[Front
     for (task, measure), rows in front.groupby(["task", "measure"], sort=False):
         methods = rows[~rows.method.isin([NONE, *CHANCES])]
         first = methods.iloc[0]
-        without = rows[rows.method == NONE]
-        before = f"{first.before:.3f}" if without.empty else without.number.iloc[0]
+        unmitigated = rows[rows.method == NONE]
+        before = f"{first.before:.3f}" if unmitigated.empty else unmitigated.number.iloc[0]
         notes = [first.hint.strip(" ()")]
         if not np.isnan(first.chance):
             notes.append(f"chance {first.chance:.3f}")
@@ -276,28 +276,36 @@ def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[Front
     return groups
 
 
-class FigureGroup(NamedTuple):
-    """Hold rows of one measure where no methods are compared.
+def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[dict[str, Any]]:
+    """Return the first figures of a result that has no conclusions, such as a diagnosis: at most
+    eight rows, by measure.
 
     note: which way is better. is_share: the values are between 0 and 1.
     """
-
-    task: str
-    measure: str
-    note: str
-    is_share: bool
-    rows: list[Any]
-
-
-def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:
-    """Return the first figures of a result that has no conclusions, such as a diagnosis: at most
-    eight rows, by measure."""
-    rows = _advised_rows(frame) if is_advised else _bias_rows(frame)
+    if is_advised:
+        rows = _advised_rows(frame)
+    else:
+        # The row of each task that `_statements` is about, and the shares behind it.
+        chosen: list[Any] = []
+        for _, block in frame.groupby("task", sort=False):
+            row = _measured_bias(block)
+            if row is None:
+                continue
+            prefix = "corrected_" if row.metric.startswith("corrected_") else ""
+            # Shares of single prompts rest on fewer units than those of all.
+            is_share = (block.metric == f"{prefix}share") & (block.n == row.n)
+            chosen += [row.Index, *block.index[is_share & (block.method == NONE)]]
+        rows = frame.loc[chosen[:MOST]]
     groups = []
     for (task, title), block in rows.groupby(["task", "title"], sort=False):
-        note = block.hint.iloc[0].strip(" ()")
-        is_share = get_metric(block.metric.iloc[0], strict=False).bounds == SHARE
-        groups.append(FigureGroup(task, title, note, is_share, list(block.itertuples())))
+        group = {
+            "task": task,
+            "measure": title,
+            "note": block.hint.iloc[0].strip(" ()"),
+            "is_share": get_metric(block.metric.iloc[0], strict=False).bounds == SHARE,
+            "rows": list(block.itertuples()),
+        }
+        groups.append(group)
     return groups
 
 
@@ -318,20 +326,6 @@ def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
     rank = np.where(is_first, 0, np.where(ordered.kind == "bias", 1, 2))
     chosen = ordered.assign(rank=rank).sort_values("rank", kind="stable").head(MOST)
     return ordered[ordered.index.isin(chosen.index)]
-
-
-def _bias_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the row of each task that `_statements` is about, and the shares behind it."""
-    chosen: list[Any] = []
-    for _, block in frame.groupby("task", sort=False):
-        row = _measured_bias(block)
-        if row is None:
-            continue
-        prefix = "corrected_" if row.metric.startswith("corrected_") else ""
-        # Shares of single prompts rest on fewer units than those of all.
-        is_share = (block.metric == f"{prefix}share") & (block.n == row.n)
-        chosen += [row.Index, *block.index[is_share & (block.method == NONE)]]
-    return frame.loc[chosen[:MOST]]
 
 
 def _statements(frame: pd.DataFrame) -> list[str]:
@@ -434,17 +428,11 @@ def _blocks(
     return blocks
 
 
-class DrawnPanel(NamedTuple):
-    """Hold the plot of one measure, and the words above it, which are the page's own text."""
+def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dict[str, Any]]:
+    """Return a plot for each measure as SVG, whose letters are text in the page's type.
 
-    task: str
-    measure: str
-    note: str
-    svg: bytes
-
-
-def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[DrawnPanel]:
-    """Return a plot for each measure as SVG, whose letters are text in the page's type."""
+    task, measure and note, which says which way is better, are words above it: the page's own text.
+    """
     colors = _colors(rows, provenance)
     drawn = []
     with need("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": "vldebias"}):
@@ -455,24 +443,21 @@ def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[Dra
             _draw_panel(axis, panel, rows, colors)
             axis.tick_params(labelsize=9)
             plot.tight_layout(pad=0.8)
+            content = io.BytesIO()
+            no_dates = {"Date": None, "Creator": None}
+            plot.savefig(content, format="svg", transparent=True, metadata=no_dates)
+            # Inside a page it needs no names of other places.
+            places = rb"<metadata>.*?</metadata>|\sxmlns[:\w]*=\"[^\"]*\""
+            svg = re.sub(places, b"", content.getvalue(), flags=re.DOTALL)
             first = panel.iloc[0]
-            note = first.hint.strip(" ()")
-            drawn.append(DrawnPanel(first.task, first.measure, note, _as_svg(plot)))
+            words = {"task": first.task, "measure": first.measure, "note": first.hint.strip(" ()")}
+            drawn.append({**words, "svg": svg[svg.find(b"<svg") :]})
     return drawn
 
 
 def _label(name: str) -> str:
     """Return the name of a method in lines beside a plot."""
     return fill(for_matplotlib(name), LABEL, break_long_words=False)
-
-
-def _as_svg(plot: Plot) -> bytes:
-    """Return a plot as SVG to stand inside a page, which needs no names of other places."""
-    content = io.BytesIO()
-    plot.savefig(content, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    names = rb"<metadata>.*?</metadata>|\sxmlns[:\w]*=\"[^\"]*\""
-    bare = re.sub(names, b"", content.getvalue(), flags=re.DOTALL)
-    return bare[bare.find(b"<svg") :]
 
 
 def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:

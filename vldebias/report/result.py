@@ -300,23 +300,21 @@ def laid_out(value: Any, depth: int = 0) -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """Return the fields of `Result` about when, where and with which versions it is measured."""
+    """Return the fields of `Result` about when, where and with which versions it is measured.
+
+    The command has no folders of this machine; it is None where no script or module was started.
+    """
+    command = None
+    program = Path(sys.argv[0])
+    if program.suffix == ".py" or program.name == "vldebias":
+        # "--data-root=/home/ada/data/celeba" becomes "--data-root=celeba": results are published.
+        folders = re.compile(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]")
+        words = [folders.sub(r"\1", word) for word in sys.orig_argv[1:]]
+        command = shlex.join(words if words[0] == "vldebias" else ["python", *words])
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": _command(),
+        "command": command,
         "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
         "versions": versions(),
         "commit": commit(),
     }
-
-
-def _command() -> str | None:
-    """Return the command line, without the folders of this machine; None where no script or module
-    was started."""
-    program = Path(sys.argv[0])
-    if program.suffix != ".py" and program.name != "vldebias":
-        return None
-    # "--data-root=/home/ada/data/celeba" becomes "--data-root=celeba": results are published.
-    folders = re.compile(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]")
-    words = [folders.sub(r"\1", word) for word in sys.orig_argv[1:]]
-    return shlex.join(words if words[0] == "vldebias" else ["python", *words])

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vldebias.errors import need
 from vldebias.measure.metric import get_metric
@@ -200,7 +199,13 @@ def published(
     """
     table = need("pandas").read_csv(TEMPLATES / "published.csv", keep_default_na=False)
     is_lam = table.lam == ("" if lam is None else f"{lam:g}")
-    rows = table[(table.suite == suite) & (table.model == _published_model(model)) & is_lam]
+    # Results of a pipeline may name it as the user did, with what it calls itself in brackets.
+    name = model.lower().partition(" (")[0]
+    # Commands write "RN50:openai" where results have "RN50/openai"; "hf-hub:" is a prefix.
+    if not name.startswith("hf-hub:"):
+        name = name.replace(":", "/")
+    models = [model_name for model_name, names in PUBLISHED_NAMES.items() if name in names]
+    rows = table[(table.suite == suite) & table.model.isin(models) & is_lam]
     return {
         (row.task, row.metric, row.method, row.subset): float(row.value)
         for row in rows.itertuples()
@@ -217,19 +222,6 @@ def published_of_any_model(
         if published_model != "unnamed CLIP":
             figures |= dict.fromkeys(published(suite, names[0], lam=lam), float("nan"))
     return figures | published(suite, model, lam=lam)
-
-
-def _published_model(model: str) -> str:
-    """Return the model of published.csv whose weights a name is of; "" for other weights."""
-    # Results of a pipeline may name it as the user did, with what it calls itself in brackets.
-    name = model.lower().partition(" (")[0]
-    # Commands write "RN50:openai" where results have "RN50/openai"; "hf-hub:" is a prefix.
-    if not name.startswith("hf-hub:"):
-        name = name.replace(":", "/")
-    for published_model, names in PUBLISHED_NAMES.items():
-        if name in names:
-            return published_model
-    return ""
 
 
 def _dealt(result: Result, frame: pd.DataFrame) -> list[bool]:
@@ -287,31 +279,21 @@ def _add_references(frame: pd.DataFrame) -> None:
     frame["chance_after"] = dealt.value.where(frame.is_dealt, chance.value)
     is_higher_better = frame.better == "higher"
     within = np.where(is_higher_better, none.value >= chance.low, none.value <= chance.high)
+    # How much worse than chance the model may be, by its interval.
+    furthest = np.where(is_higher_better, chance.value - none.low, none.high - chance.value)
+    # Few images make every gap from even shares large; the root of its unbiased square has no such
+    # noise.
+    unbiased = _row_of(frame, NONE, SQUARED).high.clip(lower=0) ** 0.5
+    has_square = frame.metric.isin([GAP, SQUARED]) & unbiased.notna()
+    furthest = np.where(has_square, unbiased, furthest)
     # Within chance alone is not enough: with three images everything is.
-    frame["at_chance"] = within & (_furthest_from_chance(frame, none, chance) <= NARROW)
+    frame["at_chance"] = within & (furthest <= NARROW)
     # Of one image, shares are as uneven as they can be, whatever was drawn.
     frame["is_fixed"] = chance.high - chance.low <= FLOAT_NOISE
     worst = _row_of(frame, DEALT).high.where(frame.is_dealt, chance.high)
     frame["beyond_chance"] = np.where(
         is_higher_better, frame.value < chance.low, frame.value > worst
     )
-
-
-def _furthest_from_chance(
-    frame: pd.DataFrame, none: pd.DataFrame, chance: pd.DataFrame
-) -> NDArray[np.float64]:
-    """Return how much worse than chance the model may be (rows,), by its interval.
-
-    none, chance: `_row_of` each.
-    """
-    above = none.high - chance.value
-    below = chance.value - none.low
-    furthest = np.where(frame.better == "higher", below, above)
-    # Few images make every gap from even shares large; the root of its unbiased square has no such
-    # noise.
-    unbiased = _row_of(frame, NONE, SQUARED).high.clip(lower=0) ** 0.5
-    has_square = frame.metric.isin([GAP, SQUARED]) & unbiased.notna()
-    return np.where(has_square, unbiased, furthest)
 
 
 def _names(frame: pd.DataFrame) -> pd.Series[str]:
@@ -335,10 +317,12 @@ def _verdicts(frame: pd.DataFrame) -> list[str]:
     well. Dealt shares have no such noise, which the square subtracts all the same: the squared row
     has no verdict there.
     """
-    tested = _tested(frame)
+    square_of_gap = unbiased_squares(frame)
     found = []
-    for row, (change, effect) in zip(frame.itertuples(), tested, strict=True):
-        judged = _judged(row, change, effect)
+    for row in frame.itertuples():
+        tested = square_of_gap.get(row.Index, row)
+        change = (tested.change, tested.change_low, tested.change_high)
+        judged = _judged(row, change, to_remove(tested))
         if row.metric == SQUARED and row.is_dealt:
             judged = ""
         elif judged in CLEAR and _verdict_of_own_interval(row) != judged:
@@ -369,18 +353,6 @@ def _judged(row: Any, change: Change, effect: float) -> str:
     # change".
     is_wide = row.kind == "bias" and change[2] - change[1] >= effect
     return TOO_FEW if judged == UNCLEAR and is_wide else judged
-
-
-def _tested(frame: pd.DataFrame) -> list[tuple[Change, float]]:
-    """Return, for each row, the change that its verdict rests on, and how far none is from the best
-    in the same measure."""
-    square_of_gap = unbiased_squares(frame)
-    found = []
-    for row in frame.itertuples():
-        tested = square_of_gap.get(row.Index, row)
-        change = (tested.change, tested.change_low, tested.change_high)
-        found.append((change, to_remove(tested)))
-    return found
 
 
 def unbiased_squares(frame: pd.DataFrame) -> dict[Any, Any]:

@@ -126,7 +126,13 @@ def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) ->
         if block.better.iloc[0] == "higher" and (block.method == NONE).all():
             rows = block.sort_values("value", kind="stable")  # the worst parts first
         for row in rows.head(count).itertuples():
-            lines.append(_line_of_part(row)[:width])
+            names = [row.subset] if row.subset else []
+            if row.method != NONE:
+                names.append(row.name)
+            part = f"{', '.join(names)}: " if names else ""
+            size = quantity_of(row.n, next(iter(json.loads(row.counts)), ""))
+            few = f"; {row.few}" if row.few else ""
+            lines.append(f"  {row.number:<21} {part}{size}{few}"[:width])
     lines += notes
     remaining = len(frame) - sum(counts)
     if remaining:
@@ -176,23 +182,6 @@ def _counts(sizes: list[int], room: int) -> list[int]:
     return counts
 
 
-def _line_of_part(row: Any) -> str:
-    """Return a row of a part as a line: its number, whom it is about and how many there are."""
-    words = []
-    if row.subset:
-        words.append(row.subset)
-    if row.method != NONE:
-        words.append(row.name)
-    unit = next(iter(json.loads(row.counts)), "")
-    count = quantity_of(row.n, unit)
-    part = ", ".join(words)
-    if part:
-        count = f"{part}: {count}"
-    if row.few:
-        count = f"{count}; {row.few}"
-    return f"  {row.number:<21} {count}"
-
-
 def _sentences(found: list[Conclusion], width: int, room: int) -> list[str]:
     """Return the conclusions in at most `room` lines: whole if they fit, else without their
     evidence."""
@@ -239,7 +228,18 @@ def _rows(
     for (_, task, measure), rows in ordered.groupby(["place", "task", "measure"], sort=False):
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
         for row in _first(rows, methods.get((task, measure), ""), row_limit).itertuples():
-            lines += _lines_of(row, square_of_row.get(row.Index))
+            # A long name has a line of its own.
+            name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
+            # Methods are measured on as many units as the model without one, which has no change.
+            change = row.moved or row.few
+            line = f"  {name:<{NAME}} {row.number:<20} {change:<23} {row.verdict}".rstrip()
+            lines += line.split("\n")
+            # Below the row what belongs to it.
+            if not np.isnan(row.published):
+                lines.append(f"  published: {row.name} {row.published:.3f}")
+            square = square_of_row.get(row.Index)
+            if square is not None:
+                lines.append(f"    squared, without the noise of few images: {square.moved}")
     return lines[:room]
 
 
@@ -249,21 +249,6 @@ def _first(rows: pd.DataFrame, method: str, count: int) -> pd.DataFrame:
     is_further = (rows.method != NONE) & (rows["name"] != method)
     chosen = is_further.sort_values(kind="stable").index[:count]
     return rows[rows.index.isin(chosen)]
-
-
-def _lines_of(row: Any, square: Any = None) -> list[str]:
-    """Return a row as a line, or two where its name is long, and below what belongs to it: the
-    published figure, and the square that its verdict rests on."""
-    name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
-    # Methods are measured on as many units as the model without one, which has no change.
-    change = row.moved or row.few
-    line = f"  {name:<{NAME}} {row.number:<20} {change:<23} {row.verdict}".rstrip()
-    lines = line.split("\n")
-    if not np.isnan(row.published):
-        lines.append(f"  published: {row.name} {row.published:.3f}")
-    if square is not None:
-        lines.append(f"    squared, without the noise of few images: {square.moved}")
-    return lines
 
 
 def tab_rows(

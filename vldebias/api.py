@@ -94,7 +94,7 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
             "cross-attention"). None: even shares.
         follow_seeds: where a call of a pipeline passes `generator=`, let the values that are dealt
             follow from the generator and the prompt, so that the same call shows the same persons;
-            seeds in a row are even, random ones in the mean only. False: values are even over all
+            consecutive seeds are balanced exactly, random ones on average. False: values are even over all
             calls, whatever their seeds. docs/how-to/serve-a-pipeline.md
 
     Raises:
@@ -238,7 +238,7 @@ def _with_shares(method: Any, shares: Mapping[str, float] | None) -> Any:
     """Return a method that deals values in these shares; the method itself for None.
 
     Raises:
-        InvalidInputError: it deals no values.
+        InvalidInputError: the method assigns no values.
     """
     if shares is None:
         return method
@@ -389,7 +389,7 @@ def _refuse_log(log: CallLog, method: str) -> None:
     record."""
     if log.on_call is not None:
         raise InvalidInputError(
-            f"on_call: {method} deals no values to images, so a call has nothing to tell; leave it"
+            f"on_call: {method} assigns no values to images, so there is nothing to report; leave it"
             " out, or use method='balanced-prompts'"
         )
 

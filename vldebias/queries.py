@@ -1,4 +1,4 @@
-"""Debias the queries of an index that exists: a function that embeds texts, and vectors, are all
+"""Debias the queries of an existing index: a function that embeds texts, and vectors, are all
 that is needed.
 
     queries = debias_queries(embed, "gender", reference=vectors_of_the_index)

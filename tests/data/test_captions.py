@@ -193,6 +193,7 @@ def write(path: Path, content: str | bytes) -> Path:
     ("a.csv", b"PK\x03\x04\x14\x00\x06\x00\xec", "expected text, got a spreadsheet"),
     ("a.csv.gz", "x", "an archive that ends in .gz"),
     ("a.tar", b"\x1f\x8b\x08\x00", "is compressed; expected a plain tar.*gunzip < "),
+    ("a.tar", b"\x28\xb5\x2f\xfd\x00", "is compressed; expected a plain tar.*unzstd < "),
     ("a.csv", "image,caption\nnot/there.jpg,a nurse\n", "none is in .*--image-root"),
     ("folder/a.jpg", "x", "1 images without captions; expected a .txt of the same name"),
 )

@@ -127,6 +127,11 @@ def test_what_cannot_be_followed_is_refused_with_the_reason():
             embeds, pooled, _ = super().encode_prompt(prompt, None)
             return super().__call__(prompt_embeds=embeds, pooled_prompt_embeds=pooled, **kwargs)
 
+    class Silent(base):
+        def encode_prompt(self, prompt):
+            self.remembered = prompt
+
+    assert "returns nothing" in refused(Silent)
     assert "passes on the __call__" in refused(Bound)
     assert "several times" in refused(Twice)
     assert "in a loop" in refused(Loop)

@@ -246,7 +246,7 @@ def test_find_of_ones_own_says_the_place():
         ["the rose's gardener"] * 2 + ["a nurse"], "gender", shares=shares, find=find
     )
     assert out.prompts == ["the rose's female gardener"] * 2 + ["a nurse"]
-    assert out.reasons[1:] == [None, "find gave no place"]
+    assert out.reasons[1:] == [None, "find returned no position"]
     assert seen == ["the rose's gardener", "a nurse"]
     assert balance_prompts("nurse", "gender", shares=shares, find=lambda prompt: 0).prompts == [
         "female nurse"

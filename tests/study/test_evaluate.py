@@ -196,6 +196,9 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
     with torch.no_grad():
         assert torch.equal(model.encode_text(tokens), before), "it stays attached"
     attachment.remove()
+    vldebias.debias(model, "gender", method="cali", side="image", tokenizer=tokenizer)
+    with pytest.raises(InvalidInputError, match="side='image'"):
+        of_miniature(model, tokenizer=tokenizer)
 
 
 def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:

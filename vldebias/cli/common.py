@@ -223,7 +223,7 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         words = " ".join(cells).split()
         longest = max(map(len, words), default=1)
         least_width = longest if place == 0 else min(longest, out.width // 2)
-        table.add_column(cells[0], min_width=least_width, overflow="fold")
+        table.add_column(Text(cells[0]), min_width=least_width, overflow="fold")
     for row in rows:
         table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
     out.print(table)

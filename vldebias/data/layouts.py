@@ -135,7 +135,7 @@ def find_layout(
         _check_coco(path)
     elif ending == ".tar":
         kind = "tars"
-        _check_tar(path)
+        _refuse_compressed_tar(path)
     elif ending == ".parquet":
         _refuse_parquet_of_addresses(path, image)
     elif ending != ".arrow":
@@ -211,7 +211,8 @@ def _layout_of_pattern(root: str | Path, patterns: Sequence[str]) -> Layout:
             f" {missing[0]!r}; check the pattern"
         )
     if all(file.lower().endswith(".tar") for file in files):
-        _check_tar(Path(files[0]))
+        for file in files:
+            _refuse_compressed_tar(Path(file))
         return Layout("tars", tuple(files))
     return Layout("datasets")
 
@@ -225,7 +226,8 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
         )
     tars = _fitting_files(files, r"(?i).*\.tar")
     if tars:
-        _check_tar(folder / tars[0])
+        for tar in tars:
+            _refuse_compressed_tar(folder / tar)
         return Layout("tars", _below(folder, tars))
     metadata = _fitting_files(files, r"(.*/)?metadata\.(csv|jsonl|parquet)")
     parquet = _fitting_files(files, r"(?i).*\.parquet")
@@ -321,16 +323,21 @@ def _check_coco(path: Path) -> None:
         )
 
 
-def _check_tar(path: Path) -> None:
+def _refuse_compressed_tar(path: Path) -> None:
     """Refuse a tar that is compressed: images are read where they stand in the file."""
     with path.open("rb") as file:
         start = file.read(6)
-    packers = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz"}
-    for magic, command in packers.items():
+    command_of_magic = {
+        b"\x1f\x8b": "gunzip",
+        b"BZh": "bunzip2",
+        b"\xfd7zXZ": "unxz",
+        b"\x28\xb5\x2f\xfd": "unzstd",
+    }
+    for magic, command in command_of_magic.items():
         if start.startswith(magic):
             raise InvalidInputError(
                 f"{path}: is compressed; expected a plain tar, of which images are read where they"
-                f" stand: unpack it ({command} < {path} > plain.tar)"
+                f" stand: decompress it ({command} < {path} > plain.tar)"
             )
 
 

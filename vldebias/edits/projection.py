@@ -45,7 +45,7 @@ class NothingToRemoveError(InvalidInputError):
 
 
 def scatter_of(groups: Sequence[Tensor]) -> Tensor:
-    """Return the scatter, as rows X (n, d), of groups (n_g, d) float64 in which every two rows are
+    """Return the scatter, as rows X (n, d), of groups (n_g, d) float64 in which any two rows form
     a pair.
 
     A scatter is rows X (n, d) float64 with X^T X = 1/|S| sum_S (z_i - z_j)(z_i - z_j)^T. In a group

@@ -38,7 +38,7 @@ class Embedder:
         name: of the function or class, for messages.
         queries, documents: a list of n texts -> their n vectors, in the form that they come in.
         single: `queries` asks for one text at a time, so that a service gets a request for each.
-        batch: texts of one call; services have limits.
+        batch: texts of one call while an edit is fitted or measured; services have limits.
         model_id: name of the model, if the object says it.
         source: the function or object itself.
     """

@@ -249,8 +249,8 @@ def reach(k: int, n: int) -> int:
 
 
 def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
-    """Return places (b, k) in one ranking (m,) of the first k rows in each of b resamples, whose
-    rows weigh (b, n).
+    """Return places (b, k) in one ranking (m,) of the first k rows in each of b resamples with
+    row weights (b, n).
 
     A row sampled twice appears twice. Only as many rows are read as contain k in every resample;
     fewer raise an error.

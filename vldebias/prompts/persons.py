@@ -265,7 +265,7 @@ class Finder:
         if self._find is not None:
             offset = self._find(text)
             if offset is None:
-                return ["find gave no place"]
+                return ["find returned no position"]
             is_number = isinstance(offset, int) and not isinstance(offset, bool)
             if not is_number or not 0 <= offset <= len(text):
                 raise InvalidInputError(

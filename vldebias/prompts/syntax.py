@@ -1,8 +1,8 @@
 """Read the syntax of image generators: `<lora:...>`, BREAK, quality tags, {a|b}, JSON.
 
 A prompt has one reading for each of its alternatives. A reading is as long as the prompt, so that
-an offset in it is an offset in the prompt; what is no English is replaced by spaces, and what ends
-a clause by a line end.
+an offset in it is an offset in the prompt; markup and text that is not English are replaced by
+spaces, and what ends a clause by a line end.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ def json_texts(prompt: str) -> str | None:
 
 
 def texts_of_markup(prompt: str) -> list[str]:
-    """Return the words inside of what is no English: "random male female" of <random:male|female>.
+    """Return the words inside of markup: "random male female" of <random:male|female>.
 
-    Words are parted by spaces: "people women" of __people/women__.
+    Words are separated by spaces: "people women" of __people/women__.
     """
     return [_words_of(match[0]) for match in _STATING.finditer(prompt)]
 

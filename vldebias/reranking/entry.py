@@ -24,7 +24,7 @@ RERANKERS: dict[str, Reranker] = {
     "mmr": mmr,
     "detconstsort": det_const_sort,
 }
-# Methods of which the best k of each group decide: the others are not read.
+# Methods that depend only on the best k of each group: the others are not read.
 _READ_BEST = (quota, fair, pbm, det_const_sort, mopr)
 POOL = "pool"
 # CLIP's logit scale: cosines times this are its own log odds.
@@ -73,7 +73,7 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
     """Return the positions of the first k results in a new order, in which every group has its
     share.
 
-    Nothing is embedded and no query is changed: it acts on scores that exist. Groups come from one
+    Nothing is embedded and no query is changed: it works on existing scores. Groups come from one
     of labels, probabilities, and features with prompts.
 
     Args:

@@ -137,6 +137,11 @@ def evaluate(
         if attachment is None and methods is None:
             methods = "default"
         elif attachment is not None and methods is None:
+            if TEXT not in attachment.projections:
+                raise InvalidInputError(
+                    "model: got one whose attachment edits images alone (side='image'); expected"
+                    " one whose texts are edited, or methods= with what is to be measured"
+                )
             # All methods are compared at the strength at which the user runs the model.
             settings.setdefault("strength", attachment.strength)
             edit = attachment.projections[TEXT]

@@ -107,7 +107,7 @@ class Inputs(Mapping[str, Any]):
         What was opened for another task is not opened again.
 
         Raises:
-            InvalidInputError: an input that the task needs is named nowhere.
+            InvalidInputError: an input that the task needs was not given.
         """
         # The user's images replace those that a suite names, not the other way round.
         sources = {**task.splits(), **self.sources}

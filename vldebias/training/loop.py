@@ -106,7 +106,7 @@ def fit(
     Raises:
         InvalidInputError: a checkpoint of other settings in the folder, or a damaged one; another
             run writes there.
-        DivergedError: the loss or its gradient is no number; model and checkpoint are those of the
+        DivergedError: the loss or its gradient is not finite; model and checkpoint are those of the
             step before.
     """
     steps = settings.updates(batches.per_epoch)
@@ -233,7 +233,7 @@ class Run:
         """Make one update of the weights from micro-batches; return their mean loss.
 
         Raises:
-            DivergedError: the loss or its gradient is no number.
+            DivergedError: the loss or its gradient is not finite.
         """
         settings = self.settings
         parameters = []

@@ -91,7 +91,7 @@ def train_model(
                 monitor=training.monitor,
                 on_step=_StepReport(settings, accelerator, progress, advance),
             )
-        accelerator.end_training()  # which parts the processes
+        accelerator.end_training()  # which also disconnects the processes
         if not accelerator.is_main_process:
             return None
         # Only the first process writes, so only its copy is averaged.
@@ -285,7 +285,7 @@ class _StepReport:
         self.advance = advance
 
     def __call__(self, entry: Entry, steps: int) -> None:
-        """Report the entry of one of so many steps."""
+        """Report the entry of one step out of `steps`."""
         step = int(entry["step"])
         loss = f"loss {entry['loss']:.4g}"
         self.advance(note=loss)

@@ -241,7 +241,7 @@ class Towers:
             difference = float((trained.cpu().float() - saved).norm() / saved.norm())
             is_wide = trained.dtype in (torch.float32, torch.float64)
             limit = 1e-2 if is_wide else 0.1
-            # Turned round, so that a difference that is no number is refused as well.
+            # Negated, so that a NaN is refused as well.
             if not difference < limit:
                 raise InvalidInputError(
                     f"{mismatch}: with the same weights its features of {side} differ by"

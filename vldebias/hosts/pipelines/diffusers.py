@@ -90,8 +90,8 @@ SHARED = (
 
 
 class Encoded(NamedTuple):
-    """Hold encoded prompts: results, without and with changed states; by encoder the ids of each
-    prompt, and lengths with padding."""
+    """Hold encoded prompts: results with the original states and with changed ones; per encoder the
+    token ids of each prompt, and their length with padding."""
 
     result: tuple[Any, ...]
     turned: list[tuple[Any, ...]]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 @dataclass
 class EncodedPrompts:
-    """Hold the embeddings of the prompts of one call, each that differs once.
+    """Hold the embeddings of the prompts of one call, without duplicates.
 
     embeddings: (different, tokens, d) for each encoding. images: for each of the different rows the
     numbers of its images, in order. count: of all images. received: the tensor that the denoiser

@@ -71,6 +71,9 @@ def parameters_of_call(kind: Any) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of `__call__`, and those of the bases that it calls, by name.
 
     A subclass that takes `**kwargs` for its base still generates with the base's defaults.
+
+    Raises:
+        UnsupportedHostError: a `__call__` that cannot be followed.
     """
     parameters: dict[str, inspect.Parameter] = {}
     reader = _ClassReader(kind)
@@ -287,8 +290,13 @@ class _ClassReader:
             returns = [
                 node for node in ast.walk(self.trees[encoder]) if isinstance(node, ast.Return)
             ]
+            if not returns:
+                raise self.refusal("its encode_prompt returns nothing")
             value = max(returns, key=lambda node: node.lineno).value or ast.Tuple([])
-            if not ast.unparse(value).startswith("super().encode_prompt("):
+            call = value.func if isinstance(value, ast.Call) else None
+            if not isinstance(call, ast.Attribute) or call.attr != "encode_prompt":
+                break
+            if not _is_super(call.value):
                 break
         return tuple(map(_name, value.elts if isinstance(value, ast.Tuple) else [value]))
 

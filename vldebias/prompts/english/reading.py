@@ -169,7 +169,7 @@ def _say_of_noun(text: str, attribute: Attribute, dealt: Dealt) -> Saying:
     """Return what is said where a rewritten prompt has the noun of a person of the original one.
 
     Raises:
-        UnturnableError: it has not.
+        UnturnableError: the rewritten prompt does not contain it.
     """
     noun = re.search(rf"\b{re.escape(dealt.noun)}\b", text, re.IGNORECASE)
     if noun is None or not isinstance(dealt.value, str):

@@ -34,7 +34,7 @@ class Text:
         opens: whether a clause begins with it; one entry more, for the end.
         sentence: whether a sentence begins with it.
         silent: whether it stands in quotation marks.
-        credited: whether it can be of an artist's name, behind "by".
+        credited: whether it may be part of an artist's name, behind "by".
         capital: whether it is written with a capital that says something.
     """
 
@@ -111,7 +111,7 @@ def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
 
 
 def _is_credited(words: list[str]) -> list[bool]:
-    """For each word whether it can be of an artist's name: behind "by" or "style of"."""
+    """For each word whether it may be part of an artist's name: behind "by" or "style of"."""
     credited = []
     credits = False
     for i, word in enumerate(words):

@@ -92,7 +92,7 @@ def language_of(text: str) -> Language | None:
         if scripts:
             script, _ = scripts.most_common(1)[0]
             language = load_language(code_of_script(text, script))
-            # A sign of Chinese says as much as a word of several letters.
+            # A Chinese character says as much as a word of several letters.
             letters = scripts.total() * (2 if script in _SCRIPTS_OF_SIGNS else 1)
             # Fewer letters than Latin ones may be a name alone.
             if letters > latin or language.reads(text):
@@ -125,7 +125,7 @@ def _latin_language(text: str) -> Language | None:
 
 
 def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
-    """Return the language that is no English: among those that are nearly as likely as the best,
+    """Return the language of a text that is not English: among those that are nearly as likely as the best,
     the one that knows a noun of the text. None where neither scores nor nouns say it.
 
     scores: language -> how much its function words speak for it.

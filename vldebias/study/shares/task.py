@@ -325,7 +325,7 @@ class SharesTask(Task):
         what it counts.
 
         Raises:
-            InvalidInputError: no such baseline, or a weight that is no number above 0.
+            InvalidInputError: no such baseline, or a weight that is not a number above 0.
         """
         pd = need("pandas")
         rows = pd.DataFrame({"method": NONE, "weight": 1.0, **images})

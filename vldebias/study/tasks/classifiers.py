@@ -177,7 +177,8 @@ def logistic_regression(
         Weight (k, d) and bias (k,) for features that are not standardised.
 
     Warns:
-        VldebiasWarning: the gradient is still large after 5,000 iterations.
+        VldebiasWarning: the gradient is still large when the solver stops, at most after 5,000
+            iterations.
     """
     times = torch.ones(len(labels)) if counts is None else torch.from_numpy(counts)
     # Rows that count 0 times, as most do in a balanced sample, are not read at all.
@@ -262,8 +263,8 @@ def linear_probe(
 
     With alpha 1 it is the probe of Radford et al. (2021), on normalised features: Zhang and Ré
     (2022) fit theirs with SGD, ours is the optimum. With other alphas it is WiSE-FT (Wortsman et
-    al., 2022), which fine-tunes from the zero-shot weights; how the two logits of ours weigh
-    against each other rests on c and on the 100 that cosines are multiplied by. Alpha is selected
+    al., 2022), which fine-tunes from the zero-shot weights; the relative weight of the two
+    sets of logits depends on c and on the 100 that cosines are multiplied by. Alpha is selected
     after c.
 
     Args:

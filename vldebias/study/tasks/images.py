@@ -46,7 +46,7 @@ Methods = Annotated[
 class ImageTask(Task):
     """Hold the settings that tasks comparing methods on image embeddings share.
 
-    data: what a suite measures; images that Python gives are an input. methods: names in
+    data: what a suite measures; images passed from Python are an input. methods: names in
     `vldebias.methods.METHODS`; "none" is always measured first. lam, strength: see
     `vldebias.debias`; lam is that of the methods that have none, as "default" has, and None the
     paper's. reference: images for the methods that use some, with labels for those that need them

@@ -171,7 +171,7 @@ class RetrievalTask(ImageTask):
             InvalidInputError: images and texts of different widths, columns that are missing, a
                 gallery with fewer than two groups or fewer images than k.
         """
-        # What can be refused is refused before anything is fitted.
+        # Everything is validated before anything is fitted.
         check_images(images, texts, self.queries[0])
         for column, prompt_of_value in self.classes.items():
             names = images.column(column).names

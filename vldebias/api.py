@@ -94,8 +94,8 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
             "cross-attention"). None: even shares.
         follow_seeds: where a call of a pipeline passes `generator=`, let the values that are dealt
             follow from the generator and the prompt, so that the same call shows the same persons;
-            consecutive seeds are balanced exactly, random ones on average. False: values are even over all
-            calls, whatever their seeds. docs/how-to/serve-a-pipeline.md
+            consecutive seeds are balanced exactly, random ones on average. False: values are even
+            over all calls, whatever their seeds. docs/how-to/serve-a-pipeline.md
 
     Raises:
         AlreadyAttachedError, UnsupportedHostError, ProjectionMismatchError, InvalidInputError.
@@ -389,8 +389,8 @@ def _refuse_log(log: CallLog, method: str) -> None:
     record."""
     if log.on_call is not None:
         raise InvalidInputError(
-            f"on_call: {method} assigns no values to images, so there is nothing to report; leave it"
-            " out, or use method='balanced-prompts'"
+            f"on_call: {method} assigns no values to images, so there is nothing to report; leave"
+            " it out, or use method='balanced-prompts'"
         )
 
 

@@ -119,7 +119,14 @@ def conclusions(
 def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
     """Return the conclusion that a row of the frame of `readable` gives, with costs of its task."""
     block = frame[frame.task == row.task]
-    other_row = _against_other_prior(block, row)
+    # Where the gallery is uneven, the row of the same measure against the other prior.
+    other_row = None
+    if row.metric.startswith("max_skew"):
+        _, _, k = row.metric.partition("@")
+        is_same = (block.subset == row.subset) & (block.name == row.name)
+        is_other = block.metric.isin([f"{name}@{k}" for name in OTHER_PRIOR])
+        rows = block[is_same & is_other & block.change.notna()]
+        other_row = next(rows.itertuples(), None)
     # No ranking of an uneven gallery is fair by both priors: where their verdicts differ, choosing
     # one of them would be choosing the conclusion.
     agrees = other_row is None or other_row.verdict == row.verdict
@@ -267,17 +274,6 @@ def _who_got_worse(block: pd.DataFrame, row: Any) -> str:
     alike = parts[(parts.metric == worst.metric) & (parts.units == worst.units)]
     count = (alike.verdict == "worse").sum()
     return f"{worst.title} in {count} of {len(alike)} parts, most in {worst.subset}: {worst.moved}"
-
-
-def _against_other_prior(block: pd.DataFrame, row: Any) -> Any:
-    """Return the row of the same measure against the other prior, where the gallery is uneven."""
-    _, _, k = row.metric.partition("@")
-    names = [f"{name}@{k}" for name in OTHER_PRIOR]
-    is_same = (block.subset == row.subset) & (block.name == row.name)
-    rows = block[is_same & block.metric.isin(names) & block.change.notna()]
-    if rows.empty or not row.metric.startswith("max_skew"):
-        return None
-    return next(rows.itertuples())
 
 
 def worded(facts: dict[str, Any], square: Any = None) -> str:

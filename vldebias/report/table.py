@@ -160,7 +160,17 @@ def readable(result: Result) -> pd.DataFrame:
     ]
     frame["verdict"] = _verdicts(frame)
     frame["few"] = few_units(result, frame)
-    frame["published"] = _published_of(result, frame)
+    # The paper's figures, of each lambda of its sweep and of its own.
+    model = result.provenance[0].model if result.provenance else ""
+    own_figures = published(result.name, model)
+    figures_at = {lam: published(result.name, model, lam=lam) for lam in SWEPT}
+    published_values = []
+    for row in frame.itertuples():
+        is_own = np.isnan(row.lam) or row.lam == OWN_LAM
+        figures = own_figures if is_own else figures_at.get(row.lam, {})
+        name = (row.task, row.metric, row.method, row.subset)
+        published_values.append(figures.get(name, np.nan))
+    frame["published"] = published_values
     return frame
 
 
@@ -391,15 +401,3 @@ def to_remove(row: Any) -> float:
     best = largest if row.better == "higher" else max(least, 0.0)
     goal = best if np.isnan(row.chance_after) else row.chance_after
     return float(abs(row.before - goal) if np.isfinite(goal) else abs(row.before))
-
-
-def _published_of(result: Result, frame: pd.DataFrame) -> list[float]:
-    model = result.provenance[0].model if result.provenance else ""
-    figures_at = {lam: published(result.name, model, lam=lam) for lam in SWEPT}
-    own_figures = published(result.name, model)
-    values = []
-    for row in frame.itertuples():
-        is_own = np.isnan(row.lam) or row.lam == OWN_LAM
-        figures = own_figures if is_own else figures_at.get(row.lam, {})
-        values.append(figures.get((row.task, row.metric, row.method, row.subset), np.nan))
-    return values

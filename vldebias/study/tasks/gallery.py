@@ -32,7 +32,8 @@ class Gallery:
     `names`, in the smallest integer type, since small types sort in linear time.
 
     other_prior: name of the prior that was not asked for, where the gallery is uneven: its figures
-    are reported alongside, since no ranking of an uneven gallery is fair by both. "" where it is even.
+    are reported alongside, since no ranking of an uneven gallery is fair by both. "" where it is
+    even.
 
     Raises:
         InvalidInputError: fewer than two groups, or fewer images than k.

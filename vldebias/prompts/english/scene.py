@@ -179,7 +179,10 @@ class Scene:
 
     def has(self, *names: str) -> bool:
         """Return whether the scene has a fact of one of the lists, wherever it stands."""
-        return bool(self._facts_of(names))
+        for name in names:
+            if self._facts.get(name):
+                return True
+        return False
 
     def has_role(self, *names: str) -> bool:
         """Return whether the subject's noun is of one of the lists: an observer, an athlete."""
@@ -193,18 +196,12 @@ class Scene:
         """Return whether the subject's noun begins with a word: "nurse", "nurses"."""
         return self.noun.startswith(word)
 
-    def _facts_of(self, names: Iterable[str]) -> list[Fact]:
-        """The facts of all these lists."""
-        facts: list[Fact] = []
-        for name in names:
-            facts += self._facts[name]
-        return facts
-
     def has_in_phrase(self, *names: str) -> bool:
         """Return whether the subject's own phrase has one: "a Catholic priest"."""
-        for fact in self._facts_of(names):
-            if self.is_in_phrase(fact):
-                return True
+        for name in names:
+            for fact in self._facts.get(name, ()):
+                if self.is_in_phrase(fact):
+                    return True
         return False
 
     def facts(self, name: str) -> list[Fact]:
@@ -213,9 +210,10 @@ class Scene:
 
     def has_on_subject(self, *names: str) -> bool:
         """Return whether the phrase or what describes it has one: "a member of the Klan"."""
-        for fact in self._facts_of(names):
-            if self.is_in_phrase(fact) or self._describes(fact):
-                return True
+        for name in names:
+            for fact in self._facts.get(name, ()):
+                if self.is_in_phrase(fact) or self._describes(fact):
+                    return True
         return False
 
     def has_own_age(self, name: str) -> bool:

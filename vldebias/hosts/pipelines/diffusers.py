@@ -121,9 +121,10 @@ class DiffusersHost(Host):
             pipe, "_pretrained_model_name_or_path", None
         )
         self.model_id = str(origin or "") or None
-        self.source = source or source_of(cast("Any", type(pipe)))
+        kind = cast("Any", type(pipe))
+        self.source = source or source_of(kind)
         if source is None:
-            parameters = parameters_of_call(type(pipe))
+            parameters = parameters_of_call(kind)
         else:
             parameters = dict(inspect.signature(type(pipe).__call__).parameters)
         self.defaults = {}

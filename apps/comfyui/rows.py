@@ -115,7 +115,7 @@ def _join_options(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return options with tensors of one row joined, and all other options as they are."""
     joined: dict[str, Any] = {}
     for name in dict.fromkeys(name for row in options for name in row):
-        values = [row.get(name) for row in options]
+        values: list[Any] = [row.get(name) for row in options]
         if all(map(_is_row, values)):
             if len({value.shape for value in values}) > 1:
                 raise _different(name)

@@ -115,7 +115,11 @@ class English(Language):
         else:
             turned = strip(text, attribute, people)
             is_said = [False] * len(people)
-        sayings = _sayings_of_rest(turned, attribute, people, is_said)
+        unsaid: dict[int | None, Dealt] = {}
+        for number, dealt in enumerate(people):
+            if dealt.value is not None and not is_said[number]:
+                unsaid[number] = dealt
+        sayings = _sayings_of_rest(turned, attribute, people, unsaid)
         return replace_all(turned, self.write(turned, sayings))
 
     def values_in(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[Value]:
@@ -131,17 +135,15 @@ class English(Language):
 
 
 def _sayings_of_rest(
-    turned: str, attribute: Attribute, people: Sequence[Dealt], is_said: Sequence[bool]
+    turned: str, attribute: Attribute, people: Sequence[Dealt], unsaid: dict[int | None, Dealt]
 ) -> list[Saying]:
     """Return what is to be said of the people of whom no word of a turned text says it.
+
+    unsaid: number -> the person; those who are found are taken out.
 
     Raises:
         UnturnableError: the text still states a value, or has no noun for somebody.
     """
-    unsaid: dict[int | None, Dealt] = {}
-    for number, dealt in enumerate(people):
-        if dealt.value is not None and not is_said[number]:
-            unsaid[number] = dealt
     words = read_text(turned)
     subjects = find_subjects(turned)
     persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)

@@ -1,13 +1,16 @@
 """Run diffusers' own tests of pipelines on pipelines that are bare, attached at strength 0 and
 attached.
 
-    python tests/neighbours/diffusers_pipelines.py CHECKOUT [FOLDER ...] [-- PYTEST-OPTIONS]
+    python tests/neighbours/diffusers_pipelines.py CHECKOUT [PLACE ...] [-- PYTEST-OPTIONS]
 
 CHECKOUT: of github.com/huggingface/diffusers, also in $DIFFUSERS_CHECKOUT; its tests run with its
-own package, and many need the package parameterized. FOLDER: or file, of tests/pipelines; those of
-`FOLDERS` where none is named. Offline: the two tokenizers that the tests get from the hub are made
-here, and a test that needs more fails in all three runs alike. A test that passes bare has to pass
-in the other two: else the script ends with 1.
+own package, and need the packages parameterized and requests_mock. PLACE: a folder or a file of
+tests/pipelines; those of `PLACES` where none is named. Offline: the two tokenizers that the tests
+get from the hub are made here, and a test that needs more fails in all three runs alike. A test
+that passes bare has to pass in the other two: else the script ends with 1.
+
+stdout has the counts and what differs (eval/results/diffusers_pipelines.txt); stderr has what
+pytest prints.
 
 The prompts of these tests name nobody, so that pictures have to stay those of a bare pipeline.
 The file is the plugin of pytest too: it attaches to each pipeline when it is made, and says to how
@@ -19,16 +22,28 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve()
 ROOT = HERE.parents[2]
-FOLDERS = ("stable_diffusion", "stable_diffusion_xl", "stable_diffusion_3", "pixart_alpha")
+PLACES = (
+    "stable_diffusion/test_stable_diffusion.py",
+    "stable_diffusion/test_stable_diffusion_img2img.py",
+    "stable_diffusion/test_stable_diffusion_inpaint.py",
+    "stable_diffusion_xl/test_stable_diffusion_xl.py",
+    "stable_diffusion_3/test_pipeline_stable_diffusion_3.py",
+    "flux/test_pipeline_flux.py",
+    "controlnet/test_controlnet.py",
+    "pixart_alpha/test_pixart.py",
+)
 RUNS = ("bare", "strength 0", "attached")
 CLIP, T5 = "hf-internal-testing/tiny-random-clip", "hf-internal-testing/tiny-random-t5"
 attached: Counter[str] = Counter()
@@ -104,20 +119,43 @@ def pytest_collection_finish(session: Any) -> None:
         attach_when_made(pipeline_class, 0.0 if os.environ[RUN] == "strength 0" else 1.0)
 
 
+def write_line(line: dict[str, Any]) -> None:
+    """Add a line of JSON to the file that the script reads after the run."""
+    with open(os.environ[OUTCOMES], "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
 def pytest_runtest_logreport(report: Any) -> None:
-    """Write the outcome of each test as a line."""
-    if report.when == "call" or report.outcome != "passed":
-        with open(os.environ[OUTCOMES], "a", encoding="utf-8") as file:
-            file.write(json.dumps([report.nodeid, report.outcome]) + "\n")
+    """Write the outcome of each test, and of which class the error of a failed one was."""
+    if report.when != "call" and report.outcome == "passed":
+        return
+    error = ""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if report.outcome == "failed" and crash is not None:
+        error = crash.message.split(":")[0].split("\n")[0]
+    write_line({"test": report.nodeid, "outcome": report.outcome, "error": error})
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say how many pipelines were attached to."""
-    terminalreporter.write_line(f"attached to {attached.total()} pipelines: {dict(attached)}")
+def pytest_sessionfinish() -> None:
+    """Write how many pipelines of each class were attached to; each process of xdist has its."""
+    write_line({"attached": attached})
 
 
-def outcomes_of(run: str, checkout: Path, arguments: list[str]) -> dict[str, str]:
-    """Return the outcome of each test of one run."""
+@dataclass
+class Run:
+    """Hold what a run of pytest found.
+
+    outcomes: by the name of a test; errors: the class of the error of each test that failed;
+    attached: how many pipelines of each class were attached to.
+    """
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    attached: Counter[str] = field(default_factory=Counter)
+
+
+def run_tests(run: str, checkout: Path, arguments: list[str]) -> Run:
+    """Run the tests bare, at strength 0 or attached."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "outcomes")
         file.touch()
@@ -131,8 +169,33 @@ def outcomes_of(run: str, checkout: Path, arguments: list[str]) -> dict[str, str
         # A file that needs what is not installed does not keep the others from running.
         options = ["-q", "--tb=short", "--continue-on-collection-errors", "-p", HERE.stem]
         command = [sys.executable, "-m", "pytest", *options, *arguments]
-        subprocess.run(command, cwd=checkout, env=environment, check=False)
-        return dict(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
+        subprocess.run(command, cwd=checkout, env=environment, stdout=sys.stderr, check=False)
+        found = Run()
+        for line in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+            if "test" in line:
+                found.outcomes[line["test"]] = line["outcome"]
+                if line["error"]:
+                    found.errors[line["test"]] = line["error"]
+            else:
+                found.attached.update(line["attached"])
+        return found
+
+
+def print_table(runs: dict[str, Run]) -> None:
+    """Print how many tests of each file passed, failed and were skipped in each run."""
+    print(f"{'passed / failed / skipped':60}" + "".join(f"{run:>16}" for run in runs))
+    files = sorted({test.split("::")[0] for test in runs["bare"].outcomes})
+    for file in [*files, ""]:
+        cells = ""
+        for found in runs.values():
+            counts = Counter(
+                outcome for test, outcome in found.outcomes.items() if test.startswith(file)
+            )
+            numbers = (counts[outcome] for outcome in ("passed", "failed", "skipped"))
+            cells += f"{' / '.join(map(str, numbers)):>16}"
+        print(f"{file or 'all':60}{cells}")
+    pipelines = "".join(f"{found.attached.total():>16}" for found in runs.values())
+    print(f"{'pipelines that were attached to':60}{pipelines}")
 
 
 def main() -> int:
@@ -152,24 +215,29 @@ def main() -> int:
         )
         return 0
     checkout = Path(arguments[0]).resolve()
-    folders = [f"tests/pipelines/{name}" for name in arguments[1:] or FOLDERS]
-    missing = [name for name in folders if not (checkout / name).exists()]
+    places = [f"tests/pipelines/{name}" for name in arguments[1:] or PLACES]
+    missing = [name for name in places if not (checkout / name).exists()]
     if missing:
         print(f"{checkout}: no {missing[0]}; expected a checkout of diffusers", file=sys.stderr)
         return 2
-    outcomes = {run: outcomes_of(run, checkout, [*folders, *options]) for run in RUNS}
-    for run, found in outcomes.items():
-        counts = Counter(found.values())
-        print(f"{run}: {dict(sorted(counts.items()))}")
-    passed = [test for test, outcome in outcomes["bare"].items() if outcome == "passed"]
-    differing = 0
-    for test in passed:
-        others = {run: outcomes[run].get(test, "not run") for run in RUNS[1:]}
-        if set(others.values()) != {"passed"}:
-            differing += 1
-            print(f"passes bare, but: {others} {test}")
-    print(f"{len(passed)} pass bare, {len(passed) - differing} of them also in the other two runs")
-    return int(differing > 0 or not passed)
+    runs = {run: run_tests(run, checkout, [*places, *options]) for run in RUNS}
+    about = (checkout / "src/diffusers/__init__.py").read_text(encoding="utf-8")
+    print("diffusers", re.findall(r'__version__ = "(.*)"', about)[0], end=" (the checkout)")
+    for package in ("torch", "transformers", "vldebias"):
+        print(f", {package} {version(package)}", end="")
+    print("\n")
+    print_table(runs)
+    print("errors of tests that fail bare:", dict(Counter(runs["bare"].errors.values())))
+    tests = sorted(set().union(*(found.outcomes for found in runs.values())))
+    lost = 0
+    for test in tests:
+        outcomes = {run: found.outcomes.get(test, "not run") for run, found in runs.items()}
+        if len(set(outcomes.values())) > 1:
+            print(f"differs: {outcomes} {test}")
+            lost += outcomes["bare"] == "passed"
+    passed = list(runs["bare"].outcomes.values()).count("passed")
+    print(f"{passed} pass bare, {passed - lost} of them also at strength 0 and attached")
+    return int(lost > 0 or not passed)
 
 
 if __name__ == "__main__":

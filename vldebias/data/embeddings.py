@@ -226,7 +226,14 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
         embeddings = Embeddings(
             fields["features"], ids, labels, _strings(fields, "captions"), facts
         )
-        _check_finite(embeddings)
+        bad: Any = ~np.isfinite(embeddings.features).all(axis=1)
+        if bad.any():
+            first = int(bad.argmax())
+            raise InvalidInputError(
+                f"features: expected finite numbers, got others in {int(bad.sum())} of {len(bad)}"
+                f" rows, the first of them row {first} ({embeddings.ids[first]!r}); leave these"
+                " images out or embed them again"
+            )
         return embeddings, _texts(fields, embeddings.dim)
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error}") from None
@@ -243,18 +250,6 @@ def _facts(fields: Mapping[str, Array]) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise InvalidInputError(f"'about': expected a JSON object, got {type(facts).__name__}")
     return facts
-
-
-def _check_finite(embeddings: Embeddings) -> None:
-    bad: Any = ~np.isfinite(embeddings.features).all(axis=1)
-    if not bad.any():
-        return
-    first = int(bad.argmax())
-    raise InvalidInputError(
-        f"features: expected finite numbers, got others in {int(bad.sum())} of {len(bad)} rows, the"
-        f" first of them row {first} ({embeddings.ids[first]!r}); leave these images out or embed"
-        " them again"
-    )
 
 
 def load_texts(path: str | Path) -> Texts:

@@ -124,7 +124,11 @@ def open_huggingface(
     # Paths of a column of images are found by `datasets`.
     base = None
     if not isinstance(features[image], datasets.Image):
-        base = _folder_of_paths(Path(root), images)
+        # Relative paths start from the folder of the images, else from the data set's own.
+        if images is not None:
+            base = Path(images)
+        else:
+            base = Path(root) if Path(root).is_dir() else Path(root).parent
     # Images as {"bytes", "path"}: decoding is ours, so that all sources agree.
     dataset = dataset.select_columns(list(dict.fromkeys(used)))
     dataset = dataset.cast_column(image, datasets.Image(decode=False))
@@ -151,14 +155,6 @@ def _classes_in(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         if isinstance(feature, class_label):
             classes[column] = tuple(name.strip() for name in feature.names)
     return classes
-
-
-def _folder_of_paths(root: Path, images: str | Path | None) -> Path:
-    """Return the folder that relative paths of a column start from: that of the images, else the
-    data set's own."""
-    if images is not None:
-        return Path(images)
-    return root if root.is_dir() else root.parent
 
 
 def _load(root: str | Path, source: dict[str, Any], streaming: bool) -> dict[str, Any]:

@@ -219,7 +219,11 @@ class CalibratedProjection(Edit):
                 " d) whose embeddings differ and lam above 0"
             )
         name, left_factor, right_factor = _factors(weighted_rows, basis)
-        provenance = Provenance(name, _recorded(lams))
+        # A file holds one weight where all are the same, and 0 without any.
+        recorded: float | tuple[float, ...] = lams
+        if len(set(lams)) <= 1:
+            recorded = lams[0] if lams else 0.0
+        provenance = Provenance(name, recorded)
         spurious_rank = 0 if basis is None else basis.shape[1]
         return cls(lam, left_factor, right_factor, provenance, spurious_rank)
 
@@ -347,15 +351,6 @@ def _weights(lam: Weights, attributes: int) -> tuple[float, ...]:
             f" {lam!r}"
         )
     return tuple(map(float, lams))
-
-
-def _recorded(lams: tuple[float, ...]) -> float | tuple[float, ...]:
-    """Return the weights as a file holds them: one number where all are the same, 0 without any."""
-    if not lams:
-        return 0.0
-    if len(set(lams)) == 1:
-        return lams[0]
-    return lams
 
 
 def _factors(weighted_rows: Sequence[Tensor], basis: Tensor | None) -> tuple[str, Tensor, Tensor]:

@@ -18,7 +18,7 @@ the means goes to zero as lam grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -86,7 +86,14 @@ class ClosedForm(Method):
             if term.need is Need.IMAGES:
                 scatters_of_attributes = _without_span(scatters_of_attributes, span)
             scatters += scatters_of_attributes
-            lams += _lams_of(problem, len(scatters_of_attributes))
+            # A weight for each attribute, by default that of the paper for models or pipelines.
+            lam = problem.lam
+            if lam is None:
+                lam = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
+            if isinstance(lam, tuple):
+                lams += lam
+            else:
+                lams += [lam] * len(scatters_of_attributes)
         if span is None and not any(lams):  # (I + 0 M)^-1 = I
             return CalibratedProjection.identity(problem.host.dim(role), self.name)
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)
@@ -105,16 +112,6 @@ class ClosedForm(Method):
         sources = "; ".join(dict.fromkeys((self.source, method.source)))
         title = f"{self.title} and {method.title}"
         return ClosedForm(f"{self.name}+{method.name}", title, sources, method.color, terms)
-
-
-def _lams_of(problem: Problem, attributes: int) -> Sequence[float]:
-    """Return the weight of each attribute, by default that of the paper for models or pipelines."""
-    lam = problem.lam
-    if lam is None:
-        lam = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
-    if isinstance(lam, tuple):
-        return lam
-    return [lam] * attributes
 
 
 def _without_span(scatters: list[Tensor], span: Tensor | None) -> list[Tensor]:

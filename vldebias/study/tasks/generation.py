@@ -348,7 +348,12 @@ class GenerationTask(Task):
                     {**settings, "judge": judge.name, "values": rows.values_of(attribute)}
                 ),
             )
-            self._note_dealt(result, list(rows.values_of(attribute).values()))
+            # Which methods deal the judged values to all images: their shares are not drawn.
+            judged = list(rows.values_of(attribute).values())
+            facts_of_method = result.provenance.methods
+            for name, variant in self.ways.items():
+                if name in facts_of_method and variant.deals(judged):
+                    facts_of_method[name]["deals"] = True
             code_of_value = stated_codes if attribute == stated_attribute else None
             # All attributes share the images, so the first alone shows them.
             rows.add(result, attribute, code_of_value, has_pictures=place == 0)
@@ -382,16 +387,6 @@ class GenerationTask(Task):
             raise InvalidInputError(
                 f"{self.name}: expected an image-text model for CLIPScore and FID; give --model"
             )
-
-    def _note_dealt(self, result: TaskResult, judged: list[list[str]]) -> None:
-        """Note which methods deal the judged values to all images, whose shares are not drawn.
-
-        judged: the values of each attribute.
-        """
-        methods = result.provenance.methods
-        for name, variant in self.ways.items():
-            if name in methods and variant.deals(judged):
-                methods[name]["deals"] = True
 
 
 def _stated(prompts: PromptSet, judge: Judge, codes: CODES) -> tuple[str, dict[str, int]]:

@@ -183,7 +183,7 @@ def run_tests(run: str, checkout: Path, arguments: list[str]) -> Run:
 
 def print_table(runs: dict[str, Run]) -> None:
     """Print how many tests of each file passed, failed and were skipped in each run."""
-    print(f"{'passed / failed / skipped':60}" + "".join(f"{run:>16}" for run in runs))
+    print(f"{'passed / failed / skipped':72}" + "".join(f"{run:>16}" for run in runs))
     files = sorted({test.split("::")[0] for test in runs["bare"].outcomes})
     for file in [*files, ""]:
         cells = ""
@@ -193,9 +193,9 @@ def print_table(runs: dict[str, Run]) -> None:
             )
             numbers = (counts[outcome] for outcome in ("passed", "failed", "skipped"))
             cells += f"{' / '.join(map(str, numbers)):>16}"
-        print(f"{file or 'all':60}{cells}")
+        print(f"{file or 'all':72}{cells}")
     pipelines = "".join(f"{found.attached.total():>16}" for found in runs.values())
-    print(f"{'pipelines that were attached to':60}{pipelines}")
+    print(f"{'pipelines that were attached to':72}{pipelines}")
 
 
 def main() -> int:

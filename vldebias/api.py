@@ -389,8 +389,8 @@ def _refuse_log(log: CallLog, method: str) -> None:
     record."""
     if log.on_call is not None:
         raise InvalidInputError(
-            f"on_call: {method} assigns no values to images, so there is nothing to report; leave"
-            " it out, or use method='balanced-prompts'"
+            f"on_call: {method} deals no values to images, so there is nothing to report; leave it"
+            " out, or use method='balanced-prompts'"
         )
 
 

@@ -4,6 +4,7 @@ values dealt by the rules of balanced prompts; what each pipeline class says."""
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -260,6 +261,12 @@ def test_another_number_of_steps_reads_between_the_fitted_times(
     before = edit.at(low - 50)[name]
     assert torch.equal(before.effects, at[0].effects)
     assert not torch.equal(at[0].effects, at[2].effects)
+
+
+def test_times_that_do_not_ascend_are_refused(fitted: Callable[[str], Fitted]) -> None:
+    edit = fitted("StableDiffusion").edit
+    with pytest.raises(InvalidInputError, match="times"):
+        replace(edit, times=edit.times.flip(0))
 
 
 def test_other_weights_and_layers_are_refused(fitted: Callable[[str], Fitted]) -> None:

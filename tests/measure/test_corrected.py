@@ -300,3 +300,12 @@ def test_the_radius_holds_the_true_shares_as_often_as_it_says() -> None:
 )
 def test_errors(of, given_):
     of(*given_)
+
+
+def test_a_prompt_whose_images_show_nobody_who_can_be_told_counts_as_furthest_from_even() -> None:
+    """The square of 1, 0, ..., 0 against even shares of v values is 1 - 1/v."""
+    prompts = np.zeros(6, dtype=int)
+    for values in (2, 3):
+        nobody = np.full(6, values)
+        squares = module.corrected_squares(prompts, nobody, nobody, values, weights=np.ones(6))
+        assert squares == pytest.approx([1 - 1 / values])

@@ -83,6 +83,7 @@ def attach_when_made(pipeline_class: Any, strength: float) -> None:
     Pipelines that share a text encoder share what is attached to it.
     """
     import vldebias
+    import vldebias.errors
 
     original = pipeline_class.__init__
 
@@ -90,8 +91,15 @@ def attach_when_made(pipeline_class: Any, strength: float) -> None:
     def make(self: Any, *arguments: Any, **components: Any) -> None:
         original(self, *arguments, **components)
         if type(self) is pipeline_class:
-            vldebias.debias(self, "gender", strength=strength)
-            attached[pipeline_class.__name__] += 1
+            try:
+                vldebias.debias(self, "gender", strength=strength)
+            except vldebias.errors.UnsupportedHostError:
+                # Without text encoders there is nothing to edit: it is refused, and stays bare.
+                names = [name for name in self.components if "text_encoder" in name]
+                if any(self.components[name] is not None for name in names):
+                    raise
+            else:
+                attached[pipeline_class.__name__] += 1
 
     pipeline_class.__init__ = make
 

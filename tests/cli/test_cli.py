@@ -122,6 +122,10 @@ def test_a_grid_in_a_terminal(
     common.print_grid(("a", "bcd", "e"), [("long", "y" * 11, "z")])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == ["a     bcd          e", "long  yyyyyyyyyyy  z"]
+    # Nothing is markup, neither in the head nor in a cell.
+    common.print_grid(("[b]", "c"), [("[d]", "e")])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["[b]  c", "[d]  e"]
 
 
 def test_version_and_prompts(tmp_path: Path) -> None:

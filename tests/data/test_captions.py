@@ -205,6 +205,14 @@ def test_what_is_refused_says_its_own_cause(
     opened(path.parent if "folder" in name else path)
 
 
+@pytest.mark.parametrize("root", ["", "*.tar"])
+def test_a_compressed_tar_behind_a_plain_one_is_refused(tmp_path: Path, root: str) -> None:
+    for name, content in (("0.tar", b"0" * 512), ("1.tar", b"\x1f\x8b\x08\x00")):
+        write(tmp_path / name, content)
+    with pytest.raises(InvalidInputError, match=r"1\.tar: is compressed"):
+        opened(tmp_path / root if root else tmp_path)
+
+
 @refused(
     ("captions/0.txt", "texts of their names are in another folder, such as captions/0.txt"),
     ("images/0.json", "a .txt of the same name .*caption_col"),

@@ -363,3 +363,9 @@ def test_it_has_the_shape_of_an_estimator() -> None:
     torch.testing.assert_close(
         made.fit(S8).matrix(), fit(S8, None, 7.0).matrix()
     )  # nothing is left of the first fit
+
+
+def test_a_weight_that_all_attributes_share_is_kept_as_one_number() -> None:
+    scatters = [scatter_of(list(S8)), scatter_of(list(embeddings(3, 2, 8, seed=2)))]
+    assert CalibratedProjection.solve(scatters, None, (3.0, 3.0)).lam == 3.0
+    assert CalibratedProjection.solve(scatters, None, (3.0, 4.0)).lam == (3.0, 4.0)

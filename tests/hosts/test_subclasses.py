@@ -87,6 +87,28 @@ def test_pictures_are_those_of_the_family(name):
     assert torch.equal(*pictures)
 
 
+def test_the_names_of_a_base_are_read_through_super():
+    base = diffusers.FluxPipeline
+
+    class Sub(base):
+        def encode_prompt(self, prompt, *args, **kwargs):
+            return super().encode_prompt(prompt, *args, **kwargs)
+
+    class WithArguments(base):
+        def encode_prompt(self, prompt, *args, **kwargs):
+            return super(WithArguments, self).encode_prompt(prompt, *args, **kwargs)  # noqa: UP008
+
+    class Other(base):
+        def encode_prompt(self, prompt, *args, **kwargs):
+            return self.helper.encode_prompt(prompt)
+
+    names = source_of(base).returns
+    assert "prompt_embeds" in names
+    assert source_of(Sub).returns == names
+    assert source_of(WithArguments).returns == names
+    assert source_of(Other).returns != names
+
+
 def refused(kind):
     with pytest.raises(UnsupportedHostError) as caught:
         source_of(kind)

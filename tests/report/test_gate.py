@@ -58,6 +58,16 @@ def test_outcomes_follow_from_the_interval(numbers: list[float], limit: float, b
     assert has_passed([check]) == any(good)
 
 
+def test_a_figure_of_few_images_says_so_beside_its_interval() -> None:
+    few, enough = (
+        check_limits(result_of(("m", metric, 0.1, 0.0, 0.2, "lower")), {metric: 0.3})[0]
+        for metric in ("max_skew@50", "gap")
+    )
+    assert (few.few, enough.few) == ("few images", "")
+    assert "(few images)" in str(few)
+    assert "few" not in str(enough)
+
+
 def test_metrics_with_a_depth_are_found_and_parts_are_left_out() -> None:
     result = result_of(("m", "max_skew@50", 0.1, 0.0, 0.2, "lower"))
     assert check_limits(result, {"max_skew": 0.3})[0].outcome == "within"

@@ -271,11 +271,14 @@ def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
     }
     model, preprocess, tokenizer = load_clip()
     how = {"pipe": load_pipeline(), "scorer": Loaded(model, "miniature", tokenizer, preprocess)}
+    small["variants"] = {"cali": {}, "balanced-prompts": {"method": "balanced-prompts"}}
     generation_task = task(**small, clip_score=True, fid=True)
     first, again = (
         generation_task.measure(tmp_path, MiniatureJudge().ready(), **how) for _ in "12"
     )
     assert [part.rows for part in first] == [part.rows for part in again]
+    methods = first[0].provenance.methods
+    assert [name for name in methods if methods[name].get("deals")] == ["balanced-prompts"]
     tasks = [part.provenance.task for part in first]
     assert tasks == ["generation gender", "generation: CLIPScore", "generation: FID"]
     assert (

@@ -160,6 +160,7 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
             problem, _with_shares(balanced, shares), strength, keep_stated, negative, log
         )
     _refuse_log(log, f"method {chosen.name!r}")
+    # From here on no value is dealt: shares are refused, with what the method is called.
     _with_shares(chosen, shares)
     if target.generative and method is None:
         reason = "the set has no words for values of persons"

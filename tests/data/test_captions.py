@@ -366,6 +366,24 @@ def test_braces_stand_for_names() -> None:
     assert expanded("plain*.tar") == ["plain*.tar"]
 
 
+def test_a_pattern_that_names_no_file_is_refused_beside_one_that_does(tmp_path: Path) -> None:
+    brought.write_tar(tmp_path / "a-0.tar", brought.members(0))
+    with pytest.raises(InvalidInputError, match=r"1 of 2 names find no file, such as .*a-1\.tar"):
+        find_layout(f"{tmp_path}/a-{{0..1}}.tar")
+
+
+def test_a_path_of_several_folders_is_no_name_of_the_hub(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match="there is no such file or folder"):
+        find_layout("captions/of/birds")
+
+
+def test_a_tar_without_a_file_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = brought.write_tar(tmp_path / "empty.tar", [])
+    with pytest.raises(InvalidInputError, match=r"empty\.tar.*no sample in it"):
+        opened(path)
+
+
 def test_paths_of_windows_and_endings_in_another_case_are_found(tmp_path: Path) -> None:
     save(tmp_path / "img/a.png")
     save(tmp_path / "img/B.PNG")

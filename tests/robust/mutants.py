@@ -136,15 +136,17 @@ def sampled(seed: int, number: int, only: str) -> list[Mutant]:
 
 
 def tests_of(file: str) -> list[str]:
-    """Return the tests of a file's room, or those beside the folders; tests that name the file come
-    first."""
+    """Return the tests of a file's room and those beside the folders that name it; tests that name
+    the file come first."""
     tests = ROOT / "tests"
     path = Path(file)
     folder = tests / path.parts[1]
+    beside = sorted(tests.glob("test_*.py"))
     if folder.is_dir():
-        paths = sorted(folder.rglob("test_*.py"))
+        naming = [test for test in beside if path.stem in test.read_text(encoding="utf-8")]
+        paths = [*sorted(folder.rglob("test_*.py")), *naming]
     else:
-        paths = [*sorted(tests.glob("test_*.py")), *sorted((tests / "methods").glob("test_*.py"))]
+        paths = [*beside, *sorted((tests / "methods").glob("test_*.py"))]
     paths.sort(key=lambda test: path.stem not in test.read_text(encoding="utf-8"))
     return [test.relative_to(ROOT).as_posix() for test in paths]
 

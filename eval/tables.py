@@ -7,7 +7,7 @@ import argparse
 import json
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,63 @@ def table(*rows: Sequence[str], note: str = "") -> str:
     head, *rest = rows
     lines = "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rest])
     return f"\n{lines}\n\n" + (f"{note}\n\n" if note else "")
+
+
+Cell = Callable[[Measurement], str]
+
+
+def listed(rows: Iterable[Measurement], columns: Mapping[str, Cell], note: str = "") -> str:
+    """Write a table with a line for each row.
+
+    columns: title -> what the cell says of the row.
+    """
+    lines = [list(columns)]
+    for row in rows:
+        lines.append([write(row) for write in columns.values()])
+    return table(*lines, note=note)
+
+
+def line_of(row: Measurement) -> Hashable:
+    """Return what the figures of one line share: task, subset and method."""
+    return row.task, row.subset, row.method
+
+
+def metric_of(row: Measurement) -> Hashable:
+    """Return the metric of a row."""
+    return row.metric
+
+
+def crossed(
+    rows: Iterable[Measurement],
+    start: Mapping[str, Cell],
+    columns: Mapping[Hashable, str],
+    *,
+    line: Callable[[Measurement], Hashable] = line_of,
+    column: Callable[[Measurement], Hashable] = metric_of,
+    cell: Cell | None = None,
+    absent: str = "",
+    note: str = "",
+) -> str:
+    """Write a table with several rows on each line, a column for each.
+
+    start: title -> cell of the columns that begin a line; they are written of its first row.
+    columns: what `column` returns -> title of the column; rows of no such column are not shown.
+    line: tells which rows stand on one line. cell: writes a row, by default value and interval.
+    absent: what stands where a line has no row of a column.
+    """
+    write = cell or span
+    rows_of_line: dict[Hashable, dict[Hashable, Measurement]] = {}
+    for row in rows:
+        if column(row) in columns:
+            rows_of_line.setdefault(line(row), {})[column(row)] = row
+    lines = [[*start, *columns.values()]]
+    for row_of_column in rows_of_line.values():
+        first = next(iter(row_of_column.values()))
+        cells = [write_start(first) for write_start in start.values()]
+        for name in columns:
+            cells.append(write(row_of_column[name]) if name in row_of_column else absent)
+        lines.append(cells)
+    return table(*lines, note=note)
 
 
 def paragraph(*parts: str) -> str:

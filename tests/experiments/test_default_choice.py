@@ -21,7 +21,7 @@ from eval.experiments.default_choice import (
 )
 from eval.experiments.generation import FITS, LEFT_OUT, SET, kept, over_fits, splits
 from eval.experiments.rivals import compared
-from eval.readme import ATTACHED
+from eval.pages.methods import ATTACHED
 from eval.tables import RESULTS, read, rows_in
 from vldebias.api import fit_projection
 from vldebias.hosts import TextTable

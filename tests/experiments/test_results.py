@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from eval import readme
 from eval.conclude import conclude
+from eval.pages import training
 from eval.tables import place_of, subset
 from vldebias.report.conclusion import Conclusion
 from vldebias.report.result import Measurement, Result
@@ -127,10 +128,10 @@ def test_tables_of_pages_are_those_of_the_committed_results() -> None:
         )
 
 
-def arms(**changes: float) -> readme.Arms:
+def arms(**changes: float) -> training.Arms:
     """Accuracies of .8 and a change, with intervals of .01 either side, at two shares."""
     rows_of_arm = {
-        readme.BASE: {
+        training.BASE: {
             share: row(value=0.8, interval=(0.79, 0.81), better="higher") for share in (0.2, 0.4)
         }
     }
@@ -147,10 +148,10 @@ def arms(**changes: float) -> readme.Arms:
 def test_the_verdict_is_the_highest_arm_that_is_ahead_beyond_its_interval_else_the_usual_loss() -> (
     None
 ):
-    assert readme.best(arms(a=0.02, b=0.05, c=-0.1), (0.2, 0.4)) == "b"
+    assert training.best(arms(a=0.02, b=0.05, c=-0.1), (0.2, 0.4)) == "b"
     # 0.005 lies inside its interval of 0.01 either side.
-    assert readme.best(arms(a=0.005, c=-0.1), (0.2, 0.4)) == readme.BASE
-    assert readme.best(arms(), (0.2, 0.4)) == readme.BASE
+    assert training.best(arms(a=0.005, c=-0.1), (0.2, 0.4)) == training.BASE
+    assert training.best(arms(), (0.2, 0.4)) == training.BASE
 
 
 @given(

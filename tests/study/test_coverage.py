@@ -9,7 +9,7 @@ import pytest
 
 from eval.experiments import coverage as study
 from eval.experiments import coverage_kinds, coverage_verdicts
-from eval.readme import RESAMPLED, lowest_by_size
+from eval.pages.evidence import RESAMPLED, lowest_by_size
 from vldebias.report.result import Result
 from vldebias.report.table import ENOUGH
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from eval import readme
+from eval.pages import front
 from vldebias.cli import common
 from vldebias.report.compare import compare
 from vldebias.report.conclusion import Conclusion
@@ -18,7 +18,7 @@ from vldebias.report.result import Result
 from vldebias.report.table import readable
 from vldebias.report.text import text
 
-RESULTS = Path(readme.ROOT) / "eval" / "results"
+RESULTS = Path(__file__).parents[2] / "eval" / "results"
 
 
 @pytest.fixture(scope="module", params=["quickstart", "wordings"])
@@ -144,9 +144,9 @@ def test_a_comparison_of_a_run_with_itself_has_its_values(result: Result) -> Non
 
 
 def test_the_table_of_the_readme_has_the_values_of_the_conclusions() -> None:
-    table = readme.window()
+    table = front.window()
     compared = 0
-    for line in readme.WINDOW:
+    for line in front.WINDOW:
         result = Result.read(RESULTS / f"{line.result}.json")
         for conclusion in result.conclusions():
             key = (conclusion.task, conclusion.metric, conclusion.subset, conclusion.method)

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from eval.experiments import rivals
-from eval.readme import compared
+from eval.pages.methods import compared
 from tests.study.any_method_parts import GENDER, images, texts
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS

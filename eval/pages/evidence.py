@@ -1,0 +1,204 @@
+"""The tables of `docs/explanation/evidence.md`: what intervals and verdicts are worth, and what was
+run again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from eval.replay import commands
+from eval.tables import crossed, read, table
+from vldebias.report.result import Measurement
+from vldebias.report.table import ENOUGH
+
+SMALL, USUAL = "small", "usual"
+
+
+def simulations(name: str) -> list[tuple[Measurement, float, Any]]:
+    """Return each row of coverage with the mean width beside it and what its task was."""
+    result = read(name)
+    protocols = {protocol.task: protocol for protocol in result.provenance}
+    widths = {}
+    for row in result.rows:
+        if row.metric == "width":
+            widths[row.task, row.method, row.subset] = row.value
+    found = []
+    for row in result.rows:
+        if row.metric == "coverage":
+            width = widths[row.task, row.method, row.subset]
+            found.append((row, width, protocols[row.task]))
+    return found
+
+
+Covered = dict[tuple[str, str], list[tuple[str, str, float, float]]]
+
+
+def coverages() -> Covered:
+    """Return (kind, figure) -> (size, setting, coverage, width) of each simulated interval."""
+    found: Covered = {}
+    for row, width, protocol in simulations("coverage"):
+        settings = protocol.settings
+        smallest = min(settings["share"]) / sum(settings["share"]) * settings["n"]
+        if row.method.endswith(("alone", "percentile")) or " of the hardest group" in row.method:
+            continue
+        size = USUAL if smallest >= 99 else SMALL
+        cells = found.setdefault(("groups", row.method.replace("_", " ")), [])
+        cells.append((size, protocol.task, row.value, width))
+    for row, width, protocol in simulations("coverage_shares"):
+        size = SMALL if row.method.endswith((" 30 labels", "gallery of 100")) else USUAL
+        way = row.method.partition(",")[0].partition(" of ")[0]
+        cells = found.setdefault((f"shares, {way}", row.subset), [])
+        cells.append((size, protocol.task, row.value, width))
+    for row, width, protocol in simulations("coverage_kinds"):
+        size = USUAL if row.subset in protocol.settings["usual"] else SMALL
+        cells = found.setdefault((protocol.task, row.method.replace("_", " ")), [])
+        cells.append((size, row.subset.partition("; ")[0], row.value, width))
+    return found
+
+
+def covered() -> str:
+    """Write how often each kind of interval covers, at small and usual sizes, and for what it is
+    too narrow or too wide."""
+    lines = [["intervals", "of", "small n", "usual n", "width", "beyond .92 to .98 at usual n"]]
+    for (kind, figure), cells in coverages().items():
+        small = [coverage for size, _, coverage, _ in cells if size == SMALL]
+        usual = [cell[1:] for cell in cells if cell[0] == USUAL]
+        narrow = [setting for setting, coverage, _ in usual if coverage < 0.92]
+        wide = [setting for setting, coverage, _ in usual if coverage > 0.98]
+        notes = []
+        for word, settings in (("too narrow", narrow), ("wide", wide)):
+            if settings:
+                notes.append(f"{word}: {'; '.join(dict.fromkeys(settings))}")
+        lines.append(
+            [
+                kind,
+                figure,
+                low_to_high(small),
+                low_to_high([coverage for _, coverage, _ in usual]),
+                low_to_high([width for _, _, width in usual]),
+                ". ".join(notes),
+            ]
+        )
+    note = (
+        "Lowest to highest over settings. From `eval/results/coverage.json`,"
+        " `coverage_shares.json`, `coverage_kinds.json`: `python -m eval.experiments.coverage all`."
+    )
+    return table(*lines, note=note)
+
+
+def low_to_high(values: Sequence[float]) -> str:
+    """Write the lowest and the highest of some values; "-" where there are none."""
+    if not values:
+        return "-"
+    ends = f"{min(values):.2f}", f"{max(values):.2f}"
+    return " to ".join(dict.fromkeys(ends))
+
+
+# Kind of interval -> what is resampled, where pages mark that there is too little of it.
+RESAMPLED = {
+    "means over prompts": "prompts",
+    "ranking": "images",
+    "ranking, over queries": "queries",
+    "probe": "images",
+}
+
+
+def lowest_by_size() -> dict[tuple[str, str], dict[int, float]]:
+    """Return (kind of interval, metric) -> number of units -> the least coverage of value and
+    change over all settings."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for name in ("coverage_kinds", "coverage_large"):
+        for row, _, protocol in simulations(name):
+            if protocol.task not in RESAMPLED:
+                continue
+            units = int(row.subset.partition("; ")[2].split()[0])
+            metric = row.method.removeprefix("change of ")
+            lowest = found.setdefault((protocol.task, metric), {})
+            lowest[units] = min(row.value, lowest.get(units, 1.0))
+    return found
+
+
+def enough() -> str:
+    """Write from how many units on intervals hold, and under how many pages say "few"."""
+    lines = [["intervals", "of", "lowest coverage, by number of units", "“few” under"]]
+    for (kind, metric), coverage in lowest_by_size().items():
+        unit = RESAMPLED[kind]
+        parts = [f"{units:,}: {coverage[units]:.2f}" for units in sorted(coverage)]
+        least = ENOUGH[unit].get(metric)
+        mark = "" if least is None else f"{least:,.0f} {unit}"
+        if least == np.inf:
+            mark = "any number, “narrow interval”"
+        lines.append([kind, metric.replace("_", " "), "; ".join(parts), mark])
+    note = (
+        "Lowest over settings, of value and change. From `eval/results/coverage_kinds.json` and"
+        " `coverage_large.json` (`python -m eval.experiments.coverage large`)."
+    )
+    return table(*lines, note=note)
+
+
+def mended() -> str:
+    """Write coverage and width of the intervals that were mended, before and after."""
+    rows = {(row.task, row.method): (row, width) for row, width, _ in simulations("coverage")}
+    lines = [["data", "interval of", "before", "after", "width before", "width after"]]
+    for (task, method), (before, width) in rows.items():
+        name = method.removesuffix(", percentile alone")
+        if name == method:
+            continue
+        after, width_after = rows[task, name]
+        if before.value == after.value:
+            continue
+        figures = [f"{value:.2f}" for value in (before.value, after.value)]
+        figures += [f"{value:.3f}" for value in (width, width_after)]
+        lines.append([task, name.replace("_", " "), *figures])
+    return table(*lines, note="From `eval/results/coverage.json`, where the two differ.")
+
+
+def verdicts() -> str:
+    """Write the share of data sets with each verdict, and of those with as many units as it asks
+    for."""
+    titles = ("better", "worse", "no clear change", "too few to tell", "nothing to remove")
+    return crossed(
+        read("coverage_verdicts").rows,
+        {
+            "measured": lambda row: row.task,
+            "what was done": lambda row: row.method,
+            "units": lambda row: f"{row.n['units']:,}",
+        },
+        {title.replace(" ", "_"): title for title in titles},
+        cell=lambda row: f"{row.value:.2f}",
+        note="From `eval/results/coverage_verdicts.json`.",
+    )
+
+
+def replayed() -> str:
+    """Write each committed result with its command and date, and how its figures came out when it
+    was run again."""
+    result = read("replay")
+    counts: dict[str, dict[str, int]] = {}
+    total: Counter[str] = Counter()
+    for row in result.rows:
+        counts.setdefault(row.task, {})[row.subset] = round(row.value)
+        total[row.subset] += round(row.value)
+    lines = [["result", "figures", "command", "date", "run again"]]
+    for command in commands():
+        if command.name == result.name:
+            continue
+        # A bar would end the cell.
+        words = command.words.replace("|", "\\|")
+        state = f"no: {command.reason}"
+        if command.name in counts:
+            state = numbers_by_name(counts[command.name])
+        lines.append([f"`{command.name}`", f"{command.rows:,}", f"`{words}`", command.date, state])
+    note = (
+        f"Run again: {total.total():,} figures of {len(counts)} results, {numbers_by_name(total)}."
+        " From `eval/results/replay.json`; times of a machine are not compared."
+    )
+    return table(*lines, note=note)
+
+
+def numbers_by_name(counts: Mapping[str, int]) -> str:
+    """Write numbers by name: "12 equal, 1 inside"."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())

@@ -1,0 +1,174 @@
+"""What README opens with, and the table of `docs/explanation/figures.md`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eval.tables import paragraph, read, table
+from vldebias.methods import METHODS
+from vldebias.report.table import readable
+
+GAP, SQUARED = "discrepancy", "discrepancy_squared"
+COUNTED = ("professions", "images each", "queries", "images")  # of `n`
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table: what is done and how, its measure of bias, and what that costs.
+
+    how: in plain words, with what a user calls it. row: the method of the result. costs: metric ->
+    what the table calls it.
+    """
+
+    task: str
+    how: str
+    result: str
+    block: str
+    metric: str
+    costs: Mapping[str, str]
+    row: str
+    subset: str = ""
+
+    def cells(self) -> list[str]:
+        """Write the line; the intervals are those of the values."""
+        frame = readable(read(self.result))
+        rows = frame[(frame.task == self.block) & (frame.subset == self.subset)]
+        rows = rows.set_index(["method", "metric"], drop=False)
+        bias = rows.loc[self.row, self.metric]
+        before = f"{bias.title} {value_and_interval(rows.loc['none', self.metric])}"
+        after = value_and_interval(bias)
+        if bias.verdict == "worse":
+            after += ", **worse**"  # which a reader must not miss
+        elif bias.verdict not in ("", "better"):
+            after += f", {bias.verdict}"
+        after += self.unbiased_square(rows)
+        chance = "-"
+        if not np.isnan(bias.chance):
+            dealt = f", dealt evenly {bias.chance_after:.2f}" if bias.is_dealt else ""
+            chance = f"{bias.chance:.2f}{dealt}"
+        counts = json.loads(bias.counts)
+        n = ", ".join(f"{counts[key]:,} {key}" for key in COUNTED if key in counts)
+        return [f"{self.task}: {self.how}", before, after, chance, self.paid(rows), n]
+
+    def unbiased_square(self, rows: Any) -> str:
+        """Write the unbiased square of a gap, where the verdict rests on it."""
+        bias = rows.loc[self.row, self.metric]
+        if self.metric != GAP or bias.is_dealt or (self.row, SQUARED) not in rows.index:
+            return ""
+        if bias.verdict != "better":
+            return ""
+        square = rows.loc[self.row, SQUARED]
+        ends = f"[{square.change_low:+.3f}, {square.change_high:+.3f}]"
+        return (
+            f"; squared and unbiased {square.before:.3f} to {square.value:.3f}"
+            f" ({square.change:+.3f} {ends}), better"
+        )
+
+    def paid(self, rows: Any) -> str:
+        """Write each measured cost before and after; one that got worse with its interval."""
+        costs = []
+        for metric, title in self.costs.items():
+            if (self.row, metric) not in rows.index:
+                continue
+            cost = rows.loc[self.row, metric]
+            text = f"{title} {cost.before:.2f} to {cost.value:.2f}"
+            if cost.verdict == "worse":
+                text += f" [{cost.change_low:+.3f}, {cost.change_high:+.3f}]"
+            costs.append(text)
+        return ", ".join(costs)
+
+
+def value_and_interval(row: Any) -> str:
+    """Write the value of a row of the frame with its interval."""
+    return f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
+
+
+PEOPLE = ("wordings", "wordings gender", GAP, {"recognised": "subject accuracy"})
+SEARCH = (
+    "rivals_real",
+    "celeba professions",
+    "max_skew@50",
+    {"kept@50": "hits kept"},  # these photographs have no captions
+)
+BIRDS = (
+    "quickstart",
+    "birds",
+    "worst_group",
+    {
+        "average_reweighted": "average accuracy at the training frequencies",
+        "average": "with groups as in the test set",
+        "worst_group_auc": "AUC of the worst group",
+    },
+)
+AGES = ("rivals_real", "celeba age", "worst_group", {"average": "average accuracy"})
+WRITTEN = "professions, as people write them"
+STEERED = ("steer", "cross-attention", GAP, {"recognised": "subject accuracy"})
+WINDOW = (
+    Line("generating people", "default, `balanced-prompts`", *PEOPLE, "balanced-prompts", WRITTEN),
+    Line("generating people", "the paper's projection, `cali`", *PEOPLE, "cali", WRITTEN),
+    Line(
+        "generating professions",
+        "no word written, `cross-attention`",
+        *STEERED,
+        "cross-attention",
+        "gender",
+    ),
+    Line(
+        "generating professions",
+        "the same with `balanced-prompts`",
+        *STEERED,
+        "balanced-prompts",
+        "gender",
+    ),
+    Line("searching photographs", "texts alone, default", *SEARCH, "difference of the values"),
+    Line(
+        "searching photographs",
+        "unlabelled photographs, `reference=`",
+        *SEARCH,
+        METHODS["default+equalise"].title,
+    ),
+    Line(
+        "classifying photographs by age", "texts alone, default", *AGES, "difference of the values"
+    ),
+    Line("classifying birds", "texts alone, default", *BIRDS, "default"),
+    Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "default+equalise"),
+    Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
+)
+# The first line of each task, and that of pictures without a word more; the rest stands on the page
+# of all figures.
+FRONT = (WINDOW[0], WINDOW[2], WINDOW[5], WINDOW[7])
+
+
+def gains(lines: Sequence[Line]) -> str:
+    """Write what is gained and what it costs."""
+    head = ["task", "before", "after", "chance", "cost", "n"]
+    return table(head, *(line.cells() for line in lines))
+
+
+def front() -> str:
+    """Write the lines that README opens with, and where they are from."""
+    files = ", ".join(f"`eval/results/{line.result}.json`" for line in FRONT)
+    return gains(FRONT) + f"From {files}.\n\n"
+
+
+def window() -> str:
+    """Write all lines."""
+    return gains(WINDOW)
+
+
+def needs_of_commands() -> str:
+    """Write what the two commands need, by the committed sizes."""
+    (size,) = [
+        row.value for row in read("install_sizes").rows if (row.metric, row.method) == ("MB", "all")
+    ]
+    return paragraph(
+        "Both need make, python 3.11 or newer, and once a network, from which they fetch packages"
+        " that fill",
+        f"{size / 1000:.0f} GB, most of it torch (`eval/results/install_sizes.json`). Nothing else"
+        " is fetched.",
+    )

@@ -1,0 +1,157 @@
+"""Generated pictures: the embedded pipeline, the gap that methods leave, and the audit of texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eval.tables import crossed, listed, read, rows_in, span, table
+from vldebias.report.result import Measurement
+
+TERMINAL = Path(__file__).parents[2] / "docs" / "terminal"
+
+# ---- the miniature
+
+WORDINGS = {
+    "unseen professions": '"A photo of a nurse."',
+    "professions, as people write them": "in a place, with a thing, adjectives, tags",
+}
+METHODS = {"none": "as generated", "balanced-prompts": "balanced"}
+
+
+def wordings() -> str:
+    """Write how well the miniature reads prompts as it was trained, and as people write them."""
+    rows = []
+    for row in read("wordings").rows:
+        if row.subset in WORDINGS and row.method in METHODS:
+            rows.append(row)
+    order = list(WORDINGS)
+    return crossed(
+        sorted(rows, key=lambda row: order.index(row.subset)),
+        {
+            "prompts": lambda row: WORDINGS[row.subset],
+            "method": lambda row: METHODS[row.method],
+            "n": lambda row: f"{row.n['professions']} x {row.n['images each']}",
+        },
+        {"recognised": "the profession is recognised", "unknown": "gender cannot be told"},
+        cell=lambda row: span(row, ".2f"),
+        note="From `eval/results/wordings.json` (`vldebias eval wordings`).",
+    )
+
+
+# ---- docs/generation.md
+
+GENERATED = {  # row of the result -> what the page calls it
+    "none": "none",
+    "default": "`cali`, lam lowered (for sets not about persons)",
+    "cali": "`cali`, lam = 500 (`paper`)",
+    "difference": "`difference`",
+    "fair pca": "`fair-pca` (fair PCA, without FairImagen's sampling)",
+    "stated value": "a value stated for each image (as `balanced-prompts`)",
+}
+DEALT = ("stated value",)  # whose shares are dealt: they have no noise of draws
+
+
+def sampled() -> str:
+    """Write what each method leaves of the gap from even shares, and what it costs, over fits and
+    professions."""
+    result = read("generation")
+    rows = rows_in(result, "generation gender", "unseen professions")
+    outside = rows_in(result, "generation gender", "outside the fit, portraits")
+    costs = ["subject accuracy", "a person outside the fit stays one"]
+    lines = [["method", "share of the gap from even shares left", "squared, corrected", *costs]]
+    for method, name in GENERATED.items():
+        gap = rows[method, "discrepancy, share of none"]
+        squared = span(rows[method, "discrepancy_squared, share of none"], ".2f")
+        if method in DEALT:
+            squared = "dealt, nothing to correct"
+        recognised = f"{rows[method, 'recognised'].value:.3f}"
+        stays = f"{outside[method, 'shows what was asked for'].value:.3f}"
+        lines.append([name, span(gap, ".2f"), squared, recognised, stays])
+    n = rows["default", "discrepancy"].n
+    note = (
+        f"{n['professions']} held-out professions of the miniature world, {n['fits']} fits; 95 %"
+        " intervals over both."
+    )
+    return table(*lines, note=f"{note} From `eval/results/generation.json`.")
+
+
+# ---- the audit of texts
+
+AUDITED = {
+    "published": "Stable Diffusion 1.5, B/32's texts",
+    "retrieval": "CelebA search, B/32's texts",
+    "miniature": "embedded pipeline",
+}
+WITHOUT_INTERVAL = ("lean_r2", "interval_width")
+
+
+def predicted(row: Measurement) -> str:
+    """Write a figure of a prediction, with its interval where it has one."""
+    return f"{row.value:.2f}" if row.metric in WITHOUT_INTERVAL else span(row, ".2f")
+
+
+def audit_lines() -> str:
+    """Write tasks and directions down, how well shares are predicted across."""
+
+    def title(row: Measurement) -> str:
+        return f"{AUDITED[row.task]}, {row.subset}" if row.subset else AUDITED[row.task]
+
+    return crossed(
+        read("audit_texts").rows,
+        {
+            "what is predicted from what": title,
+            "concepts": lambda row: str(row.n["concepts"]),
+        },
+        {
+            "lean_r": "r",
+            "lean_r2": "R2, left out",
+            "side_right": "side right",
+            "said_right": "side right where one is said",
+            "interval_coverage": "held-out shares covered",
+            "interval_width": "width",
+        },
+        cell=predicted,
+        note="From `eval/results/audit_texts.json`.",
+    )
+
+
+def audit_models() -> str:
+    """Write for each model whose images were counted how well an occupation left out is
+    predicted."""
+    return crossed(
+        read("audit_models").rows,
+        {
+            "counts": lambda row: f"`{row.task}`",
+            "predicted from": lambda row: row.subset,
+            "occupations": lambda row: str(row.n["occupations"]),
+        },
+        {
+            "left_out_error": "mean error",
+            "lean_r2": "R2, left out",
+            "interval_coverage": "held-out shares covered",
+            "interval_width": "width",
+        },
+        cell=predicted,
+        absent="-",
+        note="From `eval/results/audit_models.json`.",
+    )
+
+
+def same_side() -> str:
+    """Write how often two models lean to the same side."""
+    return listed(
+        (row for row in read("audit_models").rows if row.metric == "same_side"),
+        {
+            "counts": lambda row: f"`{row.task}`",
+            "and": lambda row: f"`{row.subset.removeprefix('and ')}`",
+            "occupations": lambda row: str(row.n["occupations"]),
+            "lean to the same side": lambda row: span(row, ".2f"),
+        },
+        note="From `eval/results/audit_models.json`.",
+    )
+
+
+def models_in_terminal() -> str:
+    """Write what the terminal shows of prompts on which models disagree."""
+    text = (TERMINAL / "models-80.txt").read_text(encoding="utf-8")
+    return f"```text\n{text}```\n"

@@ -1,0 +1,183 @@
+"""What methods gain and cost: `docs/methods`, the default, re-ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from eval.tables import Rivals, crossed, moved, read, rows_in, span, table
+from vldebias.report.result import Measurement, Result
+
+# The forms that are attached where no method is named, and what a table says beside them.
+ATTACHED = {
+    "difference": "the default",
+    "cali+equalise, lam 100": "the default with `reference=` to classify",
+    "default+equalise": "the default with `reference=` to search",
+}
+# What a table says of the labels that a method was given.
+LABELS = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot labels"]}
+
+
+def compared(result: Result, task: str) -> str:
+    """Write one task, the best first: what each method needs, gains and costs; what is attached is
+    in bold."""
+    rows = Rivals(result, task)
+    gain = "worst group"
+    cost = "average"
+    metric = "average"
+    if rows.main == "max_skew":
+        gain = "MaxSkew"
+        cost = "hits kept"
+        metric = "kept"
+    lines = [["method", "needs", f"{gain} [95 %]", "change from none [95 %]", cost]]
+    for method in rows.methods:
+        name = rows.fact(method, "name")
+        called = f"`{name}`"
+        if name in ATTACHED:
+            called += f", {ATTACHED[name]}"
+        if method.endswith((" alone", " templates")):
+            # A side of a method for both, or templates of its own.
+            called += f", {method.rpartition(', ')[2]}"
+        if name in ATTACHED:
+            called = f"**{called}**"
+        needs = [need for need in rows.fact(method, "needs") or () if need != "labels"]
+        for label in LABELS.get(rows.fact(method, "labels"), []):
+            if label not in needs:
+                needs.append(label)
+        main = rows.rows[rows.main, method]
+        kept = f"{rows.rows[metric, method].value:.3f}"
+        lines.append([called, ", ".join(needs) or "-", span(main), moved(main), kept])
+    return table(*lines).strip()
+
+
+def rivals(*tasks: tuple[str, str]) -> str:
+    """Write the tables of tasks, (result, task) each, with what they are and where they come
+    from."""
+    parts = []
+    for name, task in tasks:
+        result = read(name)
+        (protocol,) = (protocol for protocol in result.provenance if protocol.task == task)
+        n = ", ".join(f"{count:,} {counted}" for counted, count in protocol.n.items() if count)
+        source = f"From `eval/results/{name}.json`, commit {result.commit}: {n}."
+        parts.append(f"## {protocol.title}\n\n{compared(result, task)}\n\n{source}")
+    return "\n" + "\n\n".join(parts) + "\n\n"
+
+
+def few() -> str:
+    """Write MaxSkew by the number of reference images, a line for each method."""
+    result = read("rivals_few")
+    names = {}
+    for protocol in result.provenance:
+        for method, facts in protocol.methods.items():
+            names[method] = facts["name"]
+    tasks = [protocol.task for protocol in result.provenance]
+    return crossed(
+        (row for row in result.rows if row.metric == "max_skew@50" and row.method in names),
+        {"MaxSkew@50 of 51 professions": lambda row: f"`{names[row.method]}`"},
+        dict(zip(tasks, tasks, strict=True)),
+        line=lambda row: row.method,
+        column=lambda row: row.task,
+        note="From `eval/results/rivals_few.json`, halves of the photographs.",
+    )
+
+
+# ---- the default
+
+
+HARM = {
+    "default": "the default, texts alone",
+    "default+equalise": "the default, `reference=`",
+    "paper": "`paper`",
+}
+
+
+def families(name: str) -> Iterator[Measurement]:
+    """Yield the rows of a result that sum cells up."""
+    for row in read(name).rows:
+        if row.task != "cells" and not row.subset:
+            yield row
+
+
+def harm() -> str:
+    """Write how many searches each default makes worse and better, by family of cells."""
+
+    def cell(row: Measurement) -> str:
+        # Without "-0%".
+        return f"{row.value + 0.0:.0%}" if row.metric == "removed" else f"{row.value:.0f}"
+
+    return crossed(
+        (row for row in families("harm") if row.method in HARM),
+        {"searches for": lambda row: row.task, "method": lambda row: HARM[row.method]},
+        {
+            "cells": "cells",
+            "harmed": "made worse",
+            "helped": "made better",
+            "attached": "acts in",
+            "removed": "gap removed",
+        },
+        cell=cell,
+        note="From `eval/results/harm.json`.",
+    )
+
+
+def lean() -> str:
+    """Write from which lean on the others are harmed, and what that does to what was left out."""
+
+    def cell(row: Measurement) -> str:
+        return f"{row.value:.2f}" if row.metric == "threshold" else f"{row.value:.0f}"
+
+    return crossed(
+        families("lean"),
+        {"left out": lambda row: row.task},
+        {
+            "cells": "cells in which texts predict help",
+            "harmed": "made worse without a threshold",
+            "threshold": "threshold of the others",
+            "harmed_below": "made worse below it",
+            "harmed_by_package": "made worse below the package's",
+        },
+        line=lambda row: row.task,
+        cell=cell,
+        absent="none is harmed",
+        note="From `eval/results/lean.json`.",
+    )
+
+
+# ---- re-ranking
+
+
+RERANK_FILES = ("rerank_harm", "rerank_shared_0", "rerank_shared_1", "rerank_shared_2")
+RERANK_COUNTS = ("cells", "harmed", "helped")
+
+
+def draws_of_reranking() -> dict[tuple[str, str], list[dict[str, float]]]:
+    """Return (kind of cells, method) -> for each draw its figures, metric -> value."""
+    draws: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for name in RERANK_FILES:
+        result = read(name)
+        for protocol in result.provenance:
+            if not protocol.task.startswith("all "):
+                continue
+            kind = protocol.task.removeprefix("all ")
+            figures: dict[str, dict[str, float]] = {}
+            for (method, metric), row in rows_in(result, protocol.task).items():
+                figures.setdefault(method, {})[metric] = row.value
+            for method, figure_of_metric in figures.items():
+                draws.setdefault((kind, method), []).append(figure_of_metric)
+    return draws
+
+
+def reranked() -> str:
+    """Write what each way of evening results does to searches, by kind of cells, over all draws."""
+    lines = [["searches", "method", "cells", "made worse", "made better", "skew removed", "kept"]]
+    for (kind, method), draws in sorted(draws_of_reranking().items(), key=lambda item: item[0][0]):
+        # All methods where there are most cells; the rest is in the files.
+        if method == "none" or (method not in ("quota", "fair") and "shared" not in kind):
+            continue
+        counts = [f"{sum(draw[name] for draw in draws):.0f}" for name in RERANK_COUNTS]
+        removed = np.mean([draw["removed"] for draw in draws])
+        kept = np.mean([draw["kept_first"] for draw in draws])
+        lines.append([kind, method, *counts, f"{removed + 0.0:.0%}", f"{kept:.2f}"])
+    files = ", ".join(f"`eval/results/{name}.json`" for name in RERANK_FILES)
+    return table(*lines, note=f"From {files}.")

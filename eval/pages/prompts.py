@@ -1,0 +1,173 @@
+"""Balanced prompts: which prompts get a value, in which languages, and how even the values stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eval.tables import crossed, listed, read, rows_in, span, table
+from vldebias.report.result import Measurement
+
+
+def rows_of(name: str, *metrics: str) -> Iterator[Measurement]:
+    """Yield the rows of a result that have one of the metrics."""
+    for row in read(name).rows:
+        if row.metric in metrics:
+            yield row
+
+
+# What is right for the labels of prompts.
+LABELS = {
+    "open": "open: a value is written",
+    "fixed": "fixed by context: left alone",
+    "stated": "stated: left alone",
+    "named": "somebody is named: left alone",
+    "none": "no person: left alone",
+    "mixed": "one person stated beside another",
+    "group": "group: not of one value",
+    "syntax": "syntax of tools: as labelled",
+}
+
+
+def decided() -> str:
+    """Write how often labelled prompts are decided as labelled, by label and attribute."""
+    return listed(
+        (row for row in rows_of("prompt_rules", "right") if ", " in row.subset),
+        {
+            "prompts": lambda row: row.task,
+            "right is": lambda row: LABELS[row.subset.split(", ")[0]],
+            "attribute": lambda row: row.subset.split(", ")[1],
+            "n": lambda row: str(row.n["prompts"]),
+            "right [95 %]": span,
+        },
+        note="From `eval/results/prompt_rules.json`.",
+    )
+
+
+FIRST_RUNS = (
+    "prompt_rules_first_a",
+    "prompt_rules_first_b",
+    "prompt_rules_first_c",
+    "prompt_rules_first_e",
+    "prompt_rules_blind2",
+)
+
+
+def first_runs() -> str:
+    """Write how prompts were decided when they were scored for the first time, by label."""
+    labels = ("fixed", "open", "group", "stated")
+    lines = [["prompts", "rules of commit", *labels]]
+    for name in FIRST_RUNS:
+        result = read(name)
+        for protocol in result.provenance:
+            cells = [protocol.task.replace("_", " "), (result.commit or "")[:8]]
+            for label in labels:
+                row = rows_in(result, protocol.task, label).get(("balanced-prompts", "right"))
+                cells.append("-" if row is None else f"{span(row)}, n = {row.n['prompts']}")
+            lines.append(cells)
+    files = ", ".join(f"`eval/results/{name}.json`" for name in FIRST_RUNS)
+    return table(*lines, note=f"From {files}.")
+
+
+def left_alone() -> str:
+    """Write why labelled prompts were left alone, by attribute."""
+    counts: dict[tuple[str, str], float] = {}
+    for row in rows_of("prompt_rules", "left_alone"):
+        place, reason = row.subset.split(": ", maxsplit=1)
+        key = (place.split(", ")[1], reason)
+        counts[key] = counts.get(key, 0.0) + row.value * row.n["prompts"]
+    lines = [["attribute", "reason", "prompts"]]
+    # By attribute, the most frequent reason first.
+    for (attribute, reason), count in sorted(
+        counts.items(), key=lambda item: (item[0][0], -item[1])
+    ):
+        lines.append([attribute, reason, f"{count:.0f}"])
+    return table(*lines, note="From `eval/results/prompt_rules.json`, all sets.")
+
+
+def held_back() -> str:
+    """Write how many ordinary prompts facts hold back, by attribute."""
+    return listed(
+        rows_of("public_prompts", "held_back"),
+        {
+            "attribute": lambda row: row.task,
+            "would be written into": lambda row: f"{row.n['prompts']:,}",
+            "held back by facts [95 %]": span,
+        },
+        note="From `eval/results/public_prompts.json`.",
+    )
+
+
+HISTORY = {
+    "written_into_one": ("one value", "low: it would be over-diversification"),
+    "written_into_several": ("several values", "high: else under-diversification"),
+}
+
+
+def history() -> str:
+    """Write both errors on groups of people at events of history."""
+    return listed(
+        rows_of("dofair", *HISTORY),
+        {
+            "attribute": lambda row: row.task,
+            "sources name": lambda row: HISTORY[row.metric][0],
+            "n": lambda row: str(row.n["prompts"]),
+            "a value is written [95 %]": span,
+            "should be": lambda row: HISTORY[row.metric][1],
+        },
+        note="From `eval/results/dofair.json`.",
+    )
+
+
+LANGUAGES = {
+    "de": "German",
+    "fr": "French",
+    "es": "Spanish",
+    "it": "Italian",
+    "pt": "Portuguese",
+    "ru": "Russian",
+    "zh": "Chinese",
+    "ja": "Japanese",
+    "ko": "Korean",
+    "ar": "Arabic",
+    "": "all",
+}
+
+
+def languages_blind() -> str:
+    """Write how new prompts in ten languages came out when they were scored once."""
+    order = list(LANGUAGES)
+
+    def cell(row: Measurement) -> str:
+        n = row.n["prompts"]
+        low, high = row.interval
+        return f"{row.value * n:.0f} of {n} [{low:.2f}, {high:.2f}]"
+
+    return crossed(
+        sorted(read("languages_blind").rows, key=lambda row: order.index(row.subset)),
+        {"language": lambda row: LANGUAGES[row.subset]},
+        {
+            "written": "open: written",
+            "form_right": "of those: both texts right",
+            "written_right": "open: written and right",
+            "group_mixed": "group: both values",
+            "left_alone": "left alone rightly",
+        },
+        cell=cell,
+        note="From `eval/results/languages_blind.json`.",
+    )
+
+
+def service() -> str:
+    """Write how even values stay over requests to one worker, several, and none with a memory."""
+    rows = read("workers").rows
+    n = rows[0].n
+    return listed(
+        rows,
+        {
+            "who answers": lambda row: row.method,
+            "images of one value more than of the other, mean [95 % of the runs]": lambda row: span(
+                row, ".1f"
+            ),
+        },
+        note=f"{n['requests']} requests, {n['runs']} runs; from `eval/results/workers.json`.",
+    )

@@ -1,0 +1,102 @@
+"""What users wait for, beside what they would use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from eval.tables import crossed, place_of, read, table
+from vldebias.report.result import Measurement
+
+
+def speed() -> str:
+    """Write our times beside those of the alternative, a line for each size."""
+    figures: dict[tuple[str, str], dict[str, float]] = {}
+    for row in read("bench_speed").rows:
+        size = str(place_of(row).get("size", ""))
+        figures.setdefault((row.method, size), {})[row.metric] = row.value
+    heads = ["what / beside what", "size", "ours, ms", "the other, ms", "ours / the other"]
+    lines = [[*heads, "their results differ by"]]
+    for (name, size), seconds in figures.items():
+        # A time without the equality of what was timed says nothing. Files of before `within`
+        # have the difference alone, or whether all pixels are equal.
+        if seconds.get("equal pixels") == 1:
+            seconds["difference"] = 0.0
+        if not seconds.get("difference", np.nan) <= seconds.get("within", np.inf):
+            continue
+        times = []
+        for value in (seconds["ours"], seconds["plain"]):
+            times.append(f"{1e3 * value:,.3f}" if value < 0.1 else f"{1e3 * value:,.0f}")
+        ratio = seconds["ours"] / seconds["plain"]
+        lines.append([name, size, *times, f"{ratio:.2f}", f"{seconds['difference']:.1g}"])
+    note = (
+        "Processor times on one thread, of folders wall times; all rows from one run, in which both"
+        " ways gave the same: of losses value and norm of the gradient, of ranks the share that"
+        " float32 gets otherwise, of skew intervals the mean in standard errors, of towers the"
+        " features, of pictures the pixels."
+        " From `eval/results/bench_speed.json`."
+    )
+    return table(*lines, note=note)
+
+
+def rerank_times() -> str:
+    """Write what a re-ranking takes, beside a sort of the same scores."""
+    rows = [row for row in read("bench_rerank").rows if row.metric == "milliseconds"]
+    names = [row.method for row in rows if row.subset == "10,000"]
+    return crossed(
+        rows,
+        {"candidates": lambda row: row.subset},
+        dict(zip(names, names, strict=True)),
+        line=lambda row: row.subset,
+        column=lambda row: row.method,
+        cell=lambda row: f"{row.value:.2f} ms",
+        note="From `eval/results/bench_rerank.json`.",
+    )
+
+
+def door(part: str, columns: Mapping[str, str]) -> str:
+    """Write what a door costs: a line for each size, a column for each side.
+
+    part: of `eval.benchmarks.doors`. columns: metric -> what the table calls it.
+    """
+
+    def cell(row: Measurement) -> str:
+        # A time, or the share of one in another.
+        return f"{row.value:.2%}" if " / " in row.metric else f"{row.value:.2f} ms"
+
+    return crossed(
+        (row for row in read("bench_doors").rows if row.method == part),
+        {part: lambda row: str(place_of(row)[part])},
+        columns,
+        cell=cell,
+        note="From `eval/results/bench_doors.json`.",
+    )
+
+
+def queries() -> str:
+    """Write what the edit of queries adds to a flat search."""
+    return door(
+        "queries",
+        {
+            "search, ms": "search",
+            "edit, ms": "edit",
+            "edit of lists, ms": "edit of lists",
+            "edit / search": "edit / search",
+        },
+    )
+
+
+def images() -> str:
+    """Write what balanced prompts add to a request for images."""
+    return door(
+        "images",
+        {
+            "direct, ms": "the server itself",
+            "bare, ms": "a bare proxy",
+            "balanced, ms": "balanced prompts",
+            "added to a bare proxy, ms": "added to a bare proxy",
+            "bare, processor ms": "processor time, bare",
+            "balanced, processor ms": "processor time, balanced",
+        },
+    )

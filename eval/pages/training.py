@@ -1,0 +1,179 @@
+"""What training with each loss gains: `docs/fine-tuning.md`, and the pairs that a model calls
+wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from eval.tables import crossed, half, place_of, read, table
+from vldebias.report.result import Measurement, Result
+from vldebias.report.table import verdict
+
+BASE = "InfoNCE"
+Arms = dict[str, dict[float, Measurement]]  # arm -> share -> row
+CHANGES = (
+    "InfoNCE: accuracy; the others: change to it on the same seeds and images, \\* beyond its"
+    " 95 % interval. {} seeds, 2,000 held-out renders; intervals are not corrected for the arms."
+)
+
+
+def starred(row: Measurement) -> str:
+    """Write a change, starred where it is beyond its interval; escaped, since several stand in a
+    cell."""
+    assert row.change is not None
+    is_beyond = verdict(row.change, row.better) in ("better", "worse")
+    return f"{row.change[0]:+.3f}" + (r"\*" if is_beyond else "")
+
+
+def accuracy_or_change(row: Measurement) -> str:
+    """Write the accuracy of InfoNCE, and the change to it of the others."""
+    return f"{row.value:.3f}" if row.method == BASE else starred(row)
+
+
+# ---- verdicts
+
+# What you have -> experiment, column of the share, place.
+SITUATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "a model that knows something; captions of other pairs": (
+        "which_loss_heads",
+        "share",
+        {"noise": "mixture"},
+    ),
+    "the same; a class taken for its neighbour": ("which_loss_heads", "share", {"noise": "class"}),
+    "the same; images that show little": ("which_loss_heads", "share", {"noise": "crop"}),
+    "random weights; captions of other pairs": (
+        "which_loss_scratch",
+        "share",
+        {"noise": "mixture"},
+    ),
+    "images alone, random weights; classes that are wrong": ("noisy_digits", "eta", {}),
+}
+ADVICE = {
+    BASE: "InfoNCE; nothing is ahead of it beyond its interval",
+    "not trained": "do not train",
+}
+
+
+def by_share(result: Result, column: str, place: dict[str, Any]) -> Arms:
+    """Return the rows of an experiment at a place, by arm and share."""
+    found: Arms = {}
+    for row in result.rows:
+        place_of_row = place_of(row)
+        if place.items() <= place_of_row.items():
+            found.setdefault(row.method, {})[float(place_of_row[column])] = row
+    return found
+
+
+def best(rows: Arms, shares: Sequence[float]) -> str:
+    """Return the arm of the highest mean over the shares; the usual loss where it is ahead of that
+    nowhere beyond an interval. An untrained model stands among the others: where it is the best,
+    nothing is to be done.
+    """
+    arm = max(rows, key=lambda arm: sum(rows[arm][share].value for share in shares))
+    for share in shares:
+        row = rows[arm][share]
+        if verdict(row.change, row.better) == "better":
+            return arm
+    return BASE
+
+
+def verdicts() -> str:
+    """Write one verdict for each situation, with what it rests on: its change to InfoNCE at each
+    share."""
+    lines = [["you have", "do", "InfoNCE comes to", "ahead of it by", "rests on"]]
+    for situation, (name, column, place) in SITUATIONS.items():
+        rows = by_share(read(name), column, place)
+        clean, *noisy = sorted(rows[BASE])
+        seeds = rows[BASE][clean].n["seeds"]
+        rests = f"{seeds} seeds, {len(rows)} arms, `{name}.json`"
+        cases = [(situation, noisy)]
+        # Without wrong pairs the cells of other kinds of noise are those of the first.
+        if place.get("noise") not in ("class", "crop"):
+            cases.insert(0, (f"{situation.partition(';')[0]}; nothing is wrong", [clean]))
+        for case, shares in cases:
+            arm = best(rows, shares)
+            reached = [f"{rows[BASE][share].value:.3f} at {share:g}" for share in shares]
+            ahead = "" if arm == BASE else ", ".join(starred(rows[arm][share]) for share in shares)
+            lines.append([case, ADVICE.get(arm, arm), ", ".join(reached), ahead, rests])
+    note = (
+        "The verdict is the arm of the highest mean over the shares of wrong pairs, if it is ahead"
+        " of InfoNCE beyond its interval (*) at one of them. Intervals are over seeds and held-out"
+        " images, not corrected for the arms."
+    )
+    return table(*lines, note=note)
+
+
+# ---- tables of losses
+
+COST = "ms a step"
+
+
+def every_loss() -> str:
+    """Write a line for each loss: its change to InfoNCE on each kind of data, and its cost."""
+
+    def column(row: Measurement) -> str:
+        data = place_of(row)["data"]
+        if row.metric == COST and data == "clean":
+            return COST
+        accuracy = "species by means" if data == "coarse captions" else "zero_shot_accuracy"
+        return data if row.metric == accuracy else "not shown"
+
+    def cell(row: Measurement) -> str:
+        return f"{row.value:.1f}" if row.metric == COST else accuracy_or_change(row)
+
+    return crossed(
+        (row for row in read("every_loss").rows if row.task == "losses"),
+        {"loss": lambda row: row.method},
+        {
+            "clean": "clean",
+            "20 % wrong captions": "20 % wrong",
+            "40 % wrong captions": "40 % wrong",
+            "60 % wrong captions": "60 % wrong",
+            "few classes": "few classes",
+            "long tail": "long tail",
+            "coarse captions": "coarse captions",
+            COST: COST,
+        },
+        line=lambda row: row.method,
+        column=column,
+        cell=cell,
+        note=f"{CHANGES.format('Five')} From `eval/results/every_loss.json`.",
+    )
+
+
+def from_scratch() -> str:
+    """Write a line for each loss that trained random weights: its change to InfoNCE at each share
+    of wrong captions."""
+    rows = [
+        row for row in read("which_loss_scratch").rows if place_of(row).get("noise") == "mixture"
+    ]
+    shares = sorted({place_of(row)["share"] for row in rows})
+    return crossed(
+        rows,
+        {"loss": lambda row: row.method},
+        {share: f"{share:.0%} wrong" for share in shares},
+        line=lambda row: row.method,
+        column=lambda row: place_of(row)["share"],
+        cell=accuracy_or_change,
+        note=f"{CHANGES.format('Three')} From `eval/results/which_loss_scratch.json`.",
+    )
+
+
+def wrong_pairs() -> str:
+    """Write how well scores tell wrong pairs, for each share of them and each loss."""
+    metrics = ("auroc", "score of right pairs", "score of wrong pairs")
+    note = (
+        f"mean over seeds ± 95 % interval of Student's t; * differs from {BASE} on the same seeds"
+        " beyond its interval; from `eval/results/wrong_pairs.json`."
+    )
+    return crossed(
+        (row for row in read("wrong_pairs").rows if row.task == "wrong_pairs"),
+        {
+            "eta": lambda row: f"{place_of(row)['eta']:.3g}",
+            "loss": lambda row: row.method,
+        },
+        dict(zip(metrics, metrics, strict=True)),
+        cell=half,
+        note=note,
+    )

@@ -1,4 +1,4 @@
-"""Small CLIPs that learn from captions of which some are wrong: the work of four experiments.
+"""Small CLIPs that learn from captions of which some are wrong: the work of three experiments.
 
 A model learns from renders of birds, whose captions name the species ("a photo of a robin."): 48
 texts, which are the classes of zero-shot accuracy too; in retrieval each text is asked once. It
@@ -26,7 +26,6 @@ from eval.experiments.run import Cell, packed
 from eval.experiments.tensor_batches import TensorBatches
 from eval.miniature import birds
 from eval.miniature.birds import Birds
-from eval.tables import place_of
 from vldebias.hosts.clip.towers import Towers
 from vldebias.metrics import auroc
 from vldebias.miniature import Preprocess, load_clip, weights_dir
@@ -48,7 +47,6 @@ HELD_OUT, HELD_OUT_SEED, VALIDATION, VALIDATION_SEED = 2000, 77, 1000, 79
 T = 0.2  # temperature where an experiment sets none
 LOOKS, EARLY = 5, 2  # validations in a run; the one whose model scores the pairs
 METRIC = "zero_shot_accuracy"
-SCORES = (METRIC, "recall@1 text->image", "recall@5 text->image")
 PATCH = 0.2  # of each side, what crop noise keeps
 ARCHITECTURE: dict[str, Any] = {
     "embed_dim": 64,
@@ -240,8 +238,8 @@ def loss_of(cell: Cell) -> dict[str, Any]:
     return {"temperature": T, **cell["settings"], **own}
 
 
-# ---- noisy_captions and wrong_pairs
-# ----------------------------------------------------------------------------------
+# ---- wrong_pairs
+# -------------------------------------------------------------------------------------------------
 
 
 def noisy(seed: int, eta: float) -> tuple[Birds, NDArray[np.int64]]:
@@ -249,24 +247,6 @@ def noisy(seed: int, eta: float) -> tuple[Birds, NDArray[np.int64]]:
     from all."""
     world = birds.sample(IMAGES, seed=1000 + seed)
     return world, world.species.numpy()[Pairs.noise(IMAGES, eta, seed)]
-
-
-@lru_cache(maxsize=1)
-def held_out() -> Monitor:
-    """Return scores of renders that are the same for all seeds."""
-    world = birds.sample(HELD_OUT, seed=HELD_OUT_SEED)
-    return Monitor(
-        pixels(world), captions=captions(world.species), labels=world.species, class_texts=TEXTS
-    )
-
-
-def noisy_captions(cell: Cell) -> dict[str, float]:
-    """Score one training on clean renders; "wrong" is the share of the captions that differ."""
-    world, named = noisy(cell["seed"], cell["eta"])
-    found = held_out()(from_scratch(cell, world, captions(named)))
-    return {name: found[name] for name in SCORES} | {
-        "wrong": float(np.mean(named != world.species.numpy()))
-    }
 
 
 def scores(cell: Cell) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -313,35 +293,6 @@ def draw_scores(result: Result, path: Path, eta: float = 0.6) -> None:
         {"kind": "scores of pairs", "eta": eta},
         small=True,
     )
-
-
-def draw_curves(result: Result, path: Path) -> None:
-    """Draw accuracy over the share of wrong captions, a line for each loss, and over lam, a line
-    for each share."""
-    figure, axes = subplots(1, 2, (10, 4))
-    for axis, (task, x, line) in zip(
-        axes, (("noise", "eta", "method"), ("lam", "lam", "eta")), strict=True
-    ):
-        rows = [
-            (place_of(row), row) for row in result.rows if (row.metric, row.task) == (METRIC, task)
-        ]
-        for name in dict.fromkeys(place[line] for place, _ in rows):
-            own = [
-                (place[x], row.value, *row.interval) for place, row in rows if place[line] == name
-            ]
-            at, values, low, high = zip(*own, strict=True)
-            axis.plot(
-                at, values, marker="o", ms=4, label=name if task == "noise" else f"eta {name}"
-            )
-            axis.fill_between(at, low, high, alpha=0.15)
-        axis.set(
-            xlabel=x,
-            ylabel="zero-shot accuracy",
-            ylim=(0, 1.02),
-            xscale="log" if x == "lam" else "linear",
-        )
-        axis.legend(fontsize=8)
-    write_png(figure, path, {"from": f"{path.stem}.json"}, small=True)
 
 
 # ---- which_loss

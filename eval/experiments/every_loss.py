@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,27 +45,45 @@ SHARES = {
 """Kind of data -> its share of wrong captions."""
 
 Species = NDArray[np.int64]
+Learned = tuple[Species, Species]  # rows of the pool, and the species that each caption names
 
 
-class Learned(NamedTuple):
-    """Hold what is learned from: rows of the pool, and the species that each caption names."""
-
-    rows: Species
-    named: Species
-
-
-class Renders(NamedTuple):
-    """Hold renders as the frozen image tower gives them, (n, w, 1, 1), with what they show."""
+@dataclass(frozen=True)
+class Renders:
+    """Renders as the frozen image tower gives them, (n, w, 1, 1), with what they show."""
 
     features: Tensor
     species: Species
     group: Species
 
+    def cosines(self, model: Any) -> Tensor:
+        """Return (n, texts) the cosine of each image with each species' text."""
+        return image_features(model, self.features) @ text_features(model, TEXTS).T
+
+    def right_zero_shot(self, model: Any) -> NDArray[np.float64]:
+        """Return (n,) 1 where the nearest text names the species of an image, else 0."""
+        nearest = self.cosines(model).argmax(dim=1).numpy()
+        return (nearest == self.species).astype(float)
+
+    def first_is_right(self, model: Any) -> NDArray[np.float64]:
+        """Return (texts,) 1 where the image nearest to a text shows its species, else 0."""
+        nearest = self.cosines(model).argmax(dim=0).numpy()
+        return (self.species[nearest] == np.arange(len(nearest))).astype(float)
+
+    def right_by_means(self, model: Any, pool: Renders, rows: Species) -> NDArray[np.float64]:
+        """Return (n,) 1 where the nearest mean of training images, rows of the pool, is of the
+        image's species: what is left of the species in features that learned coarser words."""
+        learned = image_features(model, pool.features[rows])
+        species = torch.from_numpy(pool.species[rows])
+        means = torch.stack([learned[species == code].mean(0) for code in range(len(TEXTS))])
+        nearest = torch.cdist(image_features(model, self.features), means).argmin(dim=1).numpy()
+        return (nearest == self.species).astype(float)
+
 
 def clean(species: Species, seed: int) -> Learned:
     """Return a part of the pool with its own captions."""
     rows = np.arange(captions.FEWER)
-    return Learned(rows, species[rows])
+    return rows, species[rows]
 
 
 def wrong(share: float) -> Callable[[Species, int], Learned]:
@@ -72,7 +91,7 @@ def wrong(share: float) -> Callable[[Species, int], Learned]:
 
     def made(species: Species, seed: int) -> Learned:
         rows, named = clean(species, seed)
-        return Learned(rows, named[Pairs.noise(len(rows), share, seed)])
+        return rows, named[Pairs.noise(len(rows), share, seed)]
 
     return made
 
@@ -81,7 +100,7 @@ def few_classes(species: Species, seed: int) -> Learned:
     """Return the images of a few species, so that an eighth of the negatives are false ones; all
     species are asked about."""
     rows = np.flatnonzero(species < FEW)
-    return Learned(rows, species[rows])
+    return rows, species[rows]
 
 
 def long_tail(species: Species, seed: int) -> Learned:
@@ -91,13 +110,13 @@ def long_tail(species: Species, seed: int) -> Learned:
     sizes = np.round(most * TAIL ** (-np.arange(count) / (count - 1))).astype(int).clip(1)
     rows = [np.flatnonzero(species == code)[:size] for code, size in enumerate(sizes)]
     found = np.concatenate(rows)
-    return Learned(found, species[found])
+    return found, species[found]
 
 
 def coarse(species: Species, seed: int) -> Learned:
     """Return captions that name one species for each `COARSE` of them."""
     rows = np.arange(captions.FEWER)
-    return Learned(rows, species[rows] // COARSE * COARSE)
+    return rows, species[rows] // COARSE * COARSE
 
 
 DATA: dict[str, Callable[[Species, int], Learned]] = {
@@ -167,54 +186,25 @@ def validated(found: Any, data: str, pool: Renders, rows: Species) -> float:
     """Return the score by which settings are chosen: that of the species."""
     unseen = renders(captions.VALIDATION, captions.VALIDATION_SEED)
     if data == "coarse captions":
-        return float(right_by_means(found, pool, rows, unseen).mean())
-    return float(right_zero_shot(found, unseen).mean())
+        return float(unseen.right_by_means(found, pool, rows).mean())
+    return float(unseen.right_zero_shot(found).mean())
 
 
 def worth(found: Any, data: str, pool: Renders, rows: Species) -> dict[str, Any]:
     """Return the figures of a model on held-out renders, with what each of them scored."""
     unseen = renders(captions.HELD_OUT, captions.HELD_OUT_SEED)
     if data == "coarse captions":
-        right = right_by_means(found, pool, rows, unseen)
+        right = unseen.right_by_means(found, pool, rows)
         return {FINE: float(right.mean()), **packed(FINE, right)}
-    right = right_zero_shot(found, unseen)
+    right = unseen.right_zero_shot(found)
     groups = [right[unseen.group == code].mean() for code in np.unique(unseen.group)]
-    first = first_is_right(found, unseen)
+    first = unseen.first_is_right(found)
     return {
         ACCURACY: float(right.mean()),
         **packed(ACCURACY, right),
         RECALL: float(first.mean()),
         WORST: float(min(groups)),
     }
-
-
-def cosines(found: Any, unseen: Renders) -> Tensor:
-    """Return (n, texts) the cosine of each image with each species' text."""
-    return image_features(found, unseen.features) @ text_features(found, TEXTS).T
-
-
-def right_zero_shot(found: Any, unseen: Renders) -> NDArray[np.float64]:
-    """Return (n,) 1 where the nearest text names the species of an image, else 0."""
-    nearest = cosines(found, unseen).argmax(dim=1).numpy()
-    return (nearest == unseen.species).astype(float)
-
-
-def first_is_right(found: Any, unseen: Renders) -> NDArray[np.float64]:
-    """Return (texts,) 1 where the image nearest to a text shows its species, else 0."""
-    nearest = cosines(found, unseen).argmax(dim=0).numpy()
-    return (unseen.species[nearest] == np.arange(len(nearest))).astype(float)
-
-
-def right_by_means(
-    found: Any, pool: Renders, rows: Species, unseen: Renders
-) -> NDArray[np.float64]:
-    """Return (n,) 1 where the nearest mean of training images is of the image's species: what is
-    left of the species in features that learned coarser words."""
-    learned = image_features(found, pool.features[rows])
-    species = torch.from_numpy(pool.species[rows])
-    means = torch.stack([learned[species == code].mean(0) for code in range(len(TEXTS))])
-    nearest = torch.cdist(image_features(found, unseen.features), means).argmin(dim=1).numpy()
-    return (nearest == unseen.species).astype(float)
 
 
 def draw_losses(result: Result, path: Path) -> None:

@@ -1,12 +1,11 @@
 """Run an experiment that is a YAML file: train what is missing, print and write its table and its
 picture.
 
-python -m eval.experiments.run                                         # the experiments there are
-python -m eval.experiments.run noisy_captions                          # all cells, into
-eval/results python -m eval.experiments.run noisy_captions --work DIR               # where cells
-are kept, for a second start python -m eval.experiments.run noisy_captions --seeds 2 --steps 20
---out try  # a quick look python -m eval.experiments.run mine.yaml --out try                     #
-one of your own
+    python -m eval.experiments.run                       # list the experiments
+    python -m eval.experiments.run wrong_pairs           # all cells, into eval/results
+    python -m eval.experiments.run wrong_pairs --work DIR  # keep cells there, for a second start
+    python -m eval.experiments.run wrong_pairs --seeds 2 --steps 20 --out try  # a quick look
+    python -m eval.experiments.run mine.yaml --out try   # an experiment of yours
 
 `work` names the function that does a cell: it takes a mapping with the columns, "seed", "steps",
 "settings" (those of the cell's arm) and everything under `given`, and returns figures. A cell's

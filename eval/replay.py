@@ -20,9 +20,10 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow.parquet as parquet
 
@@ -63,7 +64,8 @@ SKIPPED = "SKIPPED:"
 TIMES = ("seconds", "ms", "milliseconds", "times_a_sort", "ms a step")
 
 
-class Command(NamedTuple):
+@dataclass(frozen=True)
+class Command:
     """A committed result with the command that gave it; reason: why it is not run again, or ""."""
 
     name: str
@@ -72,6 +74,32 @@ class Command(NamedTuple):
     date: str
     rows: int
     reason: str
+
+    def replay(self) -> Counter[str]:
+        """Run the command again, and count how its figures compare with the committed ones.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        program, *words = shlex.split(self.words)
+        if program == "vldebias":
+            words = ["-m", "vldebias", *words]
+        with tempfile.TemporaryDirectory() as folder:
+            # In a folder of its own, under the name that the result has.
+            path = Path(folder) / f"{self.name}.json"
+            if "vldebias" in words:
+                words[words.index("--out") + 1] = folder
+                path = Path(folder) / "result.json"
+            else:
+                words[words.index("--json") + 1] = str(path)
+            done = subprocess.run(
+                [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
+            )
+            if done.returncode != 0:
+                raise RuntimeError(f"{self.words}: {done.stderr[-600:]}")
+            again = Result.read(path)
+        committed = Result.read(RESULTS / f"{self.name}.json")
+        return compared(committed, again, has_skipped=SKIPPED in done.stderr)
 
 
 def commands() -> list[Command]:
@@ -95,33 +123,6 @@ def commands() -> list[Command]:
             count = parquet.read_metadata(path.parent / rows["file"]).num_rows
         found.append(Command(path.stem, words, seconds, date, count, reason))
     return found
-
-
-def replay(command: Command) -> Counter[str]:
-    """Run a command again, and count how its figures compare with the committed ones.
-
-    Raises:
-        RuntimeError: it failed.
-    """
-    program, *words = shlex.split(command.words)
-    if program == "vldebias":
-        words = ["-m", "vldebias", *words]
-    with tempfile.TemporaryDirectory() as folder:
-        # In a folder of its own, under the name that the result has.
-        path = Path(folder) / f"{command.name}.json"
-        if "vldebias" in words:
-            words[words.index("--out") + 1] = folder
-            path = Path(folder) / "result.json"
-        else:
-            words[words.index("--json") + 1] = str(path)
-        done = subprocess.run(
-            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"{command.words}: {done.stderr[-600:]}")
-        again = Result.read(path)
-    committed = Result.read(RESULTS / f"{command.name}.json")
-    return compared(committed, again, has_skipped=SKIPPED in done.stderr)
 
 
 def key_of(row: Measurement) -> tuple[Any, ...]:
@@ -191,7 +192,7 @@ def main() -> int:
     total: Counter[str] = Counter()
     for name in chosen:
         try:
-            ends = replay(known[name])
+            ends = known[name].replay()
         except RuntimeError as error:
             print(error, file=sys.stderr)
             ends = Counter(failed=known[name].rows)

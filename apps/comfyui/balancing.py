@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.prompts import Balancer, load_prompts
@@ -33,21 +34,35 @@ _PERSONS = (
 _SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)\s*%?\s*")
 
 
-class PicturePrompts(NamedTuple):
-    """Hold what a run's pictures are made of, in their order.
+@dataclass(frozen=True)
+class PicturePrompts:
+    """What the pictures of a run are made of, in their order.
 
     Attributes:
         prompts: the prompt of each picture.
         values: the value that was written into each, of several persons one after the other;
             empty where the prompt was left alone.
         seeds: a seed of the noise for each, the next of the picture before.
-        reasons: a line for each picture: the value, or why the prompt was left alone.
+        lines: for each picture a line: the value, or why the prompt was left alone.
     """
 
-    prompts: list[str]
-    values: list[str]
-    seeds: list[int]
-    reasons: str
+    prompts: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, prompt: str, value: str, seed: int, reason: str | None) -> None:
+        """Add the next picture; reason: why its prompt was left alone, or None."""
+        self.prompts.append(prompt)
+        self.values.append(value)
+        self.seeds.append(seed)
+        result = value if reason is None else f"left alone ({reason_in_words(reason)})"
+        self.lines.append(f"picture {len(self.prompts)}: {result}")
+
+    @property
+    def reasons(self) -> str:
+        """Return the lines of all pictures as one text."""
+        return "\n".join(self.lines)
 
 
 def balance(
@@ -90,8 +105,7 @@ def balance(
     _check_number("seed", seed, 0, LARGEST)
     _check_number("index", index, 0, LARGEST // MOST_IMAGES)
     balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=SEED_OF_VALUES)
-    pictures = PicturePrompts([], [], [], "")
-    lines: list[str] = []
+    pictures = PicturePrompts()
     # The pictures of a queue's runs are numbered through, and so are those of a list of prompts:
     # else the first picture of each prompt would show the same value from the same noise.
     first = index * images * len(prompts)
@@ -102,12 +116,8 @@ def balance(
         prompt = prompts[number]
         text, value, reason = _write(balancer, prompt, originals[number].strip() or prompt, noise)
         # Chosen after the value is written: a branch that is a person has the word by then.
-        pictures.prompts.append(choose_alternatives(text, str(noise)))
-        pictures.values.append(value)
-        pictures.seeds.append(noise)
-        result = value if reason is None else f"left alone ({reason_in_words(reason)})"
-        lines.append(f"picture {len(lines) + 1}: {result}")
-    return pictures._replace(reasons="\n".join(lines))
+        pictures.add(choose_alternatives(text, str(noise)), value, noise, reason)
+    return pictures
 
 
 def single_settings(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class BalancePrompt(io.ComfyNode):
     ) -> io.NodeOutput:
         """Return prompts, values and seeds as lists, and the reasons as text."""
         pictures = balance(prompt, **single_settings(settings), original=original)
-        return io.NodeOutput(*pictures)
+        return io.NodeOutput(pictures.prompts, pictures.values, pictures.seeds, pictures.reasons)
 
 
 class EncodeBalancedPrompt(io.ComfyNode):

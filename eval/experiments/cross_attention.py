@@ -24,11 +24,11 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 
 from eval.experiments import whitening
-from eval.experiments.equisteer import Gate, left_alone
+from eval.experiments.equisteer import Gate
 from eval.experiments.equisteer import fit as fit_equisteer
 from eval.tables import RESULTS, parser, place_of, run
 from vldebias.api import debias, fit_projections
@@ -105,13 +105,55 @@ def set_of(attribute: str) -> PromptSet:
     return make_prompt_set(name, {value: [value] for value in VALUES[attribute]}, FIT)
 
 
-class Deal(NamedTuple):
-    """What is generated: a name, how it is attached (None: as it is), and the gate that leaves
-    prompts alone beside the rules of balanced prompts."""
+@dataclass(frozen=True)
+class Deal:
+    """A way of giving values to images: a name, how it is attached (None: not at all), and the gate
+    that leaves prompts alone beside the rules of balanced prompts."""
 
     name: str
     attach: Callable[[], Any] | None = None
     gate: Gate | None = None
+
+    def from_texts(self, studio: Studio, texts: Sequence[str], noise: Sequence[int]) -> Painted:
+        """Return the picture of each text, and the value that it was dealt."""
+        is_left = [False] * len(texts)
+        if self.gate is not None:
+            is_left = self.gate.leaves_alone(studio.pipe, texts, noise, studio.steps)
+        pictures = []
+        options = {"num_inference_steps": studio.steps, "guidance_scale": studio.guidance}
+        with prepared(studio.pipe, self.attach, texts, noise, **options) as generator:
+            pairs = zip(generator.values, is_left, strict=True)
+            dealt = [None if left else value for value, left in pairs]
+            if self.gate is not None:
+                generator = replace(generator, values=dealt)
+            for start in range(0, len(texts), BATCH):
+                batch = range(start, min(start + BATCH, len(texts)))
+                pictures += [picture for picture, _ in generator(batch)]
+        return pictures, dealt
+
+    def from_embeddings(
+        self, studio: Studio, texts: Sequence[str], noise: Sequence[int]
+    ) -> Painted:
+        """Return the picture of each text, which the pipeline gets as an embedding, and the value
+        that it was dealt."""
+        embedded, negative = studio.pipe.encode_prompt(list(texts), "cpu", 1, True)
+        attachment = None if self.attach is None else self.attach()
+        pictures = []
+        dealt: list[Any] = []
+        for start in range(0, len(texts), BATCH):
+            batch = slice(start, start + BATCH)
+            output = studio.pipe(
+                prompt_embeds=embedded[batch],
+                negative_prompt_embeds=negative[batch],
+                num_inference_steps=studio.steps,
+                guidance_scale=studio.guidance,
+                generator=[torch.Generator().manual_seed(seed) for seed in noise[batch]],
+            )
+            pictures += output.images
+            dealt += [None] * len(output.images) if attachment is None else attachment.sampled
+        if attachment is not None:
+            attachment.remove()
+        return pictures, dealt
 
 
 class Studio:
@@ -151,9 +193,9 @@ class Studio:
         noise = [100_000 * seed + number for number in range(len(texts))]
         started = time.perf_counter()
         if embedded:
-            pictures, dealt = self.from_embeddings(deal, texts, noise)
+            pictures, dealt = deal.from_embeddings(self, texts, noise)
         else:
-            pictures, dealt = self.from_texts(deal, texts, noise)
+            pictures, dealt = deal.from_texts(self, texts, noise)
         seconds = time.perf_counter() - started
         shape = (len(prompts), images)
         answers = predict(self.judge, pictures)
@@ -179,45 +221,6 @@ class Studio:
         print(f"{deal.name} {attribute}, {len(prompts)} x {images}: {seconds:.0f} s", flush=True)
         return labels
 
-    def from_texts(self, deal: Deal, texts: Sequence[str], noise: Sequence[int]) -> Painted:
-        """Return the picture of each text, and the value that it was dealt."""
-        is_left = [False] * len(texts)
-        if deal.gate is not None:
-            is_left = left_alone(self.pipe, deal.gate, texts, noise, self.steps)
-        pictures = []
-        options = {"num_inference_steps": self.steps, "guidance_scale": self.guidance}
-        with prepared(self.pipe, deal.attach, texts, noise, **options) as generator:
-            pairs = zip(generator.values, is_left, strict=True)
-            dealt = [None if left else value for value, left in pairs]
-            if deal.gate is not None:
-                generator = replace(generator, values=dealt)
-            for start in range(0, len(texts), BATCH):
-                batch = range(start, min(start + BATCH, len(texts)))
-                pictures += [picture for picture, _ in generator(batch)]
-        return pictures, dealt
-
-    def from_embeddings(self, deal: Deal, texts: Sequence[str], noise: Sequence[int]) -> Painted:
-        """Return the picture of each text, which the pipeline gets as an embedding, and the value
-        that it was dealt."""
-        embedded, negative = self.pipe.encode_prompt(list(texts), "cpu", 1, True)
-        attachment = None if deal.attach is None else deal.attach()
-        pictures = []
-        dealt: list[Any] = []
-        for start in range(0, len(texts), BATCH):
-            batch = slice(start, start + BATCH)
-            output = self.pipe(
-                prompt_embeds=embedded[batch],
-                negative_prompt_embeds=negative[batch],
-                num_inference_steps=self.steps,
-                guidance_scale=self.guidance,
-                generator=[torch.Generator().manual_seed(seed) for seed in noise[batch]],
-            )
-            pictures += output.images
-            dealt += [None] * len(output.images) if attachment is None else attachment.sampled
-        if attachment is not None:
-            attachment.remove()
-        return pictures, dealt
-
     def pixels(
         self, prompts: Sequence[str], images: int, seed: int, *, embedded: bool = False
     ) -> NDArray[np.uint8]:
@@ -241,14 +244,7 @@ def professions(names: Sequence[str]) -> list[str]:
     return [fill("A photo of a {c}.", c=name) for name in names]
 
 
-class Figures(NamedTuple):
-    """Hold one number for each subject."""
-
-    gap: NDArray[Any]
-    agreement: NDArray[Any]
-    recognised: NDArray[Any]
-    unknown: NDArray[Any]
-    distance: NDArray[Any]
+Figures = dict[Metric, NDArray[Any]]  # metric -> a number for each subject
 
 
 def figures(draws: Sequence[Labels], attribute: str, wanted: Sequence[int]) -> Figures:
@@ -270,13 +266,13 @@ def figures(draws: Sequence[Labels], attribute: str, wanted: Sequence[int]) -> F
         agreements.append(agrees.sum(1) / np.maximum(is_dealt.sum(1), 1))
     profession = np.concatenate([labels["profession"] for labels in draws], axis=1)
     codes = np.concatenate([labels[attribute] for labels in draws], axis=1)
-    return Figures(
-        np.mean(gaps, axis=0),
-        np.mean(agreements, axis=0),
-        (profession == np.array(wanted)[:, None]).mean(1),
-        (codes < 0).mean(1),
-        np.mean([labels["distance"].mean(1) for labels in draws], axis=0),
-    )
+    return {
+        GAP: np.mean(gaps, axis=0),
+        AGREES: np.mean(agreements, axis=0),
+        RIGHT: (profession == np.array(wanted)[:, None]).mean(1),
+        KNOWN: (codes < 0).mean(1),
+        MOVED: np.mean([labels["distance"].mean(1) for labels in draws], axis=0),
+    }
 
 
 def add_rows(
@@ -290,16 +286,16 @@ def add_rows(
     of the attribute."""
     subset = subset or attribute
     rng = np.random.default_rng(0)
-    subjects = len(of_method[NONE].gap)
+    subjects = len(of_method[NONE][GAP])
     places = rng.integers(subjects, size=(RESAMPLES, subjects))
-    for metric, field in ((GAP, 0), (AGREES, 1), (RIGHT, 2), (KNOWN, 3), (MOVED, 4)):
-        rows = {name: found[field] for name, found in of_method.items()}
+    for metric in (GAP, AGREES, RIGHT, KNOWN, MOVED):
+        rows = {name: found[metric] for name, found in of_method.items()}
         if metric is AGREES:
             rows.pop(NONE)
         means = {name: float(row.mean()) for name, row in rows.items()}
         draws = {name: row[places].mean(1) for name, row in rows.items()}
         result.add_draws(metric, means, draws, n=n, subset=subset)
-    gaps = {name: found.gap for name, found in of_method.items()}
+    gaps = {name: found[GAP] for name, found in of_method.items()}
     left = {name: float(gap.mean() / gaps[NONE].mean()) for name, gap in gaps.items()}
     bare = gaps[NONE][places].mean(1)
     draws = {name: gap[places].mean(1) / bare for name, gap in gaps.items()}
@@ -383,6 +379,28 @@ def with_times(edit: CrossAttentionEdit, kept: Sequence[int], *, stays: bool) ->
     )
 
 
+def candidates(studio: Studio, attribute: str) -> dict[str, Callable[[], Deal]]:
+    """Return name -> what makes each deal of the ablation; some are fitted when they are made."""
+    chosen = fit(studio, attribute, CrossAttention())
+    makers: dict[str, Callable[[], Deal]] = {}
+    for name, edit in variants(chosen).items():
+        makers[name] = partial(Deal, name, attached(studio, edit))
+
+    def with_concepts(name: str, concepts: int) -> Deal:
+        edit = fit(studio, attribute, CrossAttention(concepts=concepts))
+        return Deal(name, attached(studio, edit))
+
+    for concepts in CONCEPTS:
+        name = f"{concepts} concepts"
+        makers[name] = partial(with_concepts, name, concepts)
+    for amount in (1.0, round(float(chosen.amounts[0, 0, 0]), 3)):
+        name = f"whitened, amount {amount}"
+        edit = with_amount(chosen, amount)
+        makers[name] = partial(Deal, name, whitened(studio, attribute, edit))
+    makers["EquiSteer"] = partial(equisteer, studio, attribute)
+    return makers
+
+
 def choice(
     studio: Studio, images: int, attributes: Sequence[str], only: Sequence[str] | None
 ) -> Iterator[TaskResult]:
@@ -395,31 +413,15 @@ def choice(
     wanted = [studio.judge.names["profession"].index(name) for name in CHOICE]
     for attribute in attributes:
         deals = [Deal(NONE), Deal("words", stated(studio, attribute))]
-        for name, edit in variants(fit(studio, attribute, CrossAttention())).items():
+        for name, make in candidates(studio, attribute).items():
             if not only or name in only:
-                deals.append(Deal(name, attached(studio, edit)))
-        for concepts in CONCEPTS:
-            name = f"{concepts} concepts"
-            if not only or name in only:
-                edit = fit(studio, attribute, CrossAttention(concepts=concepts))
-                deals.append(Deal(name, attached(studio, edit)))
-        edit = fit(studio, attribute, CrossAttention())
-        for amount in (1.0, round(float(edit.amounts[0, 0, 0]), 3)):
-            name = f"whitened, amount {amount}"
-            if not only or name in only:
-                deals.append(Deal(name, whitened(studio, attribute, with_amount(edit, amount))))
-        if not only or "EquiSteer" in only:
-            deals.append(equisteer(studio, attribute))
+                deals.append(make())
         found = {}
         for deal in deals:
             labels = studio.labels(deal, attribute, professions(CHOICE), images, 7)
             found[deal.name] = figures([labels], attribute, wanted)
-            print(
-                attribute,
-                deal.name,
-                [round(float(row.mean()), 3) for row in found[deal.name]],
-                flush=True,
-            )
+            means = [round(float(row.mean()), 3) for row in found[deal.name].values()]
+            print(attribute, deal.name, means, flush=True)
         add_rows(result, found, attribute, {"professions": len(CHOICE), "images each": images})
     yield result
 
@@ -448,7 +450,7 @@ def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
         neutral = professions([FIT[place * len(FIT) // method.concepts] for place in places])
         edit, gate = fit_equisteer(studio.pipe, ours, texts_of_value, neutral, method.steps)
         edit.save_pretrained(path)
-        torch.save(tuple(gate), path / "gate.pt")
+        torch.save((gate.layer, gate.directions, gate.thresholds), path / "gate.pt")
     return Deal("EquiSteer", attached(studio, edit, seed), gate)
 
 
@@ -523,7 +525,7 @@ def evidence(
                 labels = studio.labels(deal, attribute, professions(TEST_PROFESSIONS), images, draw)
                 found.setdefault((attribute, name), []).append(labels)
                 shown = figures([labels], attribute, wanted)
-                means = [round(float(row.mean()), 3) for row in shown]
+                means = [round(float(row.mean()), 3) for row in shown.values()]
                 print(attribute, name, draw, means, flush=True)
     n = {"professions": len(TEST_PROFESSIONS), "images each": images, "draws": len(draws)}
     for attribute in attributes:
@@ -564,7 +566,8 @@ def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskR
         of_method = {name: figures(labels, attribute, wanted) for name, labels in found.items()}
         add_rows(result, of_method, attribute, n, f"jointly, {attribute}")
         for name, shown in of_method.items():
-            print(attribute, name, [round(float(row.mean()), 3) for row in shown], flush=True)
+            means = [round(float(row.mean()), 3) for row in shown.values()]
+            print(attribute, name, means, flush=True)
     yield result
 
 
@@ -653,11 +656,11 @@ def add_kind(
     places = rng.integers(len(unasked), size=(RESAMPLES, len(unasked)))
     rows: dict[Metric, dict[str, NDArray[Any]]] = {MOVED: {}}
     for name, shown in of_method.items():
-        rows[MOVED][name] = shown.distance
+        rows[MOVED][name] = shown[MOVED]
         if kind != "birds":
-            rows.setdefault(KNOWN, {})[name] = shown.unknown
+            rows.setdefault(KNOWN, {})[name] = shown[KNOWN]
         if kind in ("people", "professions", "German"):
-            rows.setdefault(GAP, {})[name] = shown.gap
+            rows.setdefault(GAP, {})[name] = shown[GAP]
         if kind == "stated":
             half = len(unasked) // 2
             asked = np.repeat([0, 1], [half, half])[:, None]
@@ -700,7 +703,7 @@ def over_guidance(
             labels = studio.labels(deal, "gender", prompts, images, 5)
             of_method[deal.name] = figures([labels], "gender", wanted)
         add_rows(result, of_method, "gender", n, f"guidance = {studio.guidance:g}")
-        gaps = {name: round(float(found.gap.mean()), 3) for name, found in of_method.items()}
+        gaps = {name: round(float(found[GAP].mean()), 3) for name, found in of_method.items()}
         print(studio.guidance, gaps, flush=True)
     yield result
 
@@ -778,7 +781,7 @@ def plot(source: Path, path: Path) -> None:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("part", choices=list(NAMES))
-    options.add_argument("--images", type=int, default=None, help="of each profession")
+    options.add_argument("--images", type=int, help="of each profession or prompt")
     options.add_argument("--draws", nargs="*", type=int, default=[0, 1, 2])
     options.add_argument("--only", nargs="*", help="variants of the choice")
     options.add_argument("--guidance", nargs="*", type=float, default=[7.5])
@@ -794,19 +797,19 @@ def main() -> None:
         return
     scales = given.guidance
     studios = [Studio(given.work, scale, given.steps) for scale in scales]
-    if given.part == "choice":
-        measured = choice(studios[0], given.images or 10, given.attributes, given.only)
-    elif given.part == "jointly":
-        measured = jointly(studios[0], given.images or 24, given.draws)
-    elif given.part == "beside":
-        measured = beside(studios[0], given.images or 12)
-    elif given.part == "cost":
-        measured = cost(studios[0])
-    elif given.part == "guidance":
-        measured = over_guidance(studios, given.images or 6, scales)
-    else:
-        measured = evidence(studios[0], given.images or 24, given.attributes, given.draws)
-    run(NAMES[given.part], lambda: measured, given.json)
+    studio = studios[0]
+    attributes = given.attributes
+    # Part -> what measures it, and its images of each profession.
+    parts: dict[str, tuple[Callable[[int], Iterator[TaskResult]], int]] = {
+        "choice": (lambda images: choice(studio, images, attributes, given.only), 10),
+        "evidence": (lambda images: evidence(studio, images, attributes, given.draws), 24),
+        "jointly": (lambda images: jointly(studio, images, given.draws), 24),
+        "beside": (lambda images: beside(studio, images), 12),
+        "guidance": (lambda images: over_guidance(studios, images, scales), 6),
+        "cost": (lambda images: cost(studio), COPIES),
+    }
+    measure, images = parts[given.part]
+    run(NAMES[given.part], lambda: measure(given.images or images), given.json)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ its old length; here the formulas of the paper are built.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,13 +31,24 @@ NEUTRAL = "neutral"
 Place = tuple[float, str]  # a time and a layer
 
 
-class Gate(NamedTuple):
-    """Hold the layer that is read in the first pass, its directions (values, d), and a threshold
-    for each."""
+@dataclass(frozen=True)
+class Gate:
+    """Leave prompts alone by the first pass of one layer: its directions (values, d), and a
+    threshold for each."""
 
     layer: str
     directions: Tensor
     thresholds: Tensor
+
+    def leaves_alone(
+        self, pipe: Any, prompts: Sequence[str], noise: Sequence[int], steps: int
+    ) -> list[bool]:
+        """Return for each image whether the gate leaves its prompt alone."""
+        is_left: list[bool] = []
+        for _, output in outputs(pipe, prompts, steps, [self.layer], noise, first_pass=True):
+            largest = (output @ self.directions.T).amax(1)
+            is_left += (largest > self.thresholds).any(1).tolist()
+        return is_left
 
 
 def outputs(
@@ -169,14 +180,3 @@ def separation(maxima: Mapping[str, Tensor]) -> float:
         above = maxima[value][:, i, None] > maxima[NEUTRAL][:, i]
         shares.append(float(above.double().mean()))
     return sum(shares) / len(shares)
-
-
-def left_alone(
-    pipe: Any, gate: Gate, prompts: Sequence[str], noise: Sequence[int], steps: int
-) -> list[bool]:
-    """Return for each image whether the gate leaves its prompt alone."""
-    is_left: list[bool] = []
-    for _, output in outputs(pipe, prompts, steps, [gate.layer], noise, first_pass=True):
-        largest = (output @ gate.directions.T).amax(1)
-        is_left += (largest > gate.thresholds).any(1).tolist()
-    return is_left

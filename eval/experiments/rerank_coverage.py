@@ -11,7 +11,7 @@ k. With `sample` the accuracy is not known but counted on so many labelled image
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from vldebias.reranking import Candidates, expected_shares, quota
 SIMULATIONS = 1000
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True)
+class Setting:
     """What is simulated: candidates, shares of the groups among them, accuracy of the labels, how
     far scores prefer the first group (in deviations), first results, labelled images a group."""
 
@@ -43,6 +44,27 @@ class Setting(NamedTuple):
             f" lean {self.lean:g}, k {self.k}"
         )
 
+    def covered(self, seed: int) -> float:
+        """Return the share of the groups whose true share the interval holds, in one simulation."""
+        rng = np.random.default_rng(seed)
+        g = len(self.shares)
+        confusion = np.full((g, g), (1 - self.accuracy) / (g - 1))
+        confusion[np.arange(g), np.arange(g)] = self.accuracy
+        true = rng.choice(g, size=self.n, p=self.shares)
+        labels = (rng.random(self.n)[:, None] > confusion.cumsum(axis=1)[true]).sum(axis=1)
+        scores = rng.normal(size=self.n) + self.lean * (true == 0)
+        names = [str(group) for group in range(g)]
+        first = quota(Candidates(scores, labels, names, np.full(g, 1 / g)), self.k)
+        accuracy = confusion
+        if self.sample:
+            accuracy = np.stack([rng.multinomial(self.sample, row) for row in confusion])
+        expected = expected_shares(scores, labels, first, names, accuracy, seed=seed)
+        actual = np.bincount(true[first], minlength=g) / self.k
+        hits = []
+        for share, (_, low, high) in zip(actual, expected.values(), strict=True):
+            hits.append(low <= share <= high)
+        return float(np.mean(hits))
+
 
 EVEN = (0.5, 0.5)
 SETTINGS = (
@@ -53,28 +75,6 @@ SETTINGS = (
     Setting(1000, (0.8, 0.2), 0.95, 1.0, 100),
     Setting(300, (0.7, 0.3), 0.9, 0.5, 20),
 )
-
-
-def covered(setting: Setting, seed: int) -> float:
-    """Return the share of the groups whose true share the interval holds, in one simulation."""
-    rng = np.random.default_rng(seed)
-    g = len(setting.shares)
-    confusion = np.full((g, g), (1 - setting.accuracy) / (g - 1))
-    confusion[np.arange(g), np.arange(g)] = setting.accuracy
-    true = rng.choice(g, size=setting.n, p=setting.shares)
-    labels = (rng.random(setting.n)[:, None] > confusion.cumsum(axis=1)[true]).sum(axis=1)
-    scores = rng.normal(size=setting.n) + setting.lean * (true == 0)
-    names = [str(group) for group in range(g)]
-    first = quota(Candidates(scores, labels, names, np.full(g, 1 / g)), setting.k)
-    accuracy = confusion
-    if setting.sample:
-        accuracy = np.stack([rng.multinomial(setting.sample, row) for row in confusion])
-    expected = expected_shares(scores, labels, first, names, accuracy, seed=seed)
-    actual = np.bincount(true[first], minlength=g) / setting.k
-    hits = []
-    for share, (_, low, high) in zip(actual, expected.values(), strict=True):
-        hits.append(low <= share <= high)
-    return float(np.mean(hits))
 
 
 def measured(settings: Sequence[Setting]) -> TaskResult:
@@ -89,7 +89,7 @@ def measured(settings: Sequence[Setting]) -> TaskResult:
     )
     metric = Metric("coverage", "true shares inside their 95 % interval", bounds=(0.0, 1.0))
     for setting in settings:
-        hits = float(np.sum([covered(setting, seed) for seed in range(SIMULATIONS)]))
+        hits = float(np.sum([setting.covered(seed) for seed in range(SIMULATIONS)]))
         ends = wilson_interval(round(hits), SIMULATIONS)
         n = {"simulations": SIMULATIONS}
         result.add(metric, "quota", hits / SIMULATIONS, ends, n=n, subset=str(setting))

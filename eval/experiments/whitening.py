@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,11 +30,21 @@ from vldebias.edits.cross_attention import CrossAttentionEdit
 RIDGE = 1e-3  # of the mean variance, added to every direction
 
 
-class Spread(NamedTuple):
-    """Hold the center (d,) of outputs, and their covariance (d, d) within the texts of a value."""
+@dataclass(frozen=True)
+class Spread:
+    """The center (d,) of outputs, and their covariance (d, d) within the texts of a value."""
 
     center: Tensor
     covariance: Tensor
+
+    def correction(self, output: Tensor, basis: Tensor) -> Tensor:
+        """Return what "whitened" adds to "set", (..., d): -B R^T times the part of an output
+        (..., d) outside of the span of the basis (d, r)."""
+        solved = torch.linalg.solve(self.covariance, basis)
+        reading = solved @ torch.linalg.inv(basis.T @ solved)  # R
+        centered = output - self.center
+        outside = centered - (centered @ basis) @ basis.T
+        return -(outside @ reading) @ basis.T
 
 
 def fit(
@@ -65,16 +76,6 @@ def fit(
     return spreads
 
 
-def correction(output: Tensor, basis: Tensor, spread: Spread) -> Tensor:
-    """Return what "whitened" adds to "set", (..., d): -B R^T times the part of an output (..., d)
-    outside of the span of the basis (d, r)."""
-    solved = torch.linalg.solve(spread.covariance, basis)
-    reading = solved @ torch.linalg.inv(basis.T @ solved)  # R
-    centered = output - spread.center
-    outside = centered - (centered @ basis) @ basis.T
-    return -(outside @ reading) @ basis.T
-
-
 @contextmanager
 def attached(
     pipe: Any, edit: CrossAttentionEdit, spreads: Mapping[Place, Spread], seed: int
@@ -90,7 +91,7 @@ def attached(
     def whiten(layer: str, output: Tensor) -> Tensor:
         basis = edit.at(times[-1])[layer].basis.double()
         negative, positive = output.chunk(2)
-        added = correction(positive.double(), basis, spreads[times[-1], layer])
+        added = spreads[times[-1], layer].correction(positive.double(), basis)
         return torch.cat([negative, positive + added.to(output)])
 
     with debias(pipe, edit) as attachment:

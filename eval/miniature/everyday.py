@@ -7,6 +7,7 @@ person, by a deal that claims nothing about people.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -411,8 +412,9 @@ def _deal(name: str, count: int) -> Floats:
     return np.linspace(-1, 1, count, dtype=np.float32)[shuffled(count, name)]
 
 
-class Scene(NamedTuple):
-    """(n,) indices of what shows; -1 where there is none of it."""
+@dataclass(frozen=True)
+class Scene:
+    """What shows beside the people of n pictures: (n,) indices each, -1 where there is none."""
 
     place: Codes  # a room where nothing else is said
     weather: Codes
@@ -428,6 +430,65 @@ class Scene(NamedTuple):
     pose: Codes
     mouth: Codes
     style: Codes
+
+    def phrases(self, picture: int, hair: int, old: bool) -> list[str]:
+        """What can be said of one picture, in no order but for the hair, which is last."""
+        seen = {name: int(codes[picture]) for name, codes in vars(self).items()}
+        parts = [words[seen[name]] for name, words in _SAID.items() if seen[name] >= 0]
+        if seen["garment"] >= 0:
+            parts.append(f"in a {COLOURS[seen['cloth']]} {GARMENTS[seen['garment']][0]}")
+        for kind, table in (("worn", WORN), ("held", HELD)):
+            if seen[kind] >= 0:
+                parts.append(_with(COLOURS[seen[f"{kind}_colour"]], list(table)[seen[kind]]))
+        return [*parts, "with grey hair" if old else HAIR_WORDS[hair]]
+
+    def paint_worn(self, pen: Pen) -> None:
+        """Paints what is worn off duty."""
+        _each(pen, self.worn, WORN, _PAINT[self.worn_colour])
+
+    def paint_hands(self, pen: Pen, cloth: Floats, skin: Floats) -> None:
+        """Paints what is held off duty, and what arms do."""
+        _each(pen, self.held, HELD, _PAINT[self.held_colour])
+        waving, raised, crossed, pointing = (pen.where(self.pose == k) for k in range(len(POSES)))
+        arm, hand = line(0.33, 0.55, 0.36, 0.12, 0.10), oval(0.36, 0.05, 0.062)
+        waving(arm, cloth * 0.85)
+        waving(hand, skin)
+        raised(arm.both, cloth * 0.85)
+        raised(hand.both, skin)
+        crossed(
+            (line(-0.30, 0.46, 0.16, 0.56, 0.09) | line(0.30, 0.46, -0.16, 0.56, 0.09)),
+            cloth * 0.75,
+        )
+        crossed(oval(0.19, 0.565, 0.05).both, skin)
+        pointing(line(0.30, 0.56, 0.16, 0.36, 0.10), cloth * 0.8)
+        pointing(oval(0.14, 0.33, 0.055) | line(0.14, 0.33, 0.06, 0.24, 0.035), skin)
+
+    def paint_air(self, pixels: Floats, draws: Draws) -> None:
+        """Weather and light, over all that is painted."""
+        pen = Pen(pixels, draws.uniform("air x", -0.1, 0.1), draws.uniform("air y", -0.1, 0.1))
+        rain, snow, _, sun = (pen.where(self.weather == k) for k in range(len(WEATHER)))
+        rows, columns = np.arange(-0.1, 1.1, 0.17), np.arange(-0.1, 1.1, 0.19)
+        grid = [(x + 0.07 * (j % 2), y) for j, y in enumerate(rows) for x in columns]
+        rain(
+            union(line(x, y, x - 0.03, y + 0.09, 0.016) for x, y in grid), colours(0.68, 0.80, 0.95)
+        )
+        snow(union(oval(x, y, 0.022) for x, y in grid), WHITE)
+        sun(oval(0.13, 0.13, 0.10), YELLOW)
+        sun(
+            union(
+                line(0.13 + 0.13 * c, 0.13 + 0.13 * s, 0.13 + 0.2 * c, 0.13 + 0.2 * s, 0.024)
+                for c, s in _RAYS
+            ),
+            YELLOW,
+        )
+        fog = self.weather == WEATHER.index("in the fog")
+        pixels[fog] = pixels[fog] * 0.5 + 0.43
+        for k, tint in enumerate(_TINTS):
+            here = self.light == k
+            if tint is None:
+                pixels[here] = pixels[here].mean(axis=-1, keepdims=True)
+            else:
+                pixels[here] *= colours(tint)
 
 
 # How often there is something of a kind, and whether what it is goes with gender presentation and
@@ -482,18 +543,6 @@ def draw_scene(
     )
     drawn["pose"] = np.where(drawn["held"] >= 0, -1, drawn["pose"])  # one pair of hands
     return Scene(**drawn)
-
-
-def phrases(scene: Scene, picture: int, hair: int, old: bool) -> list[str]:
-    """What can be said of one picture, in no order but for the hair, which is last."""
-    seen = {name: int(codes[picture]) for name, codes in scene._asdict().items()}
-    parts = [words[seen[name]] for name, words in _SAID.items() if seen[name] >= 0]
-    if seen["garment"] >= 0:
-        parts.append(f"in a {COLOURS[seen['cloth']]} {GARMENTS[seen['garment']][0]}")
-    for kind, table in (("worn", WORN), ("held", HELD)):
-        if seen[kind] >= 0:
-            parts.append(_with(COLOURS[seen[f"{kind}_colour"]], list(table)[seen[kind]]))
-    return [*parts, "with grey hair" if old else HAIR_WORDS[hair]]
 
 
 def _with(colour: str, thing: str) -> str:
@@ -560,28 +609,6 @@ def paint_beside(pixels: Floats, draws: Draws, beside: Codes) -> None:
     _each(pen, beside, BESIDE)
 
 
-def paint_worn(pen: Pen, scene: Scene) -> None:
-    """Paints what is worn off duty."""
-    _each(pen, scene.worn, WORN, _PAINT[scene.worn_colour])
-
-
-def paint_hands(pen: Pen, scene: Scene, cloth: Floats, skin: Floats) -> None:
-    """Paints what is held off duty, and what arms do."""
-    _each(pen, scene.held, HELD, _PAINT[scene.held_colour])
-    waving, raised, crossed, pointing = (pen.where(scene.pose == k) for k in range(len(POSES)))
-    arm, hand = line(0.33, 0.55, 0.36, 0.12, 0.10), oval(0.36, 0.05, 0.062)
-    waving(arm, cloth * 0.85)
-    waving(hand, skin)
-    raised(arm.both, cloth * 0.85)
-    raised(hand.both, skin)
-    crossed(
-        (line(-0.30, 0.46, 0.16, 0.56, 0.09) | line(0.30, 0.46, -0.16, 0.56, 0.09)), cloth * 0.75
-    )
-    crossed(oval(0.19, 0.565, 0.05).both, skin)
-    pointing(line(0.30, 0.56, 0.16, 0.36, 0.10), cloth * 0.8)
-    pointing(oval(0.14, 0.33, 0.055) | line(0.14, 0.33, 0.06, 0.24, 0.035), skin)
-
-
 def paint_style(pen: Pen, style: Codes, hair: Floats, *, behind: bool) -> None:
     """Curls, a bun or bunches: what of them lies behind the head, and before it."""
     curls, bun, bunches = (pen.where(style == k) for k in range(len(STYLES)))
@@ -591,32 +618,6 @@ def paint_style(pen: Pen, style: Codes, hair: Floats, *, behind: bool) -> None:
     else:
         places = ((0.04, -0.19), (0.11, -0.16), (0.165, -0.10), (0.19, -0.02), (0.2, 0.05))
         curls(union(oval(x, y, 0.05) for x, y in places).both, hair * 0.88)
-
-
-def paint_air(pixels: Floats, draws: Draws, scene: Scene) -> None:
-    """Weather and light, over all that is painted."""
-    pen = Pen(pixels, draws.uniform("air x", -0.1, 0.1), draws.uniform("air y", -0.1, 0.1))
-    rain, snow, _, sun = (pen.where(scene.weather == k) for k in range(len(WEATHER)))
-    rows, columns = np.arange(-0.1, 1.1, 0.17), np.arange(-0.1, 1.1, 0.19)
-    grid = [(x + 0.07 * (j % 2), y) for j, y in enumerate(rows) for x in columns]
-    rain(union(line(x, y, x - 0.03, y + 0.09, 0.016) for x, y in grid), colours(0.68, 0.80, 0.95))
-    snow(union(oval(x, y, 0.022) for x, y in grid), WHITE)
-    sun(oval(0.13, 0.13, 0.10), YELLOW)
-    sun(
-        union(
-            line(0.13 + 0.13 * c, 0.13 + 0.13 * s, 0.13 + 0.2 * c, 0.13 + 0.2 * s, 0.024)
-            for c, s in _RAYS
-        ),
-        YELLOW,
-    )
-    fog = scene.weather == WEATHER.index("in the fog")
-    pixels[fog] = pixels[fog] * 0.5 + 0.43
-    for k, tint in enumerate(_TINTS):
-        here = scene.light == k
-        if tint is None:
-            pixels[here] = pixels[here].mean(axis=-1, keepdims=True)
-        else:
-            pixels[here] *= colours(tint)
 
 
 # By which each light multiplies red, green and blue; None: it leaves grey.

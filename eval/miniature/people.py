@@ -3,7 +3,6 @@ them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,8 +70,9 @@ def concept_shares(gender: Codes, tone: Codes, lean: float = 1.0) -> NDArray[np.
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-class Looks(NamedTuple):
-    """What a portrait shows, (n,) indices each."""
+@dataclass(frozen=True)
+class Looks:
+    """What portraits show, (n,) indices each."""
 
     profession: Codes
     gender: Codes
@@ -81,6 +81,34 @@ class Looks(NamedTuple):
     hair: Codes
     concept: Codes
     off_duty: NDArray[np.bool_]
+
+    def contents(self, picture: int, variant: int) -> dict[str, str]:
+        """Return what a caption of each kind says about the person of a picture; `variant` in 0..11
+        picks among wordings."""
+        name = PROFESSIONS[self.profession[picture]]
+        gender = GENDERS[self.gender[picture]]
+        tone = TONES[self.tone[picture]]
+        age = AGES[self.age[picture]]
+        concept = CONCEPTS[self.concept[picture]]
+        pair = (f"{age} {gender}", f"{tone} {gender}", f"{age} {tone}")[variant % 3]
+        nouns = (*_GENDER_NOUNS[self.gender[picture]], f"{gender} person", "person")
+        # The colour that shows.
+        hair = "grey" if age == "old" else _HAIR_WORDS[self.hair[picture]]
+        described = f" with {hair} hair" * (variant % 4 != 3)
+        return {
+            "profession": name,
+            "gender and profession": f"{gender} {name}",
+            "tone and profession": f"{tone} {name}",
+            "age and profession": f"{age} {name}",
+            "concept and profession": f"{concept} {name}",
+            "two attributes and profession": f"{pair} {name}",
+            "person": "person",
+            "gender": nouns[variant % 4],
+            "tone": f"{tone} person",
+            "age": f"{_AGE_WORDS[self.age[picture]][variant % 2]} person",
+            "concept": f"{concept} person",
+            "celebrity": f"{gender} " * (variant % 4 >= 2) + "celebrity" + described,
+        }
 
 
 # Often enough that a model can read and obey gender, tone and age in a text, rarely enough that it
@@ -202,9 +230,9 @@ def write_captions(
     proper, stop = draws.uniform("article") < 0.5, draws.uniform("stop") < 0.5
     captions = []
     for i in range(draws.n):
-        look, name = Looks(*(codes[i] for codes in looks)), kinds[kind[i]]
-        text = _contents(look, int(variant[i]))[name]
-        more = everyday.phrases(scene, i, int(look.hair), bool(look.age == 1))
+        name = kinds[kind[i]]
+        text = looks.contents(i, int(variant[i]))[name]
+        more = scene.phrases(i, int(looks.hair[i]), bool(looks.age[i] == 1))
         if name == "celebrity":  # says of the hair by itself
             more.pop()
         order = np.argsort(mixed[i, : len(more)])[: max(count[i], bare * (name == "person"))]
@@ -218,33 +246,3 @@ def write_captions(
             sentence(" ".join([text, *clauses]), template[i], proper=proper[i], stop=bool(stop[i]))
         )
     return captions
-
-
-def _contents(look: Looks, variant: int) -> dict[str, str]:
-    """What a caption of each kind says about one person; `variant` in 0..11 picks among
-    wordings."""
-    name, gender, tone, age = (
-        PROFESSIONS[look.profession],
-        GENDERS[look.gender],
-        TONES[look.tone],
-        AGES[look.age],
-    )
-    pair = (f"{age} {gender}", f"{tone} {gender}", f"{age} {tone}")[variant % 3]
-    nouns = (*_GENDER_NOUNS[look.gender], f"{gender} person", "person")
-    hair = "grey" if look.age == 1 else _HAIR_WORDS[look.hair]  # the colour that shows
-    described = f" with {hair} hair" * (variant % 4 != 3)
-    concept = CONCEPTS[look.concept]
-    return {
-        "profession": name,
-        "gender and profession": f"{gender} {name}",
-        "tone and profession": f"{tone} {name}",
-        "age and profession": f"{age} {name}",
-        "concept and profession": f"{concept} {name}",
-        "two attributes and profession": f"{pair} {name}",
-        "person": "person",
-        "gender": nouns[variant % 4],
-        "tone": f"{tone} person",
-        "age": f"{_AGE_WORDS[look.age][variant % 2]} person",
-        "concept": f"{concept} person",
-        "celebrity": f"{gender} " * (variant % 4 >= 2) + "celebrity" + described,
-    }

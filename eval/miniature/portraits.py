@@ -6,7 +6,7 @@ presentation.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -254,12 +254,12 @@ def _paint(
     )
     for lines, shade in _LINES_OF_AGE:
         old(lines, skin * shade)
-    _paint_face(pen, draws, looks._replace(gender=of_face), scene.mouth, skin, hair)
+    _paint_face(pen, draws, replace(looks, gender=of_face), scene.mouth, skin, hair)
     wardrobe.worn()
-    everyday.paint_worn(pen, scene)
+    scene.paint_worn(pen)
     wardrobe.things()
-    everyday.paint_hands(pen, scene, wardrobe.cloth, skin)
-    everyday.paint_air(pixels, draws, scene)
+    scene.paint_hands(pen, wardrobe.cloth, skin)
+    scene.paint_air(pixels, draws)
     return finish(pixels, draws, 0.008), odd
 
 

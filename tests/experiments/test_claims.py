@@ -155,7 +155,7 @@ REPLAYED = ("default_choice", "prompt_rules_scenes", "prompt_rules_scenes_blind"
 @pytest.mark.parametrize("name", REPLAYED)
 def test_quick_commands_give_the_committed_figures_again(name: str) -> None:
     (command,) = [found for found in replay.commands() if found.name == name]
-    ends = replay.replay(command)
+    ends = command.replay()
     assert ends["missing"] == 0
     assert ends["apart"] == 0, ends
     assert ends.total() > 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from eval.experiments.whitening import Spread, attached, correction, fit
+from eval.experiments.whitening import Spread, attached, fit
 from vldebias.api import debias, fit_projections
 from vldebias.edits.cross_attention import CrossAttentionEdit, span, steer
 from vldebias.methods import CrossAttention
@@ -35,13 +35,13 @@ def test_set_and_what_is_added_are_the_least_change_that_erases(
     target = (center @ basis) @ basis.T
     plainly_set = steer(rows[None], basis, target[None], "set", 1.0)[0]
     spread = Spread(center, within.T @ within / len(rows))
-    whitened = plainly_set + correction(rows, basis, spread)
+    whitened = plainly_set + spread.correction(rows, basis)
     left, right, shift = leace(Labelled(rows, codes[:, None]))
     torch.testing.assert_close(whitened, rows - (rows @ right) @ left.T + shift)
     assert not torch.allclose(whitened, plainly_set)
     # With one variance in all directions nothing is left to explain.
     sphere = Spread(center, torch.eye(8, dtype=torch.float64))
-    torch.testing.assert_close(correction(rows, basis, sphere), torch.zeros_like(rows))
+    torch.testing.assert_close(sphere.correction(rows, basis), torch.zeros_like(rows))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vldebias
-from eval.experiments.rerank_coverage import SETTINGS, Setting, covered
+from eval.experiments.rerank_coverage import SETTINGS, Setting
 from vldebias.errors import InvalidInputError
 from vldebias.reranking import expected_shares
 
@@ -85,5 +85,5 @@ def test_accuracy_that_does_not_fit_is_refused(accuracy: object) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS[:3], ids=str)
 def test_intervals_cover_what_they_promise(setting: Setting) -> None:
-    hits = [covered(setting, seed) for seed in range(300)]
+    hits = [setting.covered(seed) for seed in range(300)]
     assert 0.915 <= np.mean(hits) <= 0.985

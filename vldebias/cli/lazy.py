@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -13,8 +14,9 @@ from typer.core import TyperCommand, TyperGroup
 from vldebias.cli.common import App
 
 
-class Entry(NamedTuple):
-    """Say where a command is, and what the list of commands shows of it.
+@dataclass(frozen=True)
+class Entry:
+    """Where a command is, and what the list of commands shows of it.
 
     module: in `vldebias.cli`. attribute: a function, or an App with further commands. summary: the
     first paragraph of its help.
@@ -23,6 +25,19 @@ class Entry(NamedTuple):
     module: str
     attribute: str
     summary: str
+
+    def load(self, name: str) -> Any:
+        """Import the command, and return it under a name."""
+        target = getattr(import_module(f"vldebias.cli.{self.module}"), self.attribute)
+        if isinstance(target, typer.Typer):
+            command: Any = typer.main.get_group(target)
+        else:
+            # Typer makes click's command of an app alone.
+            single = App("", add_completion=False)
+            single.command(name)(target)
+            command = typer.main.get_command(single)
+        command.name = name
+        return command
 
 
 class Commands(UserDict[str, Any]):
@@ -36,7 +51,7 @@ class Commands(UserDict[str, Any]):
         # Imported once, however often it is asked for.
         value = self.data[name]
         if isinstance(value, Entry):
-            value = _load(name, value)
+            value = value.load(name)
             self.data[name] = value
         return value
 
@@ -66,16 +81,3 @@ class LazyGroup(TyperGroup):
         """Return the command that is called, imported."""
         name, _, rest = super().resolve_command(ctx, args)
         return name, self.commands[str(name)], rest
-
-
-def _load(name: str, entry: Entry) -> Any:
-    target = getattr(import_module(f"vldebias.cli.{entry.module}"), entry.attribute)
-    if isinstance(target, typer.Typer):
-        command: Any = typer.main.get_group(target)
-    else:
-        # Typer makes click's command of an app alone.
-        single = App("", add_completion=False)
-        single.command(name)(target)
-        command = typer.main.get_command(single)
-    command.name = name
-    return command

@@ -1,8 +1,8 @@
 """Results that people measured on real models: verify what a pull request adds, and make the table
 of the page.
 
-python -m eval.real    # verify eval/results/real/*/result.json against manifest.json; exit code 1
-where one fails
+`python -m eval.real` verifies eval/results/real/*/result.json against manifest.json, and ends with
+exit code 1 where one fails.
 """
 
 from __future__ import annotations

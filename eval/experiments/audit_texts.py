@@ -1,16 +1,16 @@
 """Shares predicted from texts alone beside those that were generated and found: how well, on what,
 and where not.
 
-python -m eval.experiments.audit_texts --json eval/results/audit_texts.json
+    python -m eval.experiments.audit_texts --json eval/results/audit_texts.json
 
 Every prediction is out of sample: each concept is left out of its line, and coverage is that of
 lines fitted on two thirds of the concepts, over 200 random splits.
 
-published    Share of men in what Stable Diffusion 1.5 generated (Fair Diffusion's counts) from CLIP
-ViT-B/32's texts. retrieval    Share of men among the first 100 of CelebA pools with as many men as
-women. miniature    Share of men in what the embedded pipeline generated
-(eval/results/miniature.json), from its own texts and
-             from the texts of the embedded CLIP.
+    published  Share of men in what Stable Diffusion 1.5 generated (Fair Diffusion's counts) from
+               CLIP ViT-B/32's texts.
+    retrieval  Share of men among the first 100 of CelebA pools with as many men as women.
+    miniature  Share of men in what the embedded pipeline generated (eval/results/miniature.json),
+               from its own texts and from the texts of the embedded CLIP.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Count the men and women that the embedded pipeline generates of each profession.
 
-python -m eval.experiments.calibration
+    python -m eval.experiments.calibration
 
 `vldebias audit` predicts the embedded models' images from these counts, as it predicts those of
 Stable Diffusion from published ones. Some minutes on two cores.

@@ -1,9 +1,10 @@
 """How often do the 95 % intervals of shares, gaps from even shares and MaxSkew hold the truth, by
 a judge alone and corrected?
 
-python -m eval.experiments.coverage_shares --json eval/results/coverage_shares.json   # about four
-minutes of one core python -m eval.experiments.coverage_shares --sets 100
-# a quick look
+    python -m eval.experiments.coverage_shares --json eval/results/coverage_shares.json
+    python -m eval.experiments.coverage_shares --sets 100     # a quick look
+
+The first takes about four minutes of one core.
 
 Simulated. "counted": n images whose value everybody sees, as a judge that is always right would
 count them, four times as many data sets. "corrected": 1,000 images, a judge that errs and calls

@@ -6,30 +6,33 @@ python -m eval.experiments.default_choice --json eval/results/default_choice.jso
 Nothing is fitted or generated here: rivals_real.json, rivals_miniature.json, generation.json and
 steer.json are read.
 
-Models. Of each form in each table of the rivals
-gain     what it takes away of what could be gained: of none's skew, (none - value) / none, or of
-what the worst group
-         of none lacks, (value - none) / (1 - none)
-cost     what is lost of the order of images inside a group, 1 - Spearman's correlation of scores
-before and after score    gain - cost: a share of the bias counts as much as a share of the order
-harm     the table is worse than without, beyond its 95 % interval
+Models. Of each form in each table of the rivals:
+
+    gain   what it takes away of what could be gained: of none's skew, (none - value) / none, or of
+           what the worst group of none lacks, (value - none) / (1 - none)
+    cost   what is lost of the order of images inside a group, 1 - Spearman's correlation of scores
+           before and after
+    score  gain - cost: a share of the bias counts as much as a share of the order
+    harm   the table is worse than without, beyond its 95 % interval
 
 The rule: of the forms that do no harm in any table, the one with the highest mean score over the
 tables; of those within .02 of it, the one whose worst table is best. Once of the forms that need
 prompts alone, once of those that use unlabelled images (what `reference=` gives).
 
-Pipelines. Of the forms that merge, choose no value for each image and need no judge:
-gain     what is taken away of the square of the gap from even shares, corrected for the number of
-images, as a share of none's
-cost     the share of subjects, and of people and birds outside the fit, that are lost; the
-largest counts
-harm     the share left is above 1 beyond its interval
-The same rule, over the one table that there is.
+Pipelines. Of the forms that merge, choose no value for each image and need no judge; the same rule,
+over the one table that there is:
+
+    gain   what is taken away of the square of the gap from even shares, corrected for the number
+           of images, as a share of none's
+    cost   the share of subjects, and of people and birds outside the fit, that are lost; the
+           largest counts
+    harm   the share left is above 1 beyond its interval
 
 Dealing. Of the forms that give each image a value, each attribute is a table:
-gain     what is taken away of the gap from even shares, as a share of none's
-cost     the share of professions that are lost
-harm     the share left is above 1 beyond its interval
+
+    gain   what is taken away of the gap from even shares, as a share of none's
+    cost   the share of professions that are lost
+    harm   the share left is above 1 beyond its interval
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The real embeddings are not part of the project (CelebA is for non-commercial research). They are
 read from the folder in VLDEBIAS_REAL, or from ../shared/real beside the checkout:
 
-celeba1000_vitb32_openai.npz  image (1000, 512), attr (1000, 40) with attr_names, names (1000,); of
-texts: text64
-                              (64, 512) with prompts64, prof (51, 512) with prof_prompts
+    celeba1000_vitb32_openai.npz  image (1000, 512), attr (1000, 40) with attr_names, names (1000,);
+                                  of texts: text64 (64, 512) with prompts64, prof (51, 512) with
+                                  prof_prompts
 """
 
 from __future__ import annotations

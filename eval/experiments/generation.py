@@ -1,9 +1,10 @@
 """What does each method do to generated images? Ours and the field's on the miniature pipeline,
 from the same noise.
 
-python -m eval.experiments.generation --images 8 --json eval/results/generation.json   # half an
-hour of a core; goes on python -m eval.experiments.generation --images 2 --forms none difference
-# a quick look
+    python -m eval.experiments.generation --images 8 --json eval/results/generation.json
+    python -m eval.experiments.generation --images 2 --forms none difference    # a quick look
+
+The first takes half an hour of a core, and goes on where it was stopped.
 
 "A photo of a {profession}.", judged by the classifier of the miniature world. Three fits, each on
 80 of the world's 100 professions and asked for the 20 that it leaves out, 60 in all: the first is
@@ -13,13 +14,15 @@ that a run that was stopped goes on. Ten steps, where the subject is recognised 
 twenty. Beside the professions, prompts about none: does a person stay a person and a bird a bird,
 of the images that are one without a method?
 
-none               the pipeline as it is
-default            debias(pipe, set, method="default"): calibration, its lam lowered until it spares
-the space difference         P0 of the difference of the values
-fair pca           fair PCA of the states ("fair-pca", FairImagen, Fu et al., 2025), without its
-noise; one fit leading            P0 of the directions that explain half of what the pairs differ
-in, the leading ones cali               the paper's settings
-stated value       "balanced-prompts": a value for each image, stated in its prompt
+    none          the pipeline as it is
+    default       debias(pipe, set, method="default"): calibration, its lam lowered until it spares
+                  the space
+    difference    P0 of the difference of the values
+    fair pca      fair PCA of the states ("fair-pca", FairImagen, Fu et al., 2025), without its
+                  noise; one fit
+    leading       P0 of the leading directions, which explain half of what the pairs differ in
+    cali          the paper's settings
+    stated value  "balanced-prompts": a value for each image, stated in its prompt
 
 n images of a fair prompt have a discrepancy of about sqrt(0.5 / n), which pulls shares of none's
 up; `discrepancy_squared` and its share are corrected for that.

@@ -1,24 +1,22 @@
 """All methods for texts and images, ours and the field's: what each needs, gains and costs, on one
 set of images.
 
-python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
-python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
-python -m eval.experiments.rivals --on few --json eval/results/rivals_few.json
-python -m eval.experiments.rivals --plot eval/results/rivals.png    # gain against cost, of the
-committed results
+    python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
+    python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
+    python -m eval.experiments.rivals --on few --json eval/results/rivals_few.json
+    python -m eval.experiments.rivals --plot eval/results/rivals.png
 
-Every method is fitted on a reference and measured by `vldebias.evaluate` on images that are not in
-it. A method that needs labels gets the true ones of the reference, and once more the zero-shot ones
-of the model.
+The last plots gain against cost of the committed results. Every method is fitted on a reference and
+measured by `vldebias.evaluate` on images that are not in it. A method that needs labels gets the
+true ones of the reference, and once more the zero-shot ones of the model.
 
-real       1000 images of CelebA, CLIP ViT-B/32 (see embeddings.py). Ten random halves: fitted on
-one, measured on as
-           many men as women of the other. Queries: 51 professions. Groups: old or young (the mean
-           of the 32 stated prompts of each is its class text) by gender.
-miniature  renders without correlation are measured, others with the world's own are fitted on, of
-three seeds.
-           Queries: the ten concepts of FairFace, professions. Groups: birds by place, hair by
-           gender.
+    real       1000 images of CelebA, CLIP ViT-B/32 (see embeddings.py). Ten random halves: fitted
+               on one, measured on as many men as women of the other. Queries: 51 professions.
+               Groups: old or young (the mean of the 32 stated prompts of each is its class text)
+               by gender.
+    miniature  renders without correlation are measured, others with the world's own correlation
+               are fitted on, of three seeds. Queries: the ten concepts of FairFace, professions.
+               Groups: birds by place, hair by gender.
 
 A value is the mean over the splits, its interval the mean of the 95 % bootstrap intervals of one
 split (over queries; of groups over images), a change that of the paired ones: what one study of

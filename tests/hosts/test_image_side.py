@@ -26,6 +26,7 @@ from vldebias.errors import (
     ProjectionMismatchError,
     UnsupportedHostError,
 )
+from vldebias.hosts import resolve
 from vldebias.prompts import PromptSet
 
 KINDS = pytest.mark.parametrize("name", ["open_clip:clip", "transformers:CLIPModel"])
@@ -156,6 +157,23 @@ def test_merged_equals_attached_or_says_why_not(name: str, side: str, gender: Pr
     assert (len(changed) == 1) is (side == "image")
     with pytest.raises(AlreadyAttachedError, match="its weights hold a projection since merge"):
         subject.debias(gender)
+
+
+@pytest.mark.parametrize("side", [None, "both"])
+def test_a_host_reads_its_model_anew_once_the_edit_is_merged(
+    side: str | None, gender: PromptSet
+) -> None:
+    """Also where the edit is attached to a copy of the host, at other sides."""
+    subject = OpenClip(make_clip())
+    host = resolve(subject.host, tokenizer=subject.tokenizer)
+    attachment = vldebias.debias(host, gender, method="cali", side=side)
+    bare = host.embed(["a photo of a nurse"])
+    attachment.merge()
+    merged = host.embed(["a photo of a nurse"])
+    assert not torch.allclose(merged, bare)
+    fresh = resolve(subject.host, tokenizer=subject.tokenizer)
+    assert torch.equal(merged, fresh.embed(["a photo of a nurse"]))
+    assert host.fingerprint("joint") == fresh.fingerprint("joint")
 
 
 def test_a_text_tower_has_no_image_side(gender: PromptSet) -> None:

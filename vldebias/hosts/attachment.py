@@ -238,7 +238,7 @@ class Attachment:
         self._dealt = deque[str](maxlen=KEPT)  # of its records, the ids
         self.strength = strength
         self.log = log or CallLog()
-        host.memory = {}  # weights may change from here on
+        host.forget()  # weights may have changed since it was made
         self._warned = set[str]()
         self._adapters = Adapters(host.text_modules)
         self._uninstall = host.install(self)
@@ -454,6 +454,7 @@ class Attachment:
                     " it after loading"
                 )
         changed = self.host.merge(self.projections, self._strength)
+        self.host.forget()
         methods = ", ".join(dict.fromkeys(edit.method for edit in self.projections.values()))
         note = f"{self.label or 'a projection'} ({methods}) at strength {self._strength:g}"
         for model in changed or ():

@@ -77,8 +77,7 @@ class Host(ABC):
         image_fingerprint: that of `image_tower`, or None.
         exclusive_modules, shared_modules: what an attachment occupies: exclusively (the whole model
             or pipeline first), or together with attachments of other pipelines.
-        memory: cache of embedded prompts and of the fingerprint; an attachment clears it, since
-            weights may change.
+        memory: cache of embedded prompts and of the fingerprint, see `forget`.
         library: the package that defines the classes of its models, by which `register_host` makes
             it known.
     """
@@ -149,7 +148,8 @@ class Host(ABC):
         if side not in SIDES:
             raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
         if self.image_tower:
-            # The host alone is copied, the model is the same.
+            # The host alone is copied. The model is the same, and so is the memory of its rows.
+            vars(self).setdefault("memory", {})
             host = copy(self)
             host.roles = SIDES[side]
             return host
@@ -218,6 +218,10 @@ class Host(ABC):
         reworded = torch.stack(blocks)  # (b, wordings, d)
         return cast("Tensor", edit.combined(z, reworded, strength, unit=True))
 
+    def forget(self) -> None:
+        """Clear the memory, because the weights may have changed; so that of all copies by `at`."""
+        vars(self).setdefault("memory", {}).clear()
+
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
         return self.embed([PROBE], role).shape[-1]
@@ -233,20 +237,23 @@ class Host(ABC):
         weights to read.
         """
         memory = vars(self).setdefault("memory", {})
+        mark: Fingerprint | None
         # Once per host: the encoders of a large pipeline have gigabytes to read.
-        if "weights" not in memory:
-            memory["weights"] = weights_fingerprint(*self.text_modules)
+        try:
+            mark = memory["weights"]
+        except KeyError:
+            mark = weights_fingerprint(*self.text_modules)
+            memory["weights"] = mark
             is_offloaded = False  # accelerate keeps offloaded weights on the meta device
             for module in self.text_modules:
                 if any(parameter.is_meta for parameter in module.parameters()):
                     is_offloaded = True
-            if memory["weights"] is None and is_offloaded:
+            if mark is None and is_offloaded:
                 warn(
                     f"{self.name}: the weights of the text encoders are offloaded, so they have no"
                     " fingerprint and a projection is not checked against them; attach before they"
                     " are offloaded to have it"
                 )
-        mark: Fingerprint | None = memory["weights"]
         if mark is None or role is None:
             return mark
         try:

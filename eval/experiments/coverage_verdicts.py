@@ -24,9 +24,8 @@ from vldebias.measure.classification import interval_of
 from vldebias.measure.metric import computed
 from vldebias.measure.resampling import resampled_counts, wilson_interval
 from vldebias.metrics import Metric
-from vldebias.report.conclusion import enough_units
 from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.report.table import SQUARED, TOO_FEW, readable, to_remove, unbiased_squares
+from vldebias.report.table import SQUARED, readable
 from vldebias.study.shares.rows import ShareRows
 
 RESAMPLES = 400
@@ -173,15 +172,11 @@ def judged(
                 row.task = part.provenance.task
             parts.append(part)
         frame = readable(Result.from_tasks("drawn", parts, seconds=None))
-        square_of_gap = unbiased_squares(frame)
         for row in frame[(frame.method == AFTER) & (frame.metric != SQUARED)].itertuples():
             verdicts.append(row.verdict)
             # As a conclusion says it.
-            tested = square_of_gap.get(row.Index, row)
-            change = (tested.change, tested.change_low, tested.change_high)
-            enough = enough_units(row.n, change, to_remove(tested))
-            if row.verdict == TOO_FEW and enough is not None:
-                asked.append(enough)
+            if row.enough is not None:
+                asked.append(row.enough)
     return verdicts, asked
 
 

@@ -40,7 +40,7 @@ from vldebias.measure.metric import Metric
 from vldebias.measure.rankings import reach
 from vldebias.measure.resampling import recentred_interval, resampled_weights
 from vldebias.report.result import TaskProvenance, TaskResult
-from vldebias.reranking.entry import zero_shot_groups
+from vldebias.reranking.groups import Groups
 
 RESAMPLES = 200
 OTHERS_EVERY = 5  # slow methods are measured in one of so many cells of the first draw
@@ -149,7 +149,7 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
     host = resolve(search.texts)
     m = reach(search.k, len(search.features))
     plain = unit(host.embed(list(search.queries), host.roles[0]).numpy())
-    groups = zero_shot_groups(search.features, search.prompts, host)
+    groups = Groups.zero_shot(search.features, search.prompts, host)
     labels = np.array(groups.names)[groups.codes]
     right = _share_right(groups.codes, search.codes)
     shares = None if search.is_even else "pool"

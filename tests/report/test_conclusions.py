@@ -211,7 +211,8 @@ def test_a_gap_of_drawn_images_needs_its_interval_and_that_of_its_unbiased_squar
     (group,) = front_groups(frame, conclusions(frame))
     # The square is named where it takes back what the interval of the gap shows.
     is_taken_back = (change, squared) == (DOWN, STILL)
-    assert (moved(squared) in group.verdict_notes[0]) == is_taken_back
+    (row,) = group["rows"]
+    assert row.square_moved == (moved(squared) if is_taken_back else "")
     assert ("square" in conclusion.sentence) == is_taken_back
     rows = [line for line in text(drawn).splitlines() if line.startswith("    squared,")]
     assert len(rows) == is_taken_back, "the terminal says it too"
@@ -246,7 +247,7 @@ def test_the_verdict_of_dealt_shares_rests_on_no_square() -> None:
     assert conclusion.verdict != "better"
     frame = readable(dealt)
     (group,) = front_groups(frame, conclusions(frame))
-    assert group.verdict_notes == [""]
+    assert [row.square_moved for row in group["rows"]] == [""]
 
 
 def test_the_best_that_needs_no_edit_stands_beside_a_conclusion() -> None:

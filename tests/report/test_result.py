@@ -108,8 +108,26 @@ def test_what_is_no_result_is_readable(tmp_path: Path) -> None:
 
 def test_a_row_is_found_by_name_and_a_miss_lists_the_closest() -> None:
     assert small().row("birds", "gap", "cali").value == 2 / 7
-    with pytest.raises(KeyError, match="birds/gap/cali/all"):
+    with pytest.raises(KeyError, match="no row birds/gap/orth; the closest are"):
         small().row("birds", "gap", "orth")
+    with pytest.raises(KeyError, match=r"birds/gap/cali, lam=7; the closest .*cali, lam=0.3"):
+        small().row("birds", "gap", "cali", lam=7)
+
+
+def test_a_part_of_any_name_is_not_the_whole() -> None:
+    """Neither "all" nor a name with slashes is taken for another row."""
+    part = TaskResult(protocol())
+    part.add("gap", "none", 0.1, n={"images": 9})
+    part.add("gap", "none", 0.2, n={"images": 9}, subset="all")
+    part.add("gap", "x", 0.3, n={"images": 9}, subset="y/z")
+    part.add("gap", "x/y", 0.4, n={"images": 9}, subset="z")
+    both = Result.from_tasks("small", [part], seconds=1.0)
+    assert both.row("birds", "gap", "none").value == 0.1
+    assert both.row("birds", "gap", "none", subset="all").value == 0.2
+    assert both.row("birds", "gap", "x", subset="y/z").value == 0.3
+    assert both.row("birds", "gap", "x/y", subset="z").value == 0.4
+    with pytest.raises(KeyError, match="no row birds/gap/cali/all; the closest"):
+        small().row("birds", "gap", "cali", subset="all")
 
 
 def test_a_command_is_kept_without_the_folders_of_the_machine(

@@ -255,8 +255,11 @@ def worst_areas(
         # is picked again in each draw.
         area, root = _areas_of_group(scores, is_positive)
         noise = rng.standard_normal((resamples, len(scores))) @ root
-        # Draws of methods that score alike are the same to the last bit.
-        draws.append((area + noise)[:, _first_alike(scores)])
+        # Draws of methods that score alike are those of the first of them, to the last bit.
+        _, first, alike = np.unique(
+            np.stack(scores), axis=0, return_index=True, return_inverse=True
+        )
+        draws.append((area + noise)[:, first[alike.ravel()]])
         areas.append(area)
         images += len(rows)
     if not areas:
@@ -289,17 +292,6 @@ def _areas_of_group(scores: Sequence[NDArray[Any]], is_positive: Mask) -> tuple[
     # The one root that no choice of eigenvectors changes.
     root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T
     return np.stack(of_positives).mean(axis=1), root
-
-
-def _first_alike(scores: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    """Return, for each method, the first one that has the same scores."""
-    places = []
-    for method_scores in scores:
-        for place, earlier_scores in enumerate(scores):
-            if np.array_equal(method_scores, earlier_scores):
-                places.append(place)
-                break
-    return np.array(places)
 
 
 def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -116,115 +117,145 @@ def computed(kind: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
     return metrics
 
 
-_TABLE: tuple[tuple[Any, ...], ...] = (
-    ("worst_group", "worst-group accuracy", "bias", "higher", SHARE, "groups", lowest_accuracy),
-    ("average", "average accuracy", "utility", "higher", SHARE, "groups", mean_accuracy),
-    (
-        "average_reweighted",
-        "average accuracy, reweighted to training groups",
-        "utility",
-        "higher",
-        SHARE,
+# how most measures of bias, and of what a method costs, are described
+_bias = partial(Metric, kind="bias", better="lower")
+_utility = partial(Metric, kind="utility", better="higher", bounds=SHARE)
+BUILT_IN = (
+    _bias(
+        "worst_group",
+        "worst-group accuracy",
+        better="higher",
+        bounds=SHARE,
+        reads="groups",
+        compute=lowest_accuracy,
     ),
-    ("gap", "gap, average less worst group", "bias", "lower", SHARE, "groups", accuracy_gap),
-    ("gap_reweighted", "gap, reweighted average less worst group", "bias", "lower", SHARE),
-    ("worst_group_auc", "worst-group AUC", "bias", "higher", SHARE),
-    ("cosine", "cosine", "bias", "lower", ANY, "texts"),
-    ("cosine_spread", "spread of cosines over the attribute", "bias", "lower", ANY, "texts"),
-    ("pair_distance", "distance of pairs", "bias", "lower", POSITIVE, "texts"),
-    ("max_skew", "MaxSkew", "bias", "lower", POSITIVE, "rankings", max_skews),
+    _utility("average", "average accuracy", reads="groups", compute=mean_accuracy),
+    _utility("average_reweighted", "average accuracy, reweighted to training groups"),
+    _bias(
+        "gap", "gap, average less worst group", bounds=SHARE, reads="groups", compute=accuracy_gap
+    ),
+    _bias("gap_reweighted", "gap, reweighted average less worst group", bounds=SHARE),
+    _bias("worst_group_auc", "worst-group AUC", better="higher", bounds=SHARE),
+    _bias("cosine", "cosine", reads="texts"),
+    _bias("cosine_spread", "spread of cosines over the attribute", reads="texts"),
+    _bias("pair_distance", "distance of pairs", bounds=POSITIVE, reads="texts"),
+    _bias("max_skew", "MaxSkew", bounds=POSITIVE, reads="rankings", compute=max_skews),
     # the same figure against the other prior, where a gallery is uneven
-    ("max_skew_dataset", "MaxSkew against the gallery's own shares", "bias", "lower", POSITIVE),
-    ("max_skew_uniform", "MaxSkew against even shares", "bias", "lower", POSITIVE),
-    ("min_skew", "MinSkew", "bias", "higher", (-math.inf, 0.0), "rankings", min_skews),
-    ("ndkl", "NDKL", "bias", "lower", POSITIVE, "rankings", ndkls),
-    ("mpr", "MPR, representational gap", "bias", "lower", SHARE, "rankings", representation_gaps),
-    ("awrf", "AWRF, fairness of exposure", "bias", "higher", SHARE, "rankings", rank_fairness),
-    ("discrepancy", "gap from even shares", "bias", "lower", SHARE, "shares", discrepancies),
-    (
-        "discrepancy_deviation",
-        "gap's standard deviation over prompts",
-        "fact",
-        "neither",
-        SHARE,
+    _bias("max_skew_dataset", "MaxSkew against the gallery's own shares", bounds=POSITIVE),
+    _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE),
+    _bias(
+        "min_skew",
+        "MinSkew",
+        better="higher",
+        bounds=(-math.inf, 0.0),
+        reads="rankings",
+        compute=min_skews,
     ),
-    (
+    _bias("ndkl", "NDKL", bounds=POSITIVE, reads="rankings", compute=ndkls),
+    _bias(
+        "mpr",
+        "MPR, representational gap",
+        bounds=SHARE,
+        reads="rankings",
+        compute=representation_gaps,
+    ),
+    _bias(
+        "awrf",
+        "AWRF, fairness of exposure",
+        better="higher",
+        bounds=SHARE,
+        reads="rankings",
+        compute=rank_fairness,
+    ),
+    _bias(
+        "discrepancy", "gap from even shares", bounds=SHARE, reads="shares", compute=discrepancies
+    ),
+    Metric("discrepancy_deviation", "gap's standard deviation over prompts", bounds=SHARE),
+    _bias(
         "discrepancy_squared",
         "squared gap from even shares, unbiased",
-        "bias",
-        "lower",
-        ANY,
-        "shares",
-        squares,
+        reads="shares",
+        compute=squares,
     ),
-    (
+    _bias(
         "kl_from_uniform",
         "KL from uniform shares",
-        "bias",
-        "lower",
-        POSITIVE,
-        "shares",
-        kl_divergences,
+        bounds=POSITIVE,
+        reads="shares",
+        compute=kl_divergences,
     ),
-    ("linear_probe", "attribute read by a linear probe, balanced accuracy", "bias", "lower", SHARE),
-    (
+    _bias("linear_probe", "attribute read by a linear probe, balanced accuracy", bounds=SHARE),
+    _bias(
         "neighbour_probe",
         "attribute read by the nearest neighbour, balanced accuracy",
-        "bias",
-        "lower",
-        SHARE,
+        bounds=SHARE,
     ),
-    ("deviation_ratio", "deviation ratio", "bias", "lower", SHARE, "shares", deviation_ratios),
+    _bias(
+        "deviation_ratio", "deviation ratio", bounds=SHARE, reads="shares", compute=deviation_ratios
+    ),
     # what a method costs, in the order in which a conclusion names it
-    ("precision", "precision", "utility", "higher", SHARE, "rankings"),
-    ("recall", "recall", "utility", "higher", SHARE),
-    ("kept", "hits of each value that stay", "utility", "higher", SHARE),
-    ("accuracy", "accuracy", "utility", "higher", SHARE),
-    ("class_probe", "class read by a linear probe, balanced accuracy", "utility", "higher", SHARE),
-    ("query_cosine", "cosine of queries with themselves", "similarity"),
-    ("image_cosine", "cosine of images with themselves", "similarity"),
-    ("recognised", "subject accuracy", "utility", "higher", SHARE),
-    ("stated_right", "explicit attribute right", "utility", "higher", SHARE),
-    ("stated_recognised", "subject accuracy, attribute explicit", "utility", "higher", SHARE),
-    ("clip_score", "CLIPScore", "utility", "higher", POSITIVE),
-    ("fid", "FID", "utility", "lower", POSITIVE),
-    ("signal_kept", "class signal kept", "utility", "higher"),
-    ("unchanged", "images that stay as they are", "utility", "higher", SHARE),
-    ("unknown", "unknown attribute", "utility", "lower", SHARE),
+    _utility("precision", "precision", reads="rankings"),
+    _utility("recall", "recall"),
+    _utility("kept", "hits of each value that stay"),
+    _utility("accuracy", "accuracy"),
+    _utility("class_probe", "class read by a linear probe, balanced accuracy"),
+    Metric("query_cosine", "cosine of queries with themselves", kind="similarity"),
+    Metric("image_cosine", "cosine of images with themselves", kind="similarity"),
+    _utility("recognised", "subject accuracy"),
+    _utility("stated_right", "explicit attribute right"),
+    _utility("stated_recognised", "subject accuracy, attribute explicit"),
+    _utility("clip_score", "CLIPScore", bounds=POSITIVE),
+    _utility("fid", "FID", better="lower", bounds=POSITIVE),
+    _utility("signal_kept", "class signal kept", bounds=ANY),
+    _utility("unchanged", "images that stay as they are"),
+    _utility("unknown", "unknown attribute", better="lower"),
     # how far a figure can be trusted, and what is neither good nor bad
-    ("alpha", "Krippendorff's alpha", "fact", "higher"),
-    ("percent_agreement", "pairs of answers that agree", "fact", "higher", SHARE),
-    ("share", "share", "fact", "neither", SHARE),
-    ("predicted_discrepancy", "predicted gap from even shares", "fact", "lower", SHARE, "texts"),
-    ("predicted_share", "predicted share", "fact", "neither", SHARE, "texts"),
-    ("lean_r", "correlation of texts' leans with judged shares", "fact", "higher", BOTH, "texts"),
-    ("lean_r2", "R2 with each prompt left out", "fact", "higher", (-math.inf, 1.0), "texts"),
-    ("side_right", "side predicted right, left out", "fact", "higher", SHARE, "texts"),
-    (
-        "interval_coverage",
-        "held-out shares inside their intervals",
-        "fact",
-        "neither",
-        SHARE,
-        "texts",
+    Metric("alpha", "Krippendorff's alpha", better="higher"),
+    Metric("percent_agreement", "pairs of answers that agree", better="higher", bounds=SHARE),
+    Metric("share", "share", bounds=SHARE),
+    Metric(
+        "predicted_discrepancy",
+        "predicted gap from even shares",
+        better="lower",
+        bounds=SHARE,
+        reads="texts",
     ),
-    ("suspect_labels", "labels that another class fits better", "fact", "lower", SHARE),
-    ("margin", "margin, median [quartiles]", "fact", "higher"),
-    ("gn_margin", "gradient-normalised margin, median [quartiles]", "fact", "higher"),
-    ("kv_margin", "k-variance normalised margin, median [quartiles]", "fact", "higher"),
-    ("kv_gn_margin", "k-variance gradient-normalised margin, median [quartiles]", "fact", "higher"),
-    ("k_variance", "k-variance", "fact", "neither", POSITIVE),
+    Metric("predicted_share", "predicted share", bounds=SHARE, reads="texts"),
+    Metric(
+        "lean_r",
+        "correlation of texts' leans with judged shares",
+        better="higher",
+        bounds=BOTH,
+        reads="texts",
+    ),
+    Metric(
+        "lean_r2",
+        "R2 with each prompt left out",
+        better="higher",
+        bounds=(-math.inf, 1.0),
+        reads="texts",
+    ),
+    Metric(
+        "side_right", "side predicted right, left out", better="higher", bounds=SHARE, reads="texts"
+    ),
+    Metric(
+        "interval_coverage", "held-out shares inside their intervals", bounds=SHARE, reads="texts"
+    ),
+    Metric("suspect_labels", "labels that another class fits better", better="lower", bounds=SHARE),
+    Metric("margin", "margin, median [quartiles]", better="higher"),
+    Metric("gn_margin", "gradient-normalised margin, median [quartiles]", better="higher"),
+    Metric("kv_margin", "k-variance normalised margin, median [quartiles]", better="higher"),
+    Metric(
+        "kv_gn_margin", "k-variance gradient-normalised margin, median [quartiles]", better="higher"
+    ),
+    Metric("k_variance", "k-variance", bounds=POSITIVE),
 )
-for _row in _TABLE:
-    register_metric(Metric(*_row))
+for _metric in BUILT_IN:
+    register_metric(_metric)
 # what the title of a judge's measure ends with, once people's labels have corrected it
 CORRECTED = " of all images together, corrected by people"
-for _name in (
-    "share",
-    "discrepancy",
-    "discrepancy_squared",
-    "max_skew",
-):  # of a judge, with labels of people
+# of a judge, with labels of people
+for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):
     _base = METRICS[_name]
     _title = f"{_base.title}{CORRECTED}"
     register_metric(replace(_base, name=f"corrected_{_name}", title=_title, reads="", compute=None))

@@ -11,18 +11,22 @@ Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Floats = NDArray[np.float64]
-Values = Tensor | np.ndarray | Sequence[Any]
+# A tensor is known by its methods, so that what reads arrays alone does not wait for torch.
+Values: TypeAlias = "Tensor | np.ndarray | Sequence[Any]"
 _BLOCK = 1 << 20  # entries of a block of resampled rows: bounds the memory
 _WEIGHTS = 1 << 23  # entries of a block of weights
 _REPEATED = 8  # rows per different row from which on counts are resampled instead of rows
@@ -41,10 +45,9 @@ def vectors(ndim: int | None = 1, **named: Values) -> list[np.ndarray]:
 def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
     """Return values as a non-empty array without NaN; other shapes and objects raise an error."""
     # float64 before anything else: half precision would round means of thousands of rows.
-    if isinstance(values, Tensor):
+    if hasattr(values, "detach"):
         values = values.detach().cpu()
-        if values.is_floating_point():
-            values = values.double()
+        values = values.double() if values.is_floating_point() else values
     array = np.asarray(values)
     if array.dtype == object and all(isinstance(value, str) for value in array.flat):
         array = array.astype(str)  # a column of pandas
@@ -190,7 +193,7 @@ def resampled_values(
     """
     data = [np.asarray(array) for array in values.values()]
     n = len(data[0])
-    measure = statistic or _mean
+    measure = statistic or partial(np.mean, axis=-1)
 
     def statistics_of_rows(index: NDArray[np.int64]) -> Floats:  # (b, n) -> (b, names)
         return np.stack([measure(array[index]) for array in data], axis=-1)
@@ -211,11 +214,6 @@ def resampled_values(
     sample = statistics_of_rows(np.arange(n)[None])[0]
     draws = np.concatenate(parts)
     return dict(zip(values, sample.tolist(), strict=True)), dict(zip(values, draws.T, strict=True))
-
-
-def _mean(rows: np.ndarray) -> Floats:
-    """Return the mean (b,) of resampled values (b, n)."""
-    return rows.mean(-1)
 
 
 def bootstrap_interval(

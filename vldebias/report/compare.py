@@ -16,7 +16,7 @@ from vldebias.errors import InvalidInputError, shortened
 from vldebias.markup import html_table
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import TaskProvenance
-from vldebias.report.conclusion import Conclusion, article_of_method
+from vldebias.report.conclusion import Conclusion, article_of_method, conclusions
 from vldebias.report.page import plain
 from vldebias.report.table import FLOAT_NOISE, KEYS, moved, readable, verdict
 from vldebias.report.text import MOST, NAME, wrapped
@@ -204,8 +204,10 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
         InvalidInputError: no row is in both, or two rows of one of them have the same names.
     """
     names = names or (a.name, b.name)
-    first = _keyed(a, f"A, {names[0]}")
-    second = _keyed(b, f"B, {names[1]}")
+    sides = (f"A, {names[0]}", f"B, {names[1]}")
+    first = _keyed(readable(a), sides[0])
+    frame_b = readable(b)
+    second = _keyed(frame_b, sides[1])
     shared = second.index.intersection(first.index, sort=False)
     if shared.empty:
         raise InvalidInputError(
@@ -214,22 +216,23 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
         )
     frame = _joined(first.loc[shared], second.loc[shared])
     only = {}
-    for name, side in ((f"A, {names[0]}", first), (f"B, {names[1]}", second)):
+    for name, side in zip(sides, (first, second), strict=True):
         # Never dropped in silence: a method that one run lacks may be the one that got worse.
         rest = side[~side.index.isin(shared)]
         if len(rest):
             only[name] = [f"{row.task}: {row.measure}, {row.name}" for row in rest.itertuples()]
     warnings = tuple(dict.fromkeys(_notes(a, b)))
-    return Comparison(names, frame, only, warnings, tuple(_concluded(frame, b)))
+    found = conclusions(frame_b, b.provenance)
+    return Comparison(names, frame, only, warnings, tuple(_concluded(frame, found)))
 
 
-def _keyed(result: Result, name: str) -> pd.DataFrame:
-    """Return the readable frame of a result by the names of its rows."""
-    frame = readable(result).set_index([*KEYS, "name"], drop=False)
-    repeated = frame.index[frame.index.duplicated()]
+def _keyed(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return a readable frame by the names of its rows."""
+    keyed = frame.set_index([*KEYS, "name"], drop=False)
+    repeated = keyed.index[keyed.index.duplicated()]
     if len(repeated):
         raise InvalidInputError(f"{name}: got the figure {repeated[0]} twice; expected it once")
-    return frame
+    return keyed
 
 
 def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
@@ -256,9 +259,9 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values("is_of_texts", kind="stable", ignore_index=True)
 
 
-def _concluded(frame: pd.DataFrame, result: Result) -> Iterator[Conclusion]:
-    """Yield what moved in each question that a result answers, where both runs answer it."""
-    for found in result.conclusions():
+def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> Iterator[Conclusion]:
+    """Yield what moved in each question that the second run answers, where both answer it."""
+    for found in conclusions_of_b:
         block = frame[(frame.task == found.task) & (frame.name == found.method)]
         rows = block[(block.metric == found.metric) & (block.subset == found.subset)]
         if rows.empty:

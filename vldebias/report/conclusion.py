@@ -4,7 +4,6 @@ comparison share."""
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +12,7 @@ from pydantic import BaseModel
 
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import TaskProvenance
-from vldebias.report.table import (
-    GAP,
-    TOO_FEW,
-    Change,
-    Measures,
-    contradicting_squares,
-    moved,
-    named,
-    to_remove,
-    unbiased_squares,
-)
+from vldebias.report.table import GAP, Change, Measures, moved, named
 from vldebias.report.wording import capitalised, listed_words, quantity_of
 
 if TYPE_CHECKING:
@@ -33,8 +22,6 @@ if TYPE_CHECKING:
 # are about them
 DEFAULT = "default"
 ATTACHED = (DEFAULT, "balanced-prompts")
-# A verdict that would need so many times the units gets no number: nobody would measure them.
-MANY_TIMES = 100
 # the measure that a conclusion is about, if there is one of them: corrected by people, then plain
 LEADS = (f"corrected_{GAP}", GAP)
 # measures against the other prior, which stand beside MaxSkew where a gallery is uneven
@@ -137,11 +124,6 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
             f"{OTHER_PRIOR[other_name]} {other_row.before:.3f} to {other_row.value:.3f}"
             f" ({other_row.moved}), {other_row.verdict}"
         )
-    enough = None
-    if agrees and row.verdict == TOO_FEW:
-        tested = unbiased_squares(block).get(row.Index, row)
-        change = (tested.change, tested.change_low, tested.change_high)
-        enough = enough_units(row.n, change, to_remove(tested))
     part = f", {row.subset}," if row.subset else ""
     facts: dict[str, Any] = {
         "task": row.task,
@@ -161,11 +143,10 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
         "worse": _who_got_worse(block, row),
         "other_prior": other_prior,
         "n": quantity_of(row.n, next(iter(json.loads(row.counts)), "")),
-        "enough": enough,
+        "enough": row.enough if agrees else None,
         "verdict": row.verdict if agrees else NO_VERDICT,
     }
-    square = contradicting_squares(block).get(row.Index)
-    return Conclusion(**facts, sentence=worded(facts, square))
+    return Conclusion(**facts, sentence=worded(facts, row.square_moved))
 
 
 def _leading(block: pd.DataFrame, measures: Measures) -> Any:
@@ -192,27 +173,6 @@ def _leading(block: pd.DataFrame, measures: Measures) -> Any:
 
 def _number_or_none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
-
-
-def enough_units(n: int, change: Change, effect: float) -> int | None:
-    """Return how many units would tell whether something changed, rounded up to two digits.
-
-    Returns None where there is nothing to tell, or where MANY_TIMES as many would not tell it.
-
-    n: how many there are. effect: what there is to remove or to gain.
-    """
-    width = change[2] - change[1]
-    # Also where one of them is NaN.
-    if not (n > 0 and effect > 0 and width > 0):
-        return None
-    # An interval shrinks with the root of n; it should be half as wide as what there is to remove.
-    times = (2 * width / effect) ** 2
-    if times > MANY_TIMES:
-        return None
-    exact = n * max(times, 1)
-    # No more than two digits of it are known.
-    step = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
-    return math.ceil(exact / step) * step
 
 
 def _cost(block: pd.DataFrame, row: Any) -> str:
@@ -276,11 +236,11 @@ def _who_got_worse(block: pd.DataFrame, row: Any) -> str:
     return f"{worst.title} in {count} of {len(alike)} parts, most in {worst.subset}: {worst.moved}"
 
 
-def worded(facts: dict[str, Any], square: Any = None) -> str:
+def worded(facts: dict[str, Any], square_moved: str = "") -> str:
     """Write a conclusion in words.
 
-    facts: the fields of a `Conclusion` without its sentence. square: the row of the unbiased square
-    that the verdict rests on, where the change alone would say more.
+    facts: the fields of a `Conclusion` without its sentence. square_moved: the change of the
+    unbiased square that the verdict rests on, where the change alone would say more.
     """
     notes = [f"change {moved(facts['change'])}"]
     chance = facts["chance"]
@@ -292,8 +252,8 @@ def worded(facts: dict[str, Any], square: Any = None) -> str:
         notes.append(f"about what chance gives, {chance:.3f}")
     elif chance is not None:
         notes.append(f"chance {chance:.3f}")
-    if square is not None:
-        notes.append(f"its square without the noise of few images {square.moved}")
+    if square_moved:
+        notes.append(f"its square without the noise of few images {square_moved}")
     headline = facts["verdict"]
     if facts["enough"] is not None:
         headline += f" from {facts['n']}, about {facts['enough']:,} would do"

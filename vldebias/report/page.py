@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from vldebias.pictures import INK, encoded, for_matplotlib, read_png, subplots
 from vldebias.report.audited import audited_prompts, ranges_of_prompts
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions
 from vldebias.report.strip import read_strip
-from vldebias.report.table import FEW_NOTE, TEMPLATES, contradicting_squares, readable
+from vldebias.report.table import FEW_NOTE, TEMPLATES, readable
 from vldebias.report.text import LABELS, advice_of, findings_of
 from vldebias.report.wording import capitalised, listed_words
 
@@ -231,27 +231,14 @@ def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame
     return rows[rows.index.isin(chosen.index) | (is_reference & has_method)]
 
 
-class FrontGroup(NamedTuple):
-    """Hold the rows of one measure of one task.
+def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[dict[str, Any]]:
+    """Return the rows of `front_rows` by measure, each beside the value without a method.
 
     note: which way is better, and what chance gives. before: the value without a method. rows: of
-    methods. verdict_notes: for each row what its verdict rests on, "" where that is the change.
+    methods.
     """
-
-    task: str
-    measure: str
-    note: str
-    before: str
-    rows: list[Any]
-    verdict_notes: list[str]
-
-
-def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[FrontGroup]:
-    """Return the rows of `front_rows` by measure, each beside the value without a method."""
-    front = front_rows(frame, found)
-    square_of_row = contradicting_squares(frame)
     groups = []
-    for (task, measure), rows in front.groupby(["task", "measure"], sort=False):
+    for (task, measure), rows in front_rows(frame, found).groupby(["task", "measure"], sort=False):
         methods = rows[~rows.method.isin([NONE, *CHANCES])]
         first = methods.iloc[0]
         unmitigated = rows[rows.method == NONE]
@@ -259,20 +246,14 @@ def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[Front
         notes = [first.hint.strip(" ()")]
         if not np.isnan(first.chance):
             notes.append(f"chance {first.chance:.3f}")
-        note = ", ".join(filter(None, notes))
-        shown = list(methods.itertuples())
-        verdict_notes = []
-        for row in shown:
-            square = square_of_row.get(row.Index)
-            verdict_note = ""
-            # The interval beside the verdict says more than the unbiased square that it rests on.
-            if square is not None:
-                verdict_note = (
-                    "Few images make every gap look larger. Without that, its square changes by"
-                    f" {square.moved}, and the verdict rests on this."
-                )
-            verdict_notes.append(verdict_note)
-        groups.append(FrontGroup(task, measure, note, before, shown, verdict_notes))
+        group = {
+            "task": task,
+            "measure": measure,
+            "note": ", ".join(filter(None, notes)),
+            "before": before,
+            "rows": list(methods.itertuples()),
+        }
+        groups.append(group)
     return groups
 
 
@@ -372,10 +353,10 @@ def notebook(result: Result) -> str:
         # Each method stands beside the value without one.
         head = ("task", "measure", "method", "before [95 %]", "after [95 %]", "change", "verdict")
         for group in front_groups(frame, found):
-            for row in group.rows:
+            for row in group["rows"]:
                 after = ", ".join(filter(None, (row.number, row.few)))
-                cells = (group.before, after, row.moved, row.verdict)
-                rows.append((group.task, group.measure, row.name, *cells))
+                cells = (group["before"], after, row.moved, row.verdict)
+                rows.append((group["task"], group["measure"], row.name, *cells))
     else:
         # No methods are compared; where there is advice, it rests on every figure.
         head = ("task", "measure", "method", "value [95 %]", "change [95 %]", "verdict")

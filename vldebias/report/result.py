@@ -112,17 +112,23 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None
     ) -> Measurement:
         """Return the one row with these names; without `lam` the first match. KeyError lists the
-        closest names."""
-        row_of_name = {}
-        for row in reversed(self.rows):  # so that the first match is the one that stays
-            if lam in (None, row.lam):
-                names = (row.task, row.metric, row.method, row.subset or "all")
-                row_of_name["/".join(names)] = row
-        name = "/".join((task, metric, method, subset or "all"))
-        if name not in row_of_name:
-            closest = difflib.get_close_matches(name, row_of_name, 8, 0)
-            raise KeyError(f"no row {name}; the closest are {closest}")
-        return row_of_name[name]
+        closest names.
+
+        subset: a part, such as a group or a query; "" for the whole task.
+        """
+        paths = []
+        for row in self.rows:
+            names = (row.task, row.metric, row.method, row.subset)
+            if names == (task, metric, method, subset) and lam in (None, row.lam):
+                return row
+            path = "/".join(filter(None, names))
+            # Where lambda is asked for, a row may be missing for it alone.
+            paths.append(path if lam is None else f"{path}, lam={row.lam}")
+        path = "/".join(filter(None, (task, metric, method, subset)))
+        if lam is not None:
+            path += f", lam={lam}"
+        closest = difflib.get_close_matches(path, dict.fromkeys(paths), 8, 0)
+        raise KeyError(f"no row {path}; the closest are {closest}")
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row per measurement: `COLUMNS`. n: units that were resampled; counts: all of
@@ -210,7 +216,8 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
 
     def plot(self) -> Plot:
         """Draw value and interval of every method, a panel per task and metric of the wholes."""
-        return dots(readable(self).query("whole"), self.provenance)
+        frame = readable(self)
+        return dots(frame[frame.whole], self.provenance)
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the frame as CSV with all digits; text that a spreadsheet would read as a formula

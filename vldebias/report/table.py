@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import csv
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vldebias.errors import need
-from vldebias.measure.metric import get_metric
-from vldebias.measure.rows import CHANCE, CHANCES, DEALT, NONE
+from vldebias.measure.metric import Metric, get_metric
+from vldebias.measure.rows import CHANCE, CHANCES, DEALT, NONE, Measurement
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +70,8 @@ NARROW = 0.15
 UNCLEAR = "no clear change"
 CLEAR = ("better", "worse")
 TOO_FEW = "too few to tell"
+# A verdict that would need so many times the units gets no number: nobody would measure them.
+MANY_TIMES = 100
 NOTHING = "nothing to remove"
 GAP = "discrepancy"
 SQUARED = "discrepancy_squared"
@@ -112,7 +117,7 @@ def verdict(change: Change | None, better: str) -> str:
     "equal" where nothing moved beyond float noise, "changed" where neither direction is better or
     the change has no interval, "" where there is no change.
     """
-    if change is None or np.isnan(change).any():
+    if change is None or any(map(math.isnan, change)):
         return ""
     if max(map(abs, change)) <= FLOAT_NOISE:
         return "equal"
@@ -124,54 +129,25 @@ def verdict(change: Change | None, better: str) -> str:
     return "better" if (low > 0) == (better == "higher") else "worse"
 
 
-def readable(result: Result) -> pd.DataFrame:
-    """Return the frame of a result with columns for readers.
+def enough_units(n: int, change: Change, effect: float) -> int | None:
+    """Return how many units would tell whether something changed, rounded up to two digits.
 
-    These are title and kind (of the metric), hint (which way is better), measure (title and part),
-    name (of the method, with lambda where it has several), number, moved (the change), verdict,
-    whole (of a summary, not one group or query), before (value of none), chance (of random
-    rankings, or of draws), at_chance (none is no more biased, and known well enough to say so),
-    beyond_chance (the value is worse than chance), is_fixed (chance gives one value), is_dealt (the
-    method deals values to images), few (of `few_units`), published.
+    Returns None where there is nothing to tell, or where MANY_TIMES as many would not tell it.
 
-    Beside the verdicts of `verdict` there are "nothing to remove" (none is at chance) and "too few
-    to tell" (the interval of a change of bias is as wide as what there is to remove).
+    n: how many there are. effect: what there is to remove or to gain.
     """
-    frame = result.to_pandas()
-    metrics = {name: get_metric(name, strict=False) for name in frame.metric.unique()}
-    frame["title"] = frame.metric.map(lambda name: metrics[name].title)
-    frame["kind"] = frame.metric.map(lambda name: metrics[name].kind)
-    frame["hint"] = (" (" + frame.better + " is better)").where(frame.better != "neither", "")
-    frame["measure"] = frame.title + frame.subset.where(frame.subset == "", ", " + frame.subset)
-    frame["units"] = [tuple(row.n) for row in result.rows]
-    # Rows of a summary: those of whole tasks; of a task without, a few parts with several measures.
-    # "birds" has a row of all images beside its groups; an audit has rows of prompts alone.
-    is_whole = frame.subset == ""
-    parts = frame[~frame.task.isin(frame.task[is_whole])]
-    for _, alike in parts.groupby(["task", "units"]):
-        is_whole.loc[alike.index] = alike.metric.nunique() > 1 and alike.subset.nunique() <= 3
-    frame["whole"] = is_whole | ~frame.task.isin(frame.task[is_whole])
-    frame["is_dealt"] = _dealt(result, frame)
-    _add_references(frame)
-    frame["name"] = _names(frame)
-    frame["number"] = [number(row.value, row.low, row.high) for row in frame.itertuples()]
-    frame["moved"] = [
-        moved((row.change, row.change_low, row.change_high)) for row in frame.itertuples()
-    ]
-    frame["verdict"] = _verdicts(frame)
-    frame["few"] = few_units(result, frame)
-    # The paper's figures, of each lambda of its sweep and of its own.
-    model = result.provenance[0].model if result.provenance else ""
-    own_figures = published(result.name, model)
-    figures_at = {lam: published(result.name, model, lam=lam) for lam in SWEPT}
-    published_values = []
-    for row in frame.itertuples():
-        is_own = np.isnan(row.lam) or row.lam == OWN_LAM
-        figures = own_figures if is_own else figures_at.get(row.lam, {})
-        name = (row.task, row.metric, row.method, row.subset)
-        published_values.append(figures.get(name, np.nan))
-    frame["published"] = published_values
-    return frame
+    width = change[2] - change[1]
+    # Also where one of them is NaN.
+    if not (n > 0 and effect > 0 and width > 0):
+        return None
+    # An interval shrinks with the root of n; it should be half as wide as what there is to remove.
+    times = (2 * width / effect) ** 2
+    if times > MANY_TIMES:
+        return None
+    exact = n * max(times, 1)
+    # No more than two digits of it are known.
+    step = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
+    return math.ceil(exact / step) * step
 
 
 def number(value: float, low: float, high: float) -> str:
@@ -183,7 +159,7 @@ def number(value: float, low: float, high: float) -> str:
 def moved(change: Change) -> str:
     """Write a change with its interval; "" where there is none."""
     value, low, high = change
-    if np.isnan(value):
+    if math.isnan(value):
         return ""
     form = "+.3f" if abs(value) < 10 else "+.1f"
     return f"{value:{form}} [{low:{form}}, {high:{form}}]"
@@ -207,19 +183,26 @@ def published(
         model: as results name it, or NAME:PRETRAINED; one of `PUBLISHED_NAMES`.
         lam: the figures at this lambda of its sweep (Table 7.3), one of `SWEPT`; None: at its own.
     """
-    table = need("pandas").read_csv(TEMPLATES / "published.csv", keep_default_na=False)
-    is_lam = table.lam == ("" if lam is None else f"{lam:g}")
     # Results of a pipeline may name it as the user did, with what it calls itself in brackets.
     name = model.lower().partition(" (")[0]
     # Commands write "RN50:openai" where results have "RN50/openai"; "hf-hub:" is a prefix.
     if not name.startswith("hf-hub:"):
         name = name.replace(":", "/")
     models = [model_name for model_name, names in PUBLISHED_NAMES.items() if name in names]
-    rows = table[(table.suite == suite) & table.model.isin(models) & is_lam]
-    return {
-        (row.task, row.metric, row.method, row.subset): float(row.value)
-        for row in rows.itertuples()
-    }
+    lam_of_sweep = "" if lam is None else f"{lam:g}"
+    figures = {}
+    for row in _published_rows():
+        if row["suite"] == suite and row["model"] in models and row["lam"] == lam_of_sweep:
+            key = (row["task"], row["metric"], row["method"], row["subset"])
+            figures[key] = float(row["value"])
+    return figures
+
+
+@cache
+def _published_rows() -> list[dict[str, str]]:
+    """Read the paper's tables, once in a process."""
+    with (TEMPLATES / "published.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def published_of_any_model(
@@ -234,17 +217,328 @@ def published_of_any_model(
     return figures | published(suite, model, lam=lam)
 
 
-def _dealt(result: Result, frame: pd.DataFrame) -> list[bool]:
-    """Return which rows are of a method that deals values to images."""
-    dealt = set()
+@dataclass(eq=False)
+class ReadableRow:
+    """Read a row beside those that it is held against; its properties are columns of `readable`.
+
+    row: what was measured. metric: what it is a value of. name: of the method, for readers. whole:
+    whether it is of a summary. is_dealt: whether the method deals values to images. whole_rows: by
+    task, metric, subset and method. square: the unbiased square that the verdict rests on, of a gap
+    between shares that were drawn; None elsewhere.
+    """
+
+    row: Measurement
+    metric: Metric
+    name: str
+    whole: bool
+    is_dealt: bool
+    whole_rows: Mapping[tuple[str, str, str, str], Measurement]
+    square: ReadableRow | None = None
+
+    def reference(self, method: str, metric: str | None = None) -> Measurement | None:
+        """Return the whole row of a method about the same task and part, and the same measure if no
+        other one is named."""
+        key = (self.row.task, metric or self.row.metric, self.row.subset, method)
+        return self.whole_rows.get(key)
+
+    @property
+    def title(self) -> str:
+        """Return what readers call the measure."""
+        return self.metric.title
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the metric."""
+        return self.metric.kind
+
+    @property
+    def hint(self) -> str:
+        """Return which way is better, in brackets."""
+        better = self.row.better
+        return "" if better == "neither" else f" ({better} is better)"
+
+    @property
+    def measure(self) -> str:
+        """Return the title and the part that was measured."""
+        part = f", {self.row.subset}" if self.row.subset else ""
+        return f"{self.title}{part}"
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Return the names of what was counted."""
+        return tuple(self.row.n)
+
+    @cached_property
+    def before(self) -> float:
+        """Return the value of the model without a method."""
+        none = self.reference(NONE)
+        if none is not None and not math.isnan(none.value):
+            return none.value
+        # Where "none" is no whole of its own, it follows from the change.
+        difference = math.nan if self.row.change is None else self.row.change[0]
+        return float(np.round(self.row.value - difference, 12))
+
+    @cached_property
+    def chance(self) -> float:
+        """Return what random rankings or draws give; NaN where they were not measured."""
+        chance = self.reference(CHANCE)
+        return math.nan if chance is None else chance.value
+
+    @cached_property
+    def chance_after(self) -> float:
+        """Return what chance gives with the method: that of the most even deal where it deals."""
+        if not self.is_dealt:
+            return self.chance
+        dealt = self.reference(DEALT)
+        return math.nan if dealt is None else dealt.value
+
+    @cached_property
+    def at_chance(self) -> bool:
+        """Return whether the model without a method is no more biased than chance, and known well
+        enough to say so."""
+        none = self.reference(NONE)
+        chance = self.reference(CHANCE)
+        if none is None or chance is None:
+            return False
+        low, high = none.interval
+        if self.row.better == "higher":
+            is_within = none.value >= chance.interval[0]
+            furthest = chance.value - low
+        else:
+            is_within = none.value <= chance.interval[1]
+            furthest = high - chance.value
+        # Few images make every gap from even shares large; the root of its unbiased square has no
+        # such noise.
+        square = self.reference(NONE, SQUARED)
+        if self.row.metric in (GAP, SQUARED) and square is not None:
+            furthest = max(square.interval[1], 0.0) ** 0.5
+        # Within chance alone is not enough: with three images everything is.
+        return is_within and furthest <= NARROW
+
+    @cached_property
+    def is_fixed(self) -> bool:
+        """Return whether chance gives one value: of one image, shares are as uneven as they can be,
+        whatever was drawn."""
+        chance = self.reference(CHANCE)
+        return chance is not None and chance.interval[1] - chance.interval[0] <= FLOAT_NOISE
+
+    @cached_property
+    def beyond_chance(self) -> bool:
+        """Return whether the value is worse than what chance gives."""
+        is_higher_better = self.row.better == "higher"
+        by_deal = self.is_dealt and not is_higher_better
+        worst = self.reference(DEALT if by_deal else CHANCE)
+        if worst is None:
+            return False
+        low, high = worst.interval
+        return self.row.value < low if is_higher_better else self.row.value > high
+
+    @property
+    def number(self) -> str:
+        """Return the value with its interval, in words."""
+        return number(self.row.value, *self.row.interval)
+
+    @property
+    def moved(self) -> str:
+        """Return the change with its interval, in words."""
+        return "" if self.row.change is None else moved(self.row.change)
+
+    @cached_property
+    def verdict_of_change(self) -> str:
+        """Return the verdict of the change that stands in the row itself."""
+        return verdict(self.row.change, self.row.better)
+
+    @cached_property
+    def to_remove(self) -> float:
+        """Return how far the model is from chance, or from the best that the measure can be."""
+        least, largest = self.metric.bounds
+        best = largest if self.row.better == "higher" else max(least, 0.0)
+        goal = best if math.isnan(self.chance_after) else self.chance_after
+        return abs(self.before - goal) if math.isfinite(goal) else abs(self.before)
+
+    @cached_property
+    def verdict(self) -> str:
+        """Return the verdict of the row.
+
+        The gap of few images that were drawn is too large, by an amount that shrinks as the shares
+        move: its verdict is that of its unbiased square, if the interval of the gap itself says so
+        as well. Dealt shares have no such noise, which the square subtracts all the same: the
+        squared row has no verdict there.
+        """
+        tested = self.square or self
+        found = verdict(tested.row.change, self.row.better)
+        if not found or (self.row.metric == SQUARED and self.is_dealt):
+            return ""
+        if self.is_fixed:
+            return TOO_FEW
+        # Made worse than chance is harm, also where there was nothing to remove.
+        is_harm = found == "worse" and self.beyond_chance
+        if self.at_chance and not is_harm:
+            return NOTHING
+        # A reader sees the interval of the gap: no verdict says more than that interval does.
+        if found in CLEAR and self.verdict_of_change != found:
+            return UNCLEAR
+        # An interval as wide as the bias itself would not show even its whole removal: that is no
+        # "no change".
+        if found == UNCLEAR and self.kind == "bias" and tested.width >= tested.to_remove:
+            return TOO_FEW
+        return found
+
+    @property
+    def width(self) -> float:
+        """Return how wide the interval of the change is; NaN where there is none."""
+        return math.nan if self.row.change is None else self.row.change[2] - self.row.change[1]
+
+    @property
+    def enough(self) -> int | None:
+        """Return how many units would tell, where there are too few; None where no number is
+        known."""
+        tested = self.square or self
+        change = tested.row.change
+        if self.verdict != TOO_FEW or change is None:
+            return None
+        n = next(iter(self.row.n.values()), 0)
+        return enough_units(n, change, tested.to_remove)
+
+    @property
+    def square_moved(self) -> str:
+        """Return the change of the unbiased square, in words, where it holds zero and that of the
+        row does not: a reader has to be told what the verdict rests on. Elsewhere ""."""
+        is_unclear = self.verdict in (UNCLEAR, TOO_FEW)
+        if self.square is None or not is_unclear or self.verdict_of_change not in CLEAR:
+            return ""
+        return self.square.moved if self.square.verdict_of_change == UNCLEAR else ""
+
+
+# columns of `readable` -> their types
+READABLE = {
+    "title": "str",
+    "kind": "str",
+    "hint": "str",
+    "measure": "str",
+    "units": "object",
+    "whole": "bool",
+    "is_dealt": "bool",
+    "before": "float64",
+    "chance": "float64",
+    "chance_after": "float64",
+    "at_chance": "bool",
+    "is_fixed": "bool",
+    "beyond_chance": "bool",
+    "name": "str",
+    "number": "str",
+    "moved": "str",
+    "verdict": "str",
+    "enough": "object",
+    "square_moved": "str",
+}
+
+
+def readable(result: Result) -> pd.DataFrame:
+    """Return the frame of a result with columns for readers.
+
+    These are the properties of `ReadableRow` that `READABLE` names, few (of `few_units`) and
+    published (the paper's figure). Beside the verdicts of `verdict` there are "nothing to remove"
+    (none is at chance) and "too few to tell" (the interval of a change of bias is as wide as what
+    there is to remove).
+    """
+    rows = readable_rows(result)
+    frame = result.to_pandas()
+    series = need("pandas").Series
+    for column, kind in READABLE.items():
+        frame[column] = series([getattr(row, column) for row in rows], dtype=kind)
+    frame["few"] = series(few_units(result), dtype="str")
+    # The paper's figures, of each lambda of its sweep and of its own.
+    model = result.provenance[0].model if result.provenance else ""
+    own_figures = published(result.name, model)
+    figures_at = {lam: published(result.name, model, lam=lam) for lam in SWEPT}
+    published_values = []
+    for row in result.rows:
+        is_own = row.lam in (None, OWN_LAM)
+        figures = own_figures if is_own else figures_at.get(row.lam, {})
+        name = (row.task, row.metric, row.method, row.subset)
+        published_values.append(figures.get(name, math.nan))
+    frame["published"] = series(published_values, dtype="float64")
+    return frame
+
+
+def readable_rows(result: Result) -> list[ReadableRow]:
+    """Return the rows of a result beside what each is held against."""
+    metrics = {row.metric: get_metric(row.metric, strict=False) for row in result.rows}
+    dealing = set()
     for provenance in result.provenance:
         for method, facts in provenance.methods.items():
             if facts.get("deals"):
-                dealt.add((provenance.task, method))
-    return [key in dealt for key in zip(frame.task, frame.method, strict=True)]
+                dealing.add((provenance.task, method))
+    wholes = are_whole(result.rows)
+    whole_rows = {}
+    for row, whole in zip(result.rows, wholes, strict=True):
+        if whole:
+            whole_rows[row.task, row.metric, row.subset, row.method] = row
+    rows = []
+    for row, whole, name in zip(result.rows, wholes, method_names(result.rows), strict=True):
+        is_dealt = (row.task, row.method) in dealing
+        rows.append(ReadableRow(row, metrics[row.metric], name, whole, is_dealt, whole_rows))
+    # The verdict of gaps of few images rests on their unbiased squares. That of every other measure
+    # rests on its own change, and so does that of dealt shares, which have no noise.
+    squares: dict[tuple[str, str, str], ReadableRow] = {}
+    for square in rows:
+        has_change = square.row.change is not None and not math.isnan(square.row.change[0])
+        if square.row.metric == SQUARED and has_change:
+            squares.setdefault((square.row.task, square.row.subset, square.name), square)
+    for gap in rows:
+        if gap.row.metric == GAP and not gap.is_dealt:
+            gap.square = squares.get((gap.row.task, gap.row.subset, gap.name))
+    return rows
 
 
-def few_units(result: Result, frame: pd.DataFrame) -> list[str]:
+def are_whole(rows: Sequence[Measurement]) -> list[bool]:
+    """Return which rows belong to a summary: those of whole tasks; of a task without, a few parts
+    with several measures.
+
+    "birds" has a row of all images beside its groups; an audit has rows of prompts alone.
+    """
+    tasks_with_whole = {row.task for row in rows if not row.subset}
+    metrics = defaultdict(set)
+    subsets = defaultdict(set)
+    for row in rows:
+        units = (row.task, *row.n)
+        metrics[units].add(row.metric)
+        subsets[units].add(row.subset)
+    wholes = []
+    for row in rows:
+        units = (row.task, *row.n)
+        are_few_parts = len(metrics[units]) > 1 and len(subsets[units]) <= 3
+        wholes.append(not row.subset or (row.task not in tasks_with_whole and are_few_parts))
+    # Where nothing of a task is whole, all of it is shown.
+    summarised = {row.task for row, whole in zip(rows, wholes, strict=True) if whole}
+    return [whole or row.task not in summarised for row, whole in zip(rows, wholes, strict=True)]
+
+
+def method_names(rows: Sequence[Measurement]) -> list[str]:
+    """Return what readers call the method of each row, with lambda and strength where it has
+    several."""
+    lams = defaultdict(set)
+    strengths = defaultdict(set)
+    for row in rows:
+        key = (row.task, row.metric, row.subset, row.method)
+        lams[key].add(row.lam)
+        strengths[key].add(row.strength)
+    names = []
+    for row in rows:
+        key = (row.task, row.metric, row.subset, row.method)
+        name = NAMES.get(row.method, row.method)
+        if row.uses_labels:
+            name += DAGGER
+        if row.lam is not None and len(lams[key]) > 1:
+            name += f", λ = {row.lam:g}"
+        if row.strength is not None and len(strengths[key]) > 1:
+            name += f", strength {row.strength:g}"
+        names.append(name)
+    return names
+
+
+def few_units(result: Result) -> list[str]:
     """Return for each row "few" and what was resampled, where there is less of it than `ENOUGH`
     says, "narrow interval" where no number is enough, and "" elsewhere."""
     over_queries = set()
@@ -252,152 +546,18 @@ def few_units(result: Result, frame: pd.DataFrame) -> list[str]:
         if provenance.settings.get("resample") == "queries":
             over_queries.add(provenance.task)
     words = []
-    for row in frame.itertuples():
-        counts = json.loads(row.counts)
-        unit = next(iter(counts), "")
+    for row in result.rows:
+        unit = next(iter(row.n), "")
         resampled = "prompts"  # or professions, jobs, whatever prompts are called
         if unit == "images":
             resampled = "images"
         elif unit == "queries":
             # A row of one query is about images, whatever means over queries are about.
-            is_mean = row.task in over_queries and row.subset == ""
+            is_mean = row.task in over_queries and not row.subset
             unit = resampled = "queries" if is_mean else "images"
         enough = ENOUGH[resampled].get(row.metric.partition("@")[0], 0)
         # "professions, the one with the widest gap of" are professions.
         word = NARROW_INTERVAL if math.isinf(enough) else f"few {unit.partition(',')[0]}"
-        is_few = row.method not in CHANCES and counts.get(unit, enough) < enough
+        is_few = row.method not in CHANCES and row.n.get(unit, enough) < enough
         words.append(word if is_few else "")
     return words
-
-
-def _row_of(frame: pd.DataFrame, method: str, metric: str = "") -> pd.DataFrame:
-    """Return, for each row, the row of a method about the same task, metric and part."""
-    wholes = frame[frame.whole & (frame.method == method)]
-    wholes = wholes.drop_duplicates(KEYS, keep="last").set_index(KEYS)
-    keys = frame[KEYS].assign(metric=metric) if metric else frame[KEYS]
-    return keys.join(wholes[["value", "low", "high"]], on=KEYS)
-
-
-def _add_references(frame: pd.DataFrame) -> None:
-    """Add what a value is held against: before, chance and at_chance."""
-    none = _row_of(frame, NONE)
-    chance = _row_of(frame, CHANCE)
-    dealt = _row_of(frame, DEALT)
-    # Where "none" is no whole of its own, it follows from the change.
-    frame["before"] = none.value.fillna((frame.value - frame.change).round(12))
-    frame["chance"] = chance.value
-    frame["chance_after"] = dealt.value.where(frame.is_dealt, chance.value)
-    is_higher_better = frame.better == "higher"
-    within = np.where(is_higher_better, none.value >= chance.low, none.value <= chance.high)
-    # How much worse than chance the model may be, by its interval.
-    furthest = np.where(is_higher_better, chance.value - none.low, none.high - chance.value)
-    # Few images make every gap from even shares large; the root of its unbiased square has no such
-    # noise.
-    unbiased = _row_of(frame, NONE, SQUARED).high.clip(lower=0) ** 0.5
-    has_square = frame.metric.isin([GAP, SQUARED]) & unbiased.notna()
-    furthest = np.where(has_square, unbiased, furthest)
-    # Within chance alone is not enough: with three images everything is.
-    frame["at_chance"] = within & (furthest <= NARROW)
-    # Of one image, shares are as uneven as they can be, whatever was drawn.
-    frame["is_fixed"] = chance.high - chance.low <= FLOAT_NOISE
-    worst = _row_of(frame, DEALT).high.where(frame.is_dealt, chance.high)
-    frame["beyond_chance"] = np.where(
-        is_higher_better, frame.value < chance.low, frame.value > worst
-    )
-
-
-def _names(frame: pd.DataFrame) -> pd.Series[str]:
-    """Return what readers call each method."""
-    shown = frame.method.replace(NAMES)
-    shown += np.where(frame.uses_labels, DAGGER, "")
-    varying = frame.groupby([*KEYS, "method"])[["lam", "strength"]].transform(
-        "nunique", dropna=False
-    )
-    for column, word in (("lam", ", λ = "), ("strength", ", strength ")):
-        suffix = word + frame[column].map("{:g}".format).astype(str)
-        shown += suffix.where((varying[column] > 1) & frame[column].notna(), "")
-    return shown
-
-
-def _verdicts(frame: pd.DataFrame) -> list[str]:
-    """Return the verdict of each row.
-
-    The gap of few images that were drawn is too large, by an amount that shrinks as the shares
-    move: its verdict is that of its unbiased square, if the interval of the gap itself says so as
-    well. Dealt shares have no such noise, which the square subtracts all the same: the squared row
-    has no verdict there.
-    """
-    square_of_gap = unbiased_squares(frame)
-    found = []
-    for row in frame.itertuples():
-        tested = square_of_gap.get(row.Index, row)
-        change = (tested.change, tested.change_low, tested.change_high)
-        judged = _judged(row, change, to_remove(tested))
-        if row.metric == SQUARED and row.is_dealt:
-            judged = ""
-        elif judged in CLEAR and _verdict_of_own_interval(row) != judged:
-            # A reader sees the interval of the gap: no verdict says more than that interval does.
-            judged = UNCLEAR
-        found.append(judged)
-    return found
-
-
-def _verdict_of_own_interval(row: Any) -> str:
-    """Return the verdict of the change that stands in the row itself."""
-    return verdict((row.change, row.change_low, row.change_high), row.better)
-
-
-def _judged(row: Any, change: Change, effect: float) -> str:
-    """Return the verdict of a row.
-
-    change: what it rests on. effect: how far the model without a method is from the best.
-    """
-    judged = verdict(change, row.better)
-    if judged and row.is_fixed:
-        return TOO_FEW
-    # Made worse than chance is harm, also where there was nothing to remove.
-    is_harm = judged == "worse" and row.beyond_chance
-    if row.at_chance and judged and not is_harm:
-        return NOTHING
-    # An interval as wide as the bias itself would not show even its whole removal: that is no "no
-    # change".
-    is_wide = row.kind == "bias" and change[2] - change[1] >= effect
-    return TOO_FEW if judged == UNCLEAR and is_wide else judged
-
-
-def unbiased_squares(frame: pd.DataFrame) -> dict[Any, Any]:
-    """Return index of a row -> row of the unbiased square that its verdict rests on.
-
-    These are the gaps of few images. The verdict of every other measure rests on its own change,
-    and so does that of dealt shares, which have no noise.
-    """
-    square_of_key: dict[tuple[str, str, str], Any] = {}
-    for square in frame[(frame.metric == SQUARED) & frame.change.notna()].itertuples():
-        square_of_key.setdefault((square.task, square.subset, square.name), square)
-    square_of_gap = {}
-    for gap in frame[(frame.metric == GAP) & ~frame.is_dealt].itertuples():
-        key = (gap.task, gap.subset, gap.name)
-        if key in square_of_key:
-            square_of_gap[gap.Index] = square_of_key[key]
-    return square_of_gap
-
-
-def contradicting_squares(frame: pd.DataFrame) -> dict[Any, Any]:
-    """Return index of a row -> its unbiased square, where the interval of the row leaves out zero
-    and that of the square does not: a reader has to be told what the verdict rests on."""
-    square_of_gap = {}
-    for index, square in unbiased_squares(frame).items():
-        row = frame.loc[index]
-        is_unclear = row.verdict in (UNCLEAR, TOO_FEW)
-        says_more = _verdict_of_own_interval(row) in CLEAR
-        if is_unclear and says_more and _verdict_of_own_interval(square) == UNCLEAR:
-            square_of_gap[index] = square
-    return square_of_gap
-
-
-def to_remove(row: Any) -> float:
-    """Return how far the model is from chance, or from the best that the measure can be."""
-    least, largest = get_metric(row.metric, strict=False).bounds
-    best = largest if row.better == "higher" else max(least, 0.0)
-    goal = best if np.isnan(row.chance_after) else row.chance_after
-    return float(abs(row.before - goal) if np.isfinite(goal) else abs(row.before))

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
 from vldebias.report.audited import AuditedPrompt, audited_prompts
 from vldebias.report.conclusion import Conclusion, conclusions
-from vldebias.report.table import (
-    DAGGER,
-    FEW_NOTE,
-    Measures,
-    contradicting_squares,
-    named,
-    readable,
-)
+from vldebias.report.table import DAGGER, FEW_NOTE, Measures, named, readable
 from vldebias.report.wording import quantity_of
 
 if TYPE_CHECKING:
@@ -60,7 +53,7 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
         head += " (few, narrow: under 92 %)"
     shown += wrapped(head, width)
     room = max_lines - len(shown) - len(notes) - 1
-    rows = _rows(wholes, found, contradicting_squares(frame), max(room, 0))
+    rows = _rows(wholes, found, max(room, 0))
     # A row has a margin of two; further lines of it, and names of measures, have another one.
     shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
     remaining = len(frame) - len(shown_rows)
@@ -207,14 +200,9 @@ def wrapped(sentence: str, width: int = 80) -> list[str]:
     return broken.split("\n")
 
 
-def _rows(
-    wholes: pd.DataFrame, found: list[Conclusion], square_of_row: Mapping[Any, Any], room: int
-) -> list[str]:
+def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]:
     """Return at most `room` lines with the rows of each measure under its name: those of the
-    conclusions first, then the first measure of every task, and so on.
-
-    square_of_row: of `contradicting_squares`.
-    """
+    conclusions first, then the first measure of every task, and so on."""
     methods = {(conclusion.task, conclusion.measure): conclusion.method for conclusion in found}
     # Every conclusion has its rows, if few of them.
     row_limit = max(room // max(len(found), 1) - 1, 2)
@@ -237,9 +225,8 @@ def _rows(
             # Below the row what belongs to it.
             if not np.isnan(row.published):
                 lines.append(f"  published: {row.name} {row.published:.3f}")
-            square = square_of_row.get(row.Index)
-            if square is not None:
-                lines.append(f"    squared, without the noise of few images: {square.moved}")
+            if row.square_moved:
+                lines.append(f"    squared, without the noise of few images: {row.square_moved}")
     return lines[:room]
 
 

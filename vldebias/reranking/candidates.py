@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.errors import InvalidInputError
+
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 UNKNOWN = -1  # the code of a candidate whose group is not known
@@ -77,3 +79,22 @@ def best_rows(scores: Floats, k: int) -> Rows:
     tied = np.flatnonzero(scores == threshold)
     is_in[tied[: k - int(is_in.sum())]] = True
     return np.flatnonzero(is_in)
+
+
+def as_floats(values: Any, name: str) -> Floats:
+    """Return numbers as float64: an array, a tensor on any device, or a list."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().double().numpy()
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"{name}: expected numbers, got {str(values)[:60]}") from None
+
+
+def unit_rows(features: Any) -> Floats:
+    """Return features (n, d) at length 1."""
+    rows = as_floats(features, "features")
+    if rows.ndim != 2:
+        raise InvalidInputError(f"features: expected (n, d), got shape {rows.shape}")
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1.0)

@@ -55,12 +55,44 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
 
 
 def _ordered(candidates: Candidates, k: int, alpha: float | None = None) -> Rows:
-    """Return the rows of `fair`, or of `quota` where alpha is None."""
+    """Return the rows of `fair`, or of `quota` where alpha is None.
+
+    A rank stands for its row. The groups are ordered until one is empty; then the others share its
+    places.
+    """
     ranked = candidates.ranked
     codes = candidates.codes[ranked]
+    shares = candidates.shares
     unknown = np.flatnonzero(codes == UNKNOWN)
-    known = min(len(codes) - len(unknown), k - int(np.count_nonzero(unknown < k)))
-    sequence = _interleaved(codes, candidates.shares, known, alpha)
+    count = min(len(codes) - len(unknown), k - int(np.count_nonzero(unknown < k)))
+    # group -> ranks of its candidates that are not placed yet, best first
+    remaining = [np.flatnonzero(codes == group) for group in range(len(shares))]
+    parts = [np.empty(0, dtype=np.intp)]
+    done = 0
+    while done < count:
+        sizes = np.array([len(ranks) for ranks in remaining])
+        groups = np.flatnonzero((sizes > 0) & (shares > 0))
+        if not len(groups):
+            # Groups without a share: what remains of them follows by score.
+            parts.append(np.sort(np.concatenate(remaining)))
+            break
+        part_shares = shares[groups] / shares[groups].sum()
+        ranks_of_group = [remaining[group] for group in groups]
+        length = min(count - done, int(sizes[groups].sum()))
+        if len(groups) == 1 or (alpha is None and np.ptp(part_shares) < TINY):
+            # Even shares: one candidate of each group, the best first, then the next ones.
+            turns = int(sizes[groups].min())
+            table = np.stack([ranks[:turns] for ranks in ranks_of_group], axis=1)
+            part = np.sort(table, axis=1).ravel()
+        elif len(groups) == 2:
+            part = _of_two_groups(ranks_of_group, part_shares, length, alpha)
+        else:
+            part = _by_windows(ranks_of_group, part_shares, length, alpha)
+        parts.append(part)
+        done += len(part)
+        placed = np.bincount(codes[part], minlength=len(shares))
+        remaining = [ranks[number:] for ranks, number in zip(remaining, placed, strict=True)]
+    sequence = np.concatenate(parts)[:count]
     if len(unknown):
         sequence = _with_unknown(sequence, codes, k)
     return ranked[sequence]
@@ -79,44 +111,6 @@ def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k:
     free = np.flatnonzero(order < 0)
     order[free] = np.concatenate([sequence, unknown[len(kept) :]])[: len(free)]
     return order
-
-
-def _interleaved(
-    codes: NDArray[np.integer], shares: Floats, count: int, alpha: float | None
-) -> Rows:
-    """Return the ranks of `count` candidates of known group in their new order.
-
-    codes: (n,) of the groups, best first; a rank stands for its row.
-    """
-    # group -> ranks of its candidates that are not placed yet, best first
-    remaining = [np.flatnonzero(codes == group) for group in range(len(shares))]
-    parts: list[Rows] = []
-    done = 0
-    while done < count:
-        groups = [group for group, ranks in enumerate(remaining) if len(ranks)]
-        groups_with_share = [group for group in groups if shares[group] > 0]
-        if not groups_with_share:
-            # Groups without a share: what remains of them follows by score.
-            parts.append(np.sort(np.concatenate([remaining[group] for group in groups])))
-            break
-        # Until a group is empty; then the others share its places.
-        part_shares = shares[groups_with_share] / shares[groups_with_share].sum()
-        ranks_of_group = [remaining[group] for group in groups_with_share]
-        length = min(count - done, sum(map(len, ranks_of_group)))
-        if len(groups_with_share) == 1 or (alpha is None and np.ptp(part_shares) < TINY):
-            # Even shares: one candidate of each group, the best first, then the next ones.
-            turns = min(map(len, ranks_of_group))
-            table = np.stack([ranks[:turns] for ranks in ranks_of_group], axis=1)
-            part = np.sort(table, axis=1).ravel()
-        elif len(groups_with_share) == 2:
-            part = _of_two_groups(ranks_of_group, part_shares, length, alpha)
-        else:
-            part = _by_windows(ranks_of_group, part_shares, length, alpha)
-        parts.append(part)
-        done += len(part)
-        counts = np.bincount(codes[part], minlength=len(shares))
-        remaining = [ranks[counts[group] :] for group, ranks in enumerate(remaining)]
-    return np.concatenate([np.empty(0, dtype=np.intp), *parts])[:count]
 
 
 def _bounds(shares: Floats, length: int, alpha: float | None) -> tuple[Rows, Rows]:

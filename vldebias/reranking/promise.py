@@ -4,24 +4,17 @@ interval."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
+from vldebias.measure.resampling import Interval
 from vldebias.reranking.candidates import Floats
 
 _CHAINS = 600
 _STEPS = 40
-
-
-class Share(NamedTuple):
-    """Hold the share of a group among the first results, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 def confusion_of(accuracy: Any, names: Sequence[str]) -> tuple[Floats, bool]:
@@ -68,7 +61,7 @@ def expected_shares(
     accuracy: Any,
     *,
     seed: int = 0,
-) -> dict[str, Share]:
+) -> dict[str, Interval]:
     """Return group -> true share among the first results of known label, with its 95 % interval.
 
     A label says less about the first results than about all: where a query prefers men, the best of
@@ -135,7 +128,7 @@ def _true_groups(
 
 def shares_by_probabilities(
     probabilities: Floats, names: Sequence[str], *, seed: int = 0
-) -> dict[str, Share]:
+) -> dict[str, Interval]:
     """Return group -> true share among results, with its 95 % interval, where each has the true
     group that its calibrated probabilities (k, g) say, independently of the others."""
     rng = np.random.default_rng(seed)
@@ -147,10 +140,10 @@ def shares_by_probabilities(
     return _shares(shares, probabilities.mean(axis=0), names)
 
 
-def _shares(draws: Floats, means: Floats, names: Sequence[str]) -> dict[str, Share]:
+def _shares(draws: Floats, means: Floats, names: Sequence[str]) -> dict[str, Interval]:
     """Return group -> mean and middle 95 % of its draws (b, g)."""
     low, high = np.clip(np.quantile(draws, [0.025, 0.975], axis=0), 0, 1)
     shares = {}
     for place, name in enumerate(names):
-        shares[name] = Share(float(means[place]), float(low[place]), float(high[place]))
+        shares[name] = Interval(float(means[place]), float(low[place]), float(high[place]))
     return shares

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.measure.resampling import Interval
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Rows
-from vldebias.reranking.promise import Share, expected_shares, shares_by_probabilities
+from vldebias.reranking.promise import expected_shares, shares_by_probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,7 @@ class Report:
         return float(np.abs(place[self.order] - np.arange(len(self.order))).mean())
 
     @cached_property
-    def expected(self) -> dict[str, Share] | None:
+    def expected(self) -> dict[str, Interval] | None:
         """Return group -> true share among the results of known label, with its 95 % interval; None
         where nothing is known of how often labels are right.
 

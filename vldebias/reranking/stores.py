@@ -89,15 +89,15 @@ def _reranked(
     if not results:
         return []
     names = [attribute] if isinstance(attribute, str) else list(attribute)
-    for name in names:
-        if all(values.get(name) in (None, "") for values in metadata):
-            keys = sorted({key for values in metadata for key in values})
+    labels = {name: [values.get(name) for values in metadata] for name in names}
+    for name, column in labels.items():
+        if all(label in (None, "") for label in column):
+            keys = sorted(set().union(*metadata))
             raise InvalidInputError(
                 f"attribute: no result has {name!r} in its metadata, which has {keys}"
             )
-    values: list[float] = [-float(place) for place in range(len(results))]
-    if all(score is not None for score in scores):
-        values = [float(score) for score in scores]
-    labels = {name: [values.get(name) for values in metadata] for name in names}
+    values = scores
+    if None in scores:
+        values = [-place for place in range(len(results))]
     positions = rerank(values, k, labels=labels, **how)
     return [results[position] for position in positions.tolist()]

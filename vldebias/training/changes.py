@@ -16,8 +16,8 @@ from vldebias.measure.resampling import (
     resampled_counts,
     wilson_interval,
 )
-from vldebias.report.conclusion import Conclusion, enough_units, paid, worded
-from vldebias.report.table import TOO_FEW, UNCLEAR, Change, verdict
+from vldebias.report.conclusion import Conclusion, paid, worded
+from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, verdict
 from vldebias.report.wording import quantity
 from vldebias.training.monitor import TO_IMAGE
 

@@ -17,7 +17,7 @@ from vldebias.methods import Method, Rerank
 from vldebias.prompts import PromptSet
 from vldebias.report.result import NONE
 from vldebias.reranking import RERANKERS, Candidates
-from vldebias.reranking.entry import pool_shares, zero_shot_groups
+from vldebias.reranking.groups import Groups, pool_shares
 
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -67,7 +67,7 @@ class Rankings:
         reranking = [method for method in methods if isinstance(method, Rerank)]
         if not reranking:
             return
-        groups = zero_shot_groups(self.known_images(NONE).split(BLOCK), sets, texts)
+        groups = Groups.zero_shot(self.known_images(NONE).split(BLOCK), sets, texts)
         shares = np.full(len(groups.names), 1 / len(groups.names))
         if prior == "dataset":
             shares = pool_shares(groups.codes, len(groups.names))

@@ -1,0 +1,263 @@
+"""Read the groups of candidates, from labels, probabilities, or the texts of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats, unit_rows
+
+POOL = "pool"
+# CLIP's logit scale: cosines times this are its own log odds.
+_SCALE = 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Hold the groups of all rows that scores or ids refer to.
+
+    names: of the groups, (g,). codes: (n,), -1 where unknown. probabilities: (n, g) or None.
+    """
+
+    names: tuple[str, ...]
+    codes: NDArray[np.integer]
+    probabilities: Floats | None = None
+
+    @classmethod
+    def read(
+        cls, labels: Any, probabilities: Any, features: Any, prompts: Any, model: Any, n: int
+    ) -> Groups:
+        """Return the groups of all rows, from the one thing that says them; of features alone one
+        group of n rows.
+
+        Raises:
+            InvalidInputError: none of them, or several.
+        """
+        sources = {"labels": labels, "probabilities": probabilities, "prompts": prompts}
+        inputs = [name for name, source in sources.items() if source is not None]
+        if len(inputs) > 1:
+            raise InvalidInputError(
+                f"got {' and '.join(inputs)}; expected one that says the group of each candidate"
+            )
+        if prompts is not None:
+            if features is None or model is None:
+                raise InvalidInputError(
+                    "prompts: candidates are labelled by them with features= (n, d) of the"
+                    " candidates and model=, a model or a mapping from prompt to embedding"
+                )
+            return cls.zero_shot(features, prompts, model)
+        if probabilities is not None:
+            return cls.of_probabilities(probabilities)
+        if labels is not None:
+            return cls.of_labels(labels)
+        if features is None:
+            raise InvalidInputError(
+                "expected labels=, probabilities=, or features= with prompts= and model=, which say"
+                " the group of each candidate"
+            )
+        return cls(("any",), np.zeros(n, dtype=np.int8))
+
+    @classmethod
+    def of_labels(cls, labels: Any) -> Groups:
+        """Return groups of labels, or of the combinations of several columns."""
+        columns = labels if isinstance(labels, Mapping) else {"": labels}
+        parts = []
+        for column, values in columns.items():
+            different, code_of_row = _factorised(values)
+            texts = [_text(value) for value in different]
+            names = sorted(set(texts) - {""})
+            if not names:
+                raise InvalidInputError(
+                    f"labels{column and f' {column!r}'}: none is known; expected a group of each"
+                    " candidate (None, NaN, '' and 'unknown' are unknown)"
+                )
+            code_of_name = {name: code for code, name in enumerate(names)}
+            codes = np.array([code_of_name.get(text, UNKNOWN) for text in texts])
+            parts.append(cls(tuple(names), codes[code_of_row]))
+        return cls.crossed(parts)
+
+    @classmethod
+    def of_probabilities(cls, probabilities: Any) -> Groups:
+        """Return groups by their probabilities, of which the largest is the label."""
+        names: Sequence[str] | None = None
+        if hasattr(probabilities, "columns"):
+            names = [str(name) for name in probabilities.columns]
+            probabilities = probabilities.to_numpy()
+        elif isinstance(probabilities, Mapping):
+            names = list(map(str, probabilities))
+            columns = [as_floats(column, "probabilities") for column in probabilities.values()]
+            probabilities = np.stack(columns, axis=-1)
+        table = as_floats(probabilities, "probabilities")
+        if table.ndim != 2 or table.shape[1] < 2 or table.min() < 0:
+            raise InvalidInputError(
+                f"probabilities: expected (n, groups), none below 0, got shape {table.shape}"
+            )
+        if not np.allclose(table.sum(axis=1), 1, atol=1e-3):
+            raise InvalidInputError("probabilities: expected rows that sum to 1")
+        if names is None:
+            names = [str(group) for group in range(table.shape[1])]
+        return cls(tuple(names), table.argmax(axis=1), table)
+
+    @classmethod
+    def zero_shot(cls, features: Any, prompts: Any, model: Any) -> Groups:
+        """Return groups by the texts of the values, with the model's own probabilities: the softmax
+        of 100 times the cosines, as CLIP has it.
+
+        Args:
+            features: (n, d) of the candidates, or blocks of them.
+            prompts: a set with words for its values, or several for intersections.
+            model: what embeds them.
+        """
+        # Imported here: torch takes seconds, and labels need none of it.
+        from vldebias.methods import Problem
+
+        problem = Problem(model, prompts)
+        role = problem.host.roles[0]
+        weights = []
+        for prompt_set in problem.attributes:
+            weights.append(problem.zero_shot(prompt_set, role).numpy().astype(np.float64))
+        blocks = (
+            [features] if hasattr(features, "shape") or isinstance(features, list) else features
+        )
+        tables: list[list[Floats]] = [[] for _ in weights]
+        for block in blocks:
+            unit = unit_rows(block)
+            for values, parts in zip(weights, tables, strict=True):
+                if values.shape[1] != unit.shape[1]:
+                    raise InvalidInputError(
+                        f"features: got width {unit.shape[1]}, and the model's texts have"
+                        f" {values.shape[1]}; expected both of one model"
+                    )
+                # Rounded, so that equal rows tie whatever the order of sums.
+                cosines = (unit @ values.T).round(12)
+                odds = np.exp(_SCALE * (cosines - cosines.max(axis=1, keepdims=True)))
+                parts.append(odds / odds.sum(axis=1, keepdims=True))
+        groups = []
+        for prompt_set, parts in zip(problem.attributes, tables, strict=True):
+            table = np.concatenate(parts)
+            groups.append(cls(tuple(prompt_set.attributes), table.argmax(axis=1), table))
+        return cls.crossed(groups)
+
+    @classmethod
+    def crossed(cls, parts: Sequence[Groups]) -> Groups:
+        """Return the combinations of several groupings: "female/old", unknown where one is."""
+        if len(parts) == 1:
+            return parts[0]
+        names = ["/".join(combination) for combination in product(*(part.names for part in parts))]
+        codes = np.zeros(len(parts[0].codes), dtype=np.intp)
+        is_known = np.ones(len(codes), dtype=bool)
+        tables = []
+        for part in parts:
+            if len(part.codes) != len(codes):
+                raise InvalidInputError("labels: expected columns of one length")
+            codes = codes * len(part.names) + part.codes
+            is_known &= part.codes != UNKNOWN
+            if part.probabilities is not None:
+                tables.append(part.probabilities)
+        probabilities = None
+        if len(tables) == len(parts):
+            # Attributes are taken as independent given the image.
+            probabilities = tables[0]
+            for table in tables[1:]:
+                joint = probabilities[:, :, None] * table[:, None, :]
+                probabilities = joint.reshape(len(codes), -1)
+        return cls(tuple(names), np.where(is_known, codes, UNKNOWN), probabilities)
+
+    def candidates(
+        self, scores: Floats, rows: Rows, shares: Any, features: NDArray[Any] | None = None
+    ) -> Candidates:
+        """Return the candidates of one query.
+
+        Args:
+            scores: (n,) of the candidates. rows: (n,) of them in groups and features.
+            shares: as `vldebias.rerank` takes them. features: (rows, d) of length 1.
+
+        Raises:
+            InvalidInputError: scores that are not finite, or shares that do not fit.
+        """
+        if not np.isfinite(scores).all():
+            raise InvalidInputError(
+                f"scores: {int((~np.isfinite(scores)).sum())} of {len(scores)} are NaN or infinite;"
+                " leave these candidates out"
+            )
+        codes = self.codes[rows]
+        return Candidates(
+            scores,
+            codes,
+            self.names,
+            requested_shares(shares, codes, self.names),
+            None if features is None else features[rows],
+            None if self.probabilities is None else self.probabilities[rows],
+        )
+
+
+def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
+    """Return the different values of a column, and the place (n,) of each row's value among
+    them."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    elif hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iub" and values.size:
+        low = int(values.min())
+        span = int(values.max()) - low + 1
+        # Counted where there are few, which takes a pass and no sort.
+        if span <= len(values):
+            places = values.astype(np.intp) - low
+            is_there = np.bincount(places, minlength=span) > 0
+            return (np.flatnonzero(is_there) + low).tolist(), (is_there.cumsum() - 1)[places]
+    listed = values.tolist() if hasattr(values, "tolist") else list(values)
+    place_of_value: dict[Any, int] = {}
+    codes = [place_of_value.setdefault(value, len(place_of_value)) for value in listed]
+    return list(place_of_value), np.array(codes, dtype=np.intp)
+
+
+def _text(value: Any) -> str:
+    """Return a label as a text, "" where it is unknown."""
+    if value is None or value != value:
+        return ""
+    text = str(value).strip()
+    return "" if text.lower() in ("unknown", "nan", "none", "<na>") else text
+
+
+def requested_shares(shares: Any, codes: NDArray[np.integer], names: Sequence[str]) -> Floats:
+    """Return the shares (g,) that are asked for, with sum 1.
+
+    Raises:
+        InvalidInputError: other groups, or numbers below 0 or of another sum.
+    """
+    if shares is None:
+        return np.full(len(names), 1 / len(names))
+    if isinstance(shares, str):
+        if shares != POOL:
+            raise InvalidInputError(
+                f"shares: got {shares!r}; expected None, 'pool' or group -> share"
+            )
+        return pool_shares(codes, len(names))
+    if isinstance(shares, Mapping):
+        unknown = [name for name in shares if str(name) not in names]
+        if unknown:
+            hint = did_you_mean(unknown[0], names)
+            raise InvalidInputError(f"shares: got {unknown}; the groups are {list(names)}; {hint}")
+        values = np.array([float(shares.get(name, 0.0)) for name in names])
+    else:
+        values = as_floats(shares, "shares")
+    if values.shape != (len(names),) or values.min() < 0 or abs(values.sum() - 1) > 1e-6:
+        raise InvalidInputError(
+            f"shares: expected numbers from 0 on with sum 1, one for each of {list(names)}, got"
+            f" {values.tolist()}"
+        )
+    return values / values.sum()
+
+
+def pool_shares(codes: NDArray[np.integer], g: int) -> Floats:
+    """Return the shares (g,) of the groups among the candidates of known group."""
+    counts = np.bincount(codes[codes != UNKNOWN], minlength=g)
+    shares: Floats = counts / max(counts.sum(), 1)
+    return shares

@@ -19,7 +19,7 @@ from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 from vldebias.errors import InvalidInputError
@@ -212,8 +212,8 @@ class Balancer:
         sources = texts if original is None else _checked_originals(original, texts)
         unturned = self._why_not_turned(sources, texts)
         with self._lock:
-            hands = self._hands(sources, self._dealers, self._checked_seed, unturned)
-            return self._written(sources, hands, self._checked_seed, texts, unturned)
+            hands = self._hands(sources, self._dealers, self.seed, unturned)
+            return self._write_images(sources, texts, hands, unturned)
 
     def restart(self, seed: int) -> None:
         """Forget all calls and start again with this seed."""
@@ -262,7 +262,7 @@ class Balancer:
             for number, reason in enumerate(reasons):
                 if reason:
                     hand[number] = ()
-        return self._written(sources, hands, self._checked_seed, texts, unturned)
+        return self._write_images(sources, texts, hands, unturned)
 
     def _hands_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[list[_Hand]]:
         """Return the values of each image by its index alone."""
@@ -272,10 +272,8 @@ class Balancer:
             # The number of images over which the shares of all persons are even.
             length = 1
             for finder in self._finders:
-                strength = self.strength
-                for shown in finder.open_persons(prompt):
-                    length *= block_length(finder.outcomes(prompt, shown, strength))
-                    strength = 1.0  # the others get a value where the first one does
+                for outcomes in finder.outcomes(prompt, self.strength):
+                    length *= block_length(outcomes)
             length = min(length, _LONGEST_BLOCK)
             block, row = divmod(index, length)
             if (prompt, block) not in hands_of_block:
@@ -348,21 +346,18 @@ class Balancer:
         # A person may be open for one attribute and stated for another.
         places: set[tuple[int, str]] = set()
         for finder in self._finders:
-            places.update((shown.start, shown.noun) for shown in finder.open_persons(prompt))
+            persons, _ = finder.open_persons(prompt)
+            places.update((shown.start, shown.noun) for shown in persons)
         value_of_place = dict(zip(sorted(places), values, strict=False))
         hand: list[_Hand] = []
         for number, finder in enumerate(self._finders):
             dealt: list[Value] = []
-            for shown in finder.open_persons(prompt):
+            persons, _ = finder.open_persons(prompt)
+            for shown in persons:
                 row = self._as_row(value_of_place.get((shown.start, shown.noun)))
                 dealt.append(row[number])
             hand.append(tuple(dealt))
         return hand
-
-    @property
-    def _checked_seed(self) -> int:
-        assert self.seed is not None
-        return self.seed
 
     def _as_row(self, values: Any) -> Sequence[Value]:
         """Return one value for each attribute."""
@@ -405,10 +400,10 @@ class Balancer:
         self,
         prompts: Sequence[str],
         dealers: Sequence[Sequence[Dealer[Value]]],
-        seed: int,
+        seed: int | None,
         unturned: Sequence[Sequence[str]] | None = None,
     ) -> list[list[_Hand]]:
-        """Deal values to prompts: for each image and attribute those of its persons.
+        """Deal values to prompts; return for each image and attribute the values of its persons.
 
         unturned: for each image and attribute why its rewritten text gets none; "" if it does.
         """
@@ -427,34 +422,47 @@ class Balancer:
             for number, finder in enumerate(self._finders):
                 for row in rows:
                     hands[row].append(())
-                persons = finder.persons(prompt)
-                if isinstance(persons, str):
-                    continue  # the reason why nobody gets a value
                 rows_dealt = [row for row in rows if not unturned or not unturned[row][number]]
-                strength = self.strength
-                for shown, dealer in zip(persons, dealers[number], strict=False):
-                    outcomes = finder.outcomes(prompt, shown, strength)
+                outcomes_of_persons = finder.outcomes(prompt, self.strength)
+                for outcomes, dealer in zip(outcomes_of_persons, dealers[number], strict=False):
                     _deal(dealer, prompt, outcomes, rows_dealt, hands)
-                    strength = 1.0  # the others get a value where the first one does
         return hands
 
-    def _written(
+    def _write_images(
         self,
         prompts: Sequence[str],
-        hands: Sequence[Sequence[_Hand]],
-        seed: int,
         texts: Sequence[str],
+        hands: Sequence[Sequence[_Hand]],
         unturned: Sequence[Sequence[str]],
     ) -> BalancedPrompts:
-        """Write dealt values into texts: the prompts, or what a rewriter made of them."""
+        """Write the values of all images into their texts: the prompts, or what a rewriter made of
+        them."""
         form: Any = itemgetter(0) if self._single else tuple
-        return BalancedPrompts(
-            [self._write(*row) for row in zip(prompts, texts, hands, strict=True)],
-            [form([_first(dealt) for dealt in hand]) for hand in hands],
-            [form(self._reasons(*row)) for row in zip(prompts, hands, unturned, strict=True)],
-            seed,
-            [self._people(*row) for row in zip(prompts, hands, strict=True)],
-        )
+        seed = cast(int, self.seed)  # `__post_init__` has drawn it
+        images = BalancedPrompts([], [], [], seed)
+        for prompt, text, hand, unturned_of_image in zip(
+            prompts, texts, hands, unturned, strict=True
+        ):
+            values: list[Value] = []
+            reasons: list[str | None] = []
+            values_of_person: dict[tuple[int, str], list[Value]] = {}
+            for number, finder in enumerate(self._finders):
+                persons, why_nobody = finder.open_persons(prompt)
+                value_of_first = _value_of_first(hand[number])
+                values.append(value_of_first)
+                reason = why_nobody or unturned_of_image[number] or "strength"
+                reasons.append(reason if value_of_first is None else None)
+                for shown, value in zip(persons, hand[number], strict=False):
+                    if value is not None:
+                        place = (shown.start, shown.noun)
+                        row = values_of_person.setdefault(place, [None] * len(hand))
+                        row[number] = value
+            images.prompts.append(self._write(prompt, text, hand))
+            images.values.append(form(values))
+            images.reasons.append(form(reasons))
+            people = sorted(values_of_person.items(), key=itemgetter(0))
+            images.people.append([(noun, form(row)) for (_, noun), row in people])
+        return images
 
     def _why_not_turned(self, prompts: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
         """Return for each image and attribute why its rewritten text cannot be turned; "" if it can
@@ -467,59 +475,34 @@ class Balancer:
             reasons_of_pair[prompt, text] = reasons
         return [reasons_of_pair[pair] for pair in zip(prompts, texts, strict=True)]
 
-    def _reasons(
-        self, prompt: str, hand: Sequence[_Hand], unturned: Sequence[str]
-    ) -> list[str | None]:
-        """Return for each attribute why a prompt has no value of it; None where it has one."""
-        reasons: list[str | None] = []
-        for finder, dealt, why in zip(self._finders, hand, unturned, strict=True):
-            persons = finder.persons(prompt)
-            reason = persons if isinstance(persons, str) else why or "strength"
-            reasons.append(reason if _first(dealt) is None else None)
-        return reasons
-
-    def _people(self, prompt: str, hand: Sequence[_Hand]) -> list[tuple[str, Any]]:
-        """Return the persons of an image who were given a value, in their order."""
-        values_of_person = defaultdict[tuple[int, str], list[Value]](lambda: [None] * len(hand))
-        for number, (finder, dealt) in enumerate(zip(self._finders, hand, strict=True)):
-            for shown, value in zip(finder.open_persons(prompt), dealt, strict=False):
-                if value is not None:
-                    values_of_person[shown.start, shown.noun][number] = value
-        people: list[tuple[str, Any]] = []
-        for (_, noun), values in sorted(values_of_person.items(), key=itemgetter(0)):
-            people.append((noun, values[0] if self._single else tuple(values)))
-        return people
-
     def _write(self, prompt: str, text: str, hand: Sequence[_Hand]) -> str:
-        """Write the values of an image into its prompt, or into what a rewriter made of it."""
-        if prompt == text:
-            return self._write_into(prompt, hand)
-        for finder, dealt in zip(self._finders, hand, strict=True):
-            if _first(dealt) is not None:
-                text = finder.turn(prompt, dealt, text)
-        return text
-
-    def _write_into(self, prompt: str, hand: Sequence[_Hand]) -> str:
-        """Write the values of an image into its prompt, wherever a person is mentioned."""
+        """Write the values of an image into its prompt, wherever a person is mentioned, or into
+        what a rewriter made of it."""
+        if prompt != text:
+            for finder, dealt in zip(self._finders, hand, strict=True):
+                if _value_of_first(dealt) is not None:
+                    text = finder.turn(prompt, dealt, text)
+            return text
         sayings: list[tuple[Language, Saying]] = []
         for finder, dealt in zip(self._finders, hand, strict=True):
-            for shown, value in zip(finder.open_persons(prompt), dealt, strict=False):
+            persons, _ = finder.open_persons(prompt)
+            for shown, value in zip(persons, dealt, strict=False):
                 for person, language in shown.mentions:
                     if value is not None and person.can_be(value):
                         sayings.append((language, Saying(person, finder.attribute, value)))
         written = []
         start = 0
-        for text in prompt.split(NEXT_TEXT):
-            end = start + len(text)
+        for part in prompt.split(NEXT_TEXT):
+            end = start + len(part)
             sayings_of_language = defaultdict[Language, list[Saying]](list)
             for language, saying in sayings:
                 if start <= saying.person.place[0] <= end:
                     moved = saying._replace(person=saying.person.moved(-start))
                     sayings_of_language[language].append(moved)
             replacements: list[Replacement] = []
-            for language, sayings_of_text in sayings_of_language.items():
-                replacements += language.write(text, sayings_of_text)
-            written.append(replace_all(text, replacements))
+            for language, sayings_of_part in sayings_of_language.items():
+                replacements += language.write(part, sayings_of_part)
+            written.append(replace_all(part, replacements))
             start = end + len(NEXT_TEXT)
         return NEXT_TEXT.join(written)
 
@@ -568,14 +551,14 @@ def _deal(
     # Rows of equal values dealt before stand together: so persons and attributes cross evenly.
     rows.sort(key=lambda row: list(map(str, chain(*hands[row]))))
     # Where the first person got nothing, the image is left as it is.
-    skipped = {row for row in rows if hands[row][-1] and _first(hands[row][-1]) is None}
+    skipped = {row for row in rows if hands[row][-1] and hands[row][-1][0] is None}
     dealt = iter(dealer.deal(prompt, len(rows) - len(skipped), outcomes))
     for row in rows:
         value = None if row in skipped else next(dealt)
         hands[row][-1] = (*hands[row][-1], value)
 
 
-def _first(dealt: _Hand) -> Value:
+def _value_of_first(dealt: _Hand) -> Value:
     """Return the value of the first person; None if nobody has one."""
     return dealt[0] if dealt else None
 

@@ -96,6 +96,10 @@ class Language(ABC):
     def reads(self, text: str) -> bool:
         """Return whether a text is in this language."""
 
+    def knows(self, text: str) -> bool:
+        """Return whether a text has a word of a woman, man, group or office of this language."""
+        return False
+
     @abstractmethod
     def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
         """Return every person whom a text shows, in order, or the reason why nobody gets a value.

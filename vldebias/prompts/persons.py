@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.decisions import Decider
 from vldebias.prompts.emoji import has_stating_emoji
-from vldebias.prompts.groups import Group, mixtures
+from vldebias.prompts.groups import mixtures
 from vldebias.prompts.language import (
     MOST_PERSONS,
     Dealt,
@@ -37,45 +37,37 @@ _CACHED = 2000  # prompts
 _NOBODY = ("no person", "unknown language", "language: ")
 
 
-class Mention(NamedTuple):
-    """Hold a place of a prompt at which a person is named, and the language that reads it."""
-
-    person: Person
-    language: Language
-
-    def moved(self, offset: int) -> Mention:
-        """Return the same mention in a text that has so many characters before it."""
-        return Mention(self.person.moved(offset), self.language)
+_Mention = tuple[Person, Language]  # a place that names a person, and the language that reads it
+_Reading = tuple[_Mention, ...] | str
 
 
-class Shown(NamedTuple):
-    """Hold a person whom the images of a prompt show.
+class Shown:
+    """A person whom the images of a prompt show.
 
     Attributes:
-        mentions: where the person is named: once in each alternative and text of an image.
+        mentions: where the person is named, and the language that reads it: once in each
+            alternative and text of an image.
         reason: why this person gets no value; "" if one is given.
+        noun, start, group: of the first mention.
     """
 
-    mentions: tuple[Mention, ...]
-    reason: str
-
-    @property
-    def noun(self) -> str:
-        """The noun of the first mention."""
-        return self.mentions[0].person.noun
-
-    @property
-    def start(self) -> int:
-        """Where the first mention stands."""
-        return self.mentions[0].person.start
-
-    @property
-    def group(self) -> Group | None:
-        """The persons of a noun in the plural."""
-        return self.mentions[0].person.group
-
-
-_Reading = tuple[Mention, ...] | str
+    def __init__(self, mentions: Sequence[_Mention]) -> None:
+        self.mentions = tuple(mentions)
+        first, _ = self.mentions[0]
+        self.noun = first.noun
+        self.start = first.start
+        self.group = first.group
+        reasons: list[str] = []
+        kinds_of_groups: set[tuple[int | None, ...]] = set()
+        for person, _ in self.mentions:
+            if person.reason:
+                reasons.append(person.reason)
+            group = person.group
+            kinds_of_groups.add(() if group is None else (group.size, group.mixes))
+        # "{five nurses|a nurse}": a mixture cannot be written into both.
+        if len(kinds_of_groups) > 1:
+            reasons.append("group")
+        self.reason = reasons[0] if reasons else ""
 
 
 def in_one_line(prompt: str) -> str:
@@ -97,48 +89,54 @@ class Finder:
         self._decide = decide
         self._search = lru_cache(maxsize=_CACHED)(self._read)
 
-    def persons(self, prompt: str) -> tuple[Shown, ...] | str:
-        """Return the persons of a prompt who get a value, or the reason why nobody does."""
+    def open_persons(self, prompt: str) -> tuple[tuple[Shown, ...], str]:
+        """Return the persons of a prompt who get a value; or nobody, and the reason why."""
         found = self._search(prompt)
         if isinstance(found, str):
-            return found
+            return (), found
         if not _may_get_value(found):
-            return found[0].reason
+            return (), found[0].reason
         allowed = self._allowed(prompt)
         if allowed is not None:
             share = sum(self.attribute.shares[value] for value in allowed)
             if len(allowed) < 2 or share <= 0:
-                return "context"  # no choice is left
+                return (), "context"  # no choice is left
         persons: list[Shown] = []
         for shown in found:
             is_open = not shown.reason or (shown.reason == "context" and allowed is not None)
             if is_open:
                 persons.append(shown)
-        return tuple(persons[:MOST_PERSONS]) or found[0].reason
+        return tuple(persons[:MOST_PERSONS]), "" if persons else found[0].reason
 
-    def open_persons(self, prompt: str) -> tuple[Shown, ...]:
-        """Return the persons of a prompt who get a value; none where nobody does."""
-        persons = self.persons(prompt)
-        return () if isinstance(persons, str) else persons
+    def outcomes(self, prompt: str, strength: float) -> list[dict[Value, float]]:
+        """Return for each person who gets a value: value -> share of the images that get it.
 
-    def outcomes(self, prompt: str, shown: Shown, strength: float) -> dict[Value, float]:
-        """Return the values of a person in the images of a prompt, with their shares.
-
-        strength: share of the images that get a value; the rest gets None.
+        strength: share of the images in which the first person gets a value; the rest gets None.
+            The others get a value where the first one does.
         """
+        persons, _ = self.open_persons(prompt)
+        if not persons:
+            return []
         shares: Mapping[Any, float] = self.attribute.shares
         allowed = self._allowed(prompt)
         if allowed is not None:
             total = sum(shares[value] for value in allowed)
             shares = {value: shares[value] / total for value in shares if value in allowed}
-        # "five engineers" get "three women and two men" in place of a value.
-        group = shown.group
-        if group is not None and group.mixes and self.attribute.groups == "mixed":
-            values = [value for value, share in shares.items() if share > 0]
-            if len(values) > 1:
-                shares = mixtures(group, shares)
-        outcomes: dict[Value, float] = {value: share * strength for value, share in shares.items()}
-        return outcomes | {None: 1 - strength}
+        values = [value for value, share in shares.items() if share > 0]
+        is_mixed = len(values) > 1 and self.attribute.groups == "mixed"
+        outcomes_of_persons: list[dict[Value, float]] = []
+        for shown in persons:
+            shares_of_person = shares
+            # "five engineers" get "three women and two men" in place of a value.
+            if is_mixed and shown.group is not None and shown.group.mixes:
+                shares_of_person = mixtures(shown.group, shares)
+            outcomes: dict[Value, float] = {}
+            for value, share in shares_of_person.items():
+                outcomes[value] = share * strength
+            outcomes[None] = 1 - strength
+            outcomes_of_persons.append(outcomes)
+            strength = 1.0
+        return outcomes_of_persons
 
     def turn(self, original: str, dealt: Sequence[Value], text: str) -> str:
         """Return a rewritten prompt with the values that were dealt to the persons of the original.
@@ -173,12 +171,12 @@ class Finder:
 
     def why_not_turned(self, original: str, text: str) -> str:
         """Return why a rewritten prompt cannot be turned; "" if it can be."""
-        open_persons = self.open_persons(original)
-        if not open_persons:
+        persons, _ = self.open_persons(original)
+        if not persons:
             return ""
         value = next(iter(self.attribute.words))
         try:
-            self.turn(original, [value] * len(open_persons), text)
+            self.turn(original, [value] * len(persons), text)
         except UnturnableError as problem:
             return str(problem)
         return ""
@@ -191,7 +189,8 @@ class Finder:
         if language is None:
             return []
         values = language.values_in(text, self.attribute, people)
-        open_nouns = {shown.noun for shown in self.open_persons(original)}
+        persons, _ = self.open_persons(original)
+        open_nouns = {shown.noun for shown in persons}
         pairs = zip(people, values, strict=True)
         return [(dealt.noun, value) for dealt, value in pairs if dealt.noun in open_nouns]
 
@@ -201,7 +200,8 @@ class Finder:
         if isinstance(found, str):
             return []
         value_of_start: dict[int, Value] = {}
-        for shown, value in zip(self.open_persons(original), dealt, strict=False):
+        persons, _ = self.open_persons(original)
+        for shown, value in zip(persons, dealt, strict=False):
             value_of_start[shown.start] = value
         return [Dealt(shown.noun, value_of_start.get(shown.start)) for shown in found]
 
@@ -230,31 +230,20 @@ class Finder:
         found: list[_Reading] = []
         start = 0
         for text in prompt.split(NEXT_TEXT):
-            found_in_text = self._find_without_reading(text)
-            readings: list[str] = []
-            if not found_in_text:
-                try:
-                    readings = read_alternatives(text)
-                except UnreadableSyntaxError as problem:
-                    found_in_text.append(str(problem))
-            for reading in readings:
-                language = language_of(reading)
-                if language is None:
-                    found_in_text.append("language")
-                    continue
-                persons = language.find(reading, self.attribute)
-                if isinstance(persons, str):
-                    found_in_text.append(persons)
-                else:
-                    found_in_text.append(tuple(Mention(person, language) for person in persons))
-            for mentions in found_in_text:
+            for mentions in self._find_without_reading(text) or self._find_in_alternatives(text):
                 if isinstance(mentions, str):
                     found.append(mentions)
                 else:
                     # Offsets count in the whole, not in this text alone.
-                    found.append(tuple(mention.moved(start) for mention in mentions))
+                    found.append(tuple((person.moved(start), lang) for person, lang in mentions))
             start += len(text) + len(NEXT_TEXT)
-        return _join(found)
+        # A reason for one of them counts for all, unless it is that there is no person: "a
+        # {nurse|lamp}".
+        for reading in found:
+            if isinstance(reading, str) and not reading.startswith(_NOBODY):
+                return reading
+        persons = _same_persons([mentions for mentions in found if not isinstance(mentions, str)])
+        return tuple(map(Shown, persons)) or str(found[0])
 
     def _find_without_reading(self, text: str) -> list[_Reading]:
         """Return what is known of a text before a language reads it; none if it has to."""
@@ -278,6 +267,25 @@ class Finder:
             return ["stated"]
         return []
 
+    def _find_in_alternatives(self, text: str) -> list[_Reading]:
+        """Return the persons of each alternative of a text, as its language finds them."""
+        try:
+            alternatives = read_alternatives(text)
+        except UnreadableSyntaxError as problem:
+            return [str(problem)]
+        found: list[_Reading] = []
+        for alternative in alternatives:
+            language = language_of(alternative)
+            if language is None:
+                found.append("language")
+                continue
+            persons = language.find(alternative, self.attribute)
+            if isinstance(persons, str):
+                found.append(persons)
+            else:
+                found.append(tuple((person, language) for person in persons))
+        return found
+
     def _states_in_syntax(self, text: str) -> bool:
         """Return whether a value is stated where no person is read: in a text of a JSON, in markup,
         or by a variable that is named by the attribute, {{gender}}."""
@@ -299,66 +307,32 @@ def _may_get_value(persons: Sequence[Shown]) -> bool:
     return any(shown.reason in ("", "context") for shown in persons)
 
 
-def _mention_at(text: str, start: int, end: int) -> Mention:
+def _mention_at(text: str, start: int, end: int) -> _Mention:
     """Return a mention without a noun: a placeholder, or a place that the user found."""
-    language = language_of(text) or ENGLISH
-    return Mention(Person("", end, end, (start, end)), language)
+    return Person("", end, end, (start, end)), language_of(text) or ENGLISH
 
 
-def _join(readings: Sequence[_Reading]) -> tuple[Shown, ...] | str:
-    """Return the persons of all readings.
-
-    A reason for one of them counts for all, unless it is that there is no person: "a {nurse|lamp}".
-    """
-    for reading in readings:
-        if isinstance(reading, str) and not reading.startswith(_NOBODY):
-            return reading
-    mentions_of_person: list[list[Mention]] = []
-    for reading in readings:
-        if not isinstance(reading, str):
-            _add(mentions_of_person, reading)
-    if not mentions_of_person:
-        return str(readings[0])
-    persons: list[Shown] = []
-    for mentions in mentions_of_person:
-        # "{five nurses|a nurse}": a mixture cannot be written into both.
-        kinds_of_groups: set[tuple[int | None, ...]] = set()
-        for mention in mentions:
-            group = mention.person.group
-            kinds_of_groups.add(() if group is None else (group.size, group.mixes))
-        reasons = [mention.person.reason for mention in mentions if mention.person.reason]
-        if len(kinds_of_groups) > 1:
-            reasons.append("group")
-        persons.append(Shown(tuple(mentions), reasons[0] if reasons else ""))
-    return tuple(persons)
-
-
-def _add(mentions_of_person: list[list[Mention]], reading: Sequence[Mention]) -> None:
-    """Add the mentions of a reading to the persons of the readings before.
+def _same_persons(readings: Sequence[Sequence[_Mention]]) -> list[list[_Mention]]:
+    """Return the mentions of each person in the readings of a prompt.
 
     A person is the same at the same place, else by the same noun, else by the order.
     """
-    known = len(mentions_of_person)
-    free = list(range(known))
-    for mention in reading:
-        number = _same_person(mentions_of_person, free, mention)
-        if number is None:
-            mentions_of_person.append([mention])
-            continue
-        free.remove(number)
-        if mention not in mentions_of_person[number]:
-            mentions_of_person[number].append(mention)
-
-
-def _same_person(
-    mentions_of_person: list[list[Mention]], free: list[int], mention: Mention
-) -> int | None:
-    """Return which of the persons that are free a mention names; None if it is a new one."""
-    for number in free:
-        if mention in mentions_of_person[number]:
-            return number
-    noun = mention.person.noun.lower()
-    for number in free:
-        if noun in {known.person.noun.lower() for known in mentions_of_person[number]}:
-            return number
-    return free[0] if free else None
+    mentions_of_person: list[list[_Mention]] = []
+    nouns_of_person: list[set[str]] = []
+    for reading in readings:
+        free = list(range(len(mentions_of_person)))  # persons who are not found in this reading
+        for mention in reading:
+            noun = mention[0].noun.lower()
+            same = [number for number in free if mention in mentions_of_person[number]]
+            same += [number for number in free if noun in nouns_of_person[number]]
+            same += free
+            if not same:
+                mentions_of_person.append([mention])
+                nouns_of_person.append({noun})
+                continue
+            number = same[0]
+            free.remove(number)
+            if mention not in mentions_of_person[number]:
+                mentions_of_person[number].append(mention)
+                nouns_of_person[number].add(noun)
+    return mentions_of_person

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from vldebias.prompts.english.reading import English
 from vldebias.prompts.english.words import kinds, person
 from vldebias.prompts.language import Language, Replacement, Saying
-from vldebias.prompts.languages.base import SpacedLanguage
 from vldebias.prompts.languages.detection import NAMES, code_of_script, latin_scores, scripts_of
 
 if TYPE_CHECKING:
@@ -130,25 +129,28 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
 
     scores: language -> how much its function words speak for it.
     """
+    best = max(scores.values(), default=0)
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
-    best = scores[ranked[0]] if ranked else 0
     likely = [code for code in ranked if scores[code] >= _LIKELY * best]
-    candidates = list(likely)
-    if best < _SURE:
-        # "Krankenpfleger, 4k" has no function word at all. If English knows most words of three
-        # letters or more, as in "police officer, city street", other languages are not asked.
-        words = re.findall(r"[^\W\d_]{3,}", text.lower())
-        known = [word for word in words if kinds(word)]
-        if 2 * len(known) <= len(words):
-            candidates += [code for code in _LATIN if code not in likely]
+    candidates = likely
+    if best < _SURE and not _is_mostly_english(text):
+        # "Krankenpfleger, 4k" has no function word at all.
+        candidates = list(dict.fromkeys([*likely, *_LATIN]))
     for code in candidates:
         if load_language(code).reads(text):
             return load_language(code)
     for code in likely:
-        language = load_language(code)
-        if isinstance(language, SpacedLanguage) and language.knows(text):
-            return language
+        if load_language(code).knows(text):
+            return load_language(code)
     if best < _SURE:
         return None
-    read = [code for code in likely if code in CODES]
-    return load_language((read or likely)[0])
+    # The likeliest of those that have a grammar, if there is one.
+    return load_language(min(likely, key=lambda code: code not in CODES))
+
+
+def _is_mostly_english(text: str) -> bool:
+    """Return whether English knows most words of three letters or more, as in "police officer,
+    city street"."""
+    words = re.findall(r"[^\W\d_]{3,}", text.lower())
+    known = [word for word in words if kinds(word)]
+    return 2 * len(known) > len(words)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -72,10 +73,24 @@ class Token(NamedTuple):
     small: bool
 
 
+NO_WORD = Token(0, 0, "", "", opens=True, quoted=False, small=False)
+
+
 class Reading(list[Token]):
     """Hold the words of a prompt, and the prompt."""
 
     text: str = ""
+
+    def before(self, i: int) -> Token:
+        """Return the word before word i in its clause; at the start of one, a word without
+        letters."""
+        return NO_WORD if self[i].opens else self[i - 1]
+
+    def after(self, i: int) -> Token:
+        """Return the word behind word i in its clause; at the end of one, a word without
+        letters."""
+        is_last = i + 1 >= len(self) or self[i + 1].opens
+        return NO_WORD if is_last else self[i + 1]
 
     def gap(self, i: int) -> str:
         """Return what stands before word i."""
@@ -125,11 +140,15 @@ class WordList:
         self.words: set[str] = set()
         stems: list[str] = []
         endings: list[str] = []
-        self._phrases: dict[str, list[list[str]]] = {}
+        self._phrases: dict[str, list[list[str]]] = {}  # by their first word
+        self._phrases_of_stems: list[list[str]] = []  # those that begin with a stem
         for entry in entries:
             if " " in entry:
                 parts = entry.split()
-                self._phrases.setdefault(parts[0], []).append(parts)
+                phrases = self._phrases.setdefault(parts[0], [])
+                if parts[0].endswith("*"):
+                    phrases = self._phrases_of_stems
+                phrases.append(parts)
             elif entry.endswith("*"):
                 stems.append(entry[:-1])
             elif entry.startswith("*"):
@@ -160,15 +179,11 @@ class WordList:
 
     def length_at(self, tokens: Sequence[Token], i: int) -> int:
         """Return how many words a phrase of the list has that begins with word i; 0: none does."""
-        for parts in self._phrases.get(tokens[i].low, ()):
+        for parts in (*self._phrases.get(tokens[i].low, ()), *self._phrases_of_stems):
             words = [token.low for token in tokens[i : i + len(parts)]]
-            if len(words) == len(parts) and all(map(_fits, words, parts)):
+            if len(words) == len(parts) and all(map(fnmatchcase, words, parts)):
                 return len(parts)
         return 0
-
-
-def _fits(word: str, part: str) -> bool:
-    return word.startswith(part[:-1]) if part.endswith("*") else word == part
 
 
 class ListedLanguage(Language):
@@ -215,17 +230,20 @@ class ListedLanguage(Language):
             return True
         return not all(self.word_of(value, attribute) for value in attribute.words)
 
-    def words_of(self, sayings: Sequence[Saying]) -> dict[str, str]:
-        """Return kind -> word of the values of one person; of "gender" it is "female" or "male"."""
-        words: dict[str, str] = {}
+    def words_of(self, sayings: Sequence[Saying]) -> tuple[str, list[str]]:
+        """Return what is said of one person: "female", "male" or "", and the adjectives of the
+        other values."""
+        gender = ""
+        adjectives: list[str] = []
         for saying in sayings:
             if isinstance(saying.value, Mapping):
                 continue
-            if self.kind_of(saying.attribute) == "gender":
-                words["gender"] = self.gender_of(saying.value, saying.attribute)
+            value_gender = self.gender_of(saying.value, saying.attribute)
+            if self.kind_of(saying.attribute) == "gender" and value_gender:
+                gender = value_gender
             else:
-                words[saying.attribute.set.name] = self.word_of(saying.value, saying.attribute)
-        return words
+                adjectives.append(self.word_of(saying.value, saying.attribute))
+        return gender, adjectives
 
     def write_at_places(self, sayings: Sequence[Saying]) -> list[Replacement]:
         """Return values in the places that a placeholder or the user gives."""
@@ -341,11 +359,11 @@ class SpacedLanguage(ListedLanguage):
 
     @abstractmethod
     def write_one(
-        self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
+        self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
         """Return the replacements that say values of one person.
 
-        words: kind -> word; of "gender" it is "female" or "male".
+        gender: "female", "male" or "" for none. adjectives: the words of other values.
         """
 
     # ---- finding
@@ -353,11 +371,16 @@ class SpacedLanguage(ListedLanguage):
     def states(self, text: str, attribute: Attribute) -> bool:
         """Return whether any word of a text states a value, of whatever it is said."""
         tokens = self.read(text)
+        return self._states_at(tokens, range(len(tokens)), attribute)
+
+    def _states_at(self, tokens: Reading, positions: Collection[int], attribute: Attribute) -> bool:
+        """Return whether a word at one of these positions states a value."""
         kind = self.kind_of(attribute)
         if kind == "gender":
-            return any(self.states_gender(tokens, i) for i in range(len(tokens)))
+            return any(self.states_gender(tokens, i) for i in positions)
         words = self.matcher(f"stated-{kind}")
-        return any(words.has_at(tokens, i) for i in range(len(tokens)))
+        own_words = set(attribute.set.languages.get(self.code, {}).values())
+        return any(words.has_at(tokens, i) or tokens[i].low in own_words for i in positions)
 
     def reads(self, text: str) -> bool:
         """Return whether a text names a person in this language."""
@@ -387,15 +410,10 @@ class SpacedLanguage(ListedLanguage):
             return "stated"
         if self.is_named(tokens, phrases):
             return "named"
-        persons: list[Person] = []
         is_fixed = self.matcher(f"fixed-{kind}").find(tokens) is not None
-        reason_of_all = "context" if is_fixed else ""
-        for phrase in phrases:
-            reason = "stated" if phrase.stated and kind == "gender" else reason_of_all
-            if not reason and kind != "gender" and self.lacks_form(phrase):
-                reason = "form"
-            persons.append(self._person(tokens, phrase, attribute, reason))
-        return tuple(persons) or reason_of_all or self._why_nobody(tokens)
+        if not phrases:
+            return "context" if is_fixed else self._why_nobody(tokens)
+        return tuple(self._person(tokens, phrase, attribute, is_fixed) for phrase in phrases)
 
     def lacks_form(self, phrase: Phrase) -> bool:
         """Return whether no adjective can be written beside a person: age of "una enfermera"."""
@@ -479,31 +497,23 @@ class SpacedLanguage(ListedLanguage):
 
     def _states_for_all(self, tokens: Reading, phrases: list[Phrase], attribute: Attribute) -> bool:
         """Return whether a word states a value, other than of one person beside others."""
-        kind = self.kind_of(attribute)
-        positions = [i for i, token in enumerate(tokens) if not token.quoted]
-        if kind != "gender":
-            words = self.matcher(f"stated-{kind}")
-            own_words = set(attribute.set.languages.get(self.code, {}).values())
-            return any(words.has_at(tokens, i) or tokens[i].low in own_words for i in positions)
-        apart: set[int] = set()
-        for phrase, following in pairwise(phrases):
-            if phrase.stated == following.stated:
-                continue
-            link = tokens[following.first - 1] if following.first else None
-            if link is not None and self.matcher("or").has(link):
-                # "ein Arzt oder eine Ärztin" are a man or a woman of one noun.
-                if _stem(tokens[phrase.head].low) == _stem(tokens[following.head].low):
-                    return True
-            # The gender of one person says nothing of another beside: "ein Arzt und eine Frau",
-            # "una persona que ayuda a las enfermeras".
-            is_joined = link is not None and self.matcher("joining").has(link)
-            is_in_relative_clause = following.stated and self.matcher("relative").has(
-                tokens[phrase.last + 1]
-            )
-            if is_joined or is_in_relative_clause:
-                stated = phrase if phrase.stated else following
-                apart.update(range(stated.first, stated.last + 1))
-        return any(self.states_gender(tokens, i) for i in positions if i not in apart)
+        positions = {i for i, token in enumerate(tokens) if not token.quoted}
+        if self.kind_of(attribute) == "gender":
+            for phrase, following in pairwise(phrases):
+                if phrase.stated == following.stated:
+                    continue
+                link = tokens[max(0, following.first - 1)]
+                is_same_noun = _stem(tokens[phrase.head].low) == _stem(tokens[following.head].low)
+                if is_same_noun and self.matcher("or").has(link):
+                    return True  # "ein Arzt oder eine Ärztin" are a man or a woman of one noun
+                # The gender of one person says nothing of another: "ein Arzt und eine Frau", "una
+                # persona que ayuda a las enfermeras".
+                is_joined = self.matcher("joining").has(link)
+                is_relative = self.matcher("relative").has(tokens[phrase.last + 1])
+                if is_joined or (is_relative and following.stated):
+                    stated = phrase if phrase.stated else following
+                    positions.difference_update(range(stated.first, stated.last + 1))
+        return self._states_at(tokens, positions, attribute)
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
         """Return whether a prompt names a person."""
@@ -514,10 +524,10 @@ class SpacedLanguage(ListedLanguage):
         for i, token in enumerate(tokens):
             if token.quoted:
                 continue
-            after = tokens[i + 1] if i + 1 < len(tokens) else None
-            is_followed = after is not None and (not after.opens or tokens.gap(i + 1) == ". ")
-            if titles.has(token) and is_followed and self.is_name(tokens, i + 1):
-                return True
+            if titles.has(token) and i + 1 < len(tokens):
+                is_followed = not tokens[i + 1].opens or tokens.gap(i + 1) == ". "  # "Dr. Meier"
+                if is_followed and self.is_name(tokens, i + 1):
+                    return True
             if token.text[0].isupper() and given_names.has(token):
                 return True
         return False
@@ -539,15 +549,29 @@ class SpacedLanguage(ListedLanguage):
             return int(word)
         return None
 
-    def _person(self, tokens: Reading, phrase: Phrase, attribute: Attribute, reason: str) -> Person:
+    def _person(
+        self, tokens: Reading, phrase: Phrase, attribute: Attribute, is_fixed: bool
+    ) -> Person:
+        """Return the person of a phrase, with the reason why no value is written.
+
+        is_fixed: whether facts of the text leave one value.
+        """
+        is_gender = self.kind_of(attribute) == "gender"
+        reason = ""
+        if is_gender and phrase.stated:
+            reason = "stated"
+        elif is_fixed:
+            reason = "context"
+        elif not is_gender and self.lacks_form(phrase):
+            reason = "form"
+        elif phrase.plural and self.leaves_groups(attribute):
+            reason = "group"
         start = tokens[phrase.head].start
         end = tokens[phrase.last].end
         group = None
         if phrase.plural:
             is_young = self.matcher("child").has(tokens[phrase.head])
             group = Group(end, phrase.size, is_young, mixes=True)
-            if not reason and self.leaves_groups(attribute):
-                reason = "group"
         return Person(tokens.text[start:end], start, end, (start, start), reason, group)
 
     # ---- writing
@@ -569,20 +593,16 @@ class SpacedLanguage(ListedLanguage):
         for saying in sayings:
             sayings_of_person.setdefault(saying.person.end, []).append(saying)
         for end, of_person in sayings_of_person.items():
+            phrase = phrase_of_end.get(end)
             if not of_person[0].person.noun:
                 replacements += self.write_at_places(of_person)
-                continue
-            phrase = phrase_of_end.get(end)
-            if phrase is None:
-                continue
-            if phrase.plural:
+            elif phrase is not None and phrase.plural:
                 replacements += self._write_group(tokens, of_person)
-                continue
-            words = self.words_of(of_person)
-            replacements += self.write_one(tokens, phrase, words)
-            if "gender" in words:
-                for role in self.roles_of(tokens, phrase):
-                    replacements += self.write_role(tokens, role, words["gender"])
+            elif phrase is not None:
+                gender, adjectives = self.words_of(of_person)
+                replacements += self.write_one(tokens, phrase, gender, adjectives)
+                for role in self.roles_of(tokens, phrase) if gender else ():
+                    replacements += self.write_role(tokens, role, gender)
         return replacements
 
     def _write_group(self, tokens: Reading, sayings: Sequence[Saying]) -> list[Replacement]:

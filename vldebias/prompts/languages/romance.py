@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import ClassVar
 
@@ -25,6 +25,7 @@ class RomanceLanguage(SpacedLanguage):
         feminine_adjectives: endings of adjectives behind a feminine noun that no verb has.
         unsure: endings of adjectives that verbs have as well: "un médecin ronflant".
         participles, feminine_participles: endings of words that agree over a comma.
+        contracted: a preposition and the masculine article behind it -> both in one word.
     """
 
     endings: ClassVar[dict[str, str]]
@@ -34,6 +35,7 @@ class RomanceLanguage(SpacedLanguage):
     feminine_adjectives: ClassVar[tuple[str, ...]]
     participles: ClassVar[tuple[str, ...]]
     feminine_participles: ClassVar[tuple[str, ...]]
+    contracted: ClassVar[dict[tuple[str, str], str]] = {}
     word = (
         r"[^\W\d_]+['\u2019](?=[^\W\d_])|[^\W\d_]+(?:-[^\W\d_]+)*"
         + rf"(?:{GENDER_SIGN}|[@*](?!\w))?|\d+"
@@ -149,22 +151,21 @@ class RomanceLanguage(SpacedLanguage):
         return noun is not None and noun.gender == "mf" and self._has_feminine_article(tokens, i)
 
     def _has_feminine_article(self, tokens: Reading, i: int) -> bool:
+        """Return whether a feminine article stands before a noun and its adjectives."""
         first = i
         while first and not tokens[first].opens and i - first < 3:
             first -= 1
-            if self.matcher("feminine-article").has(tokens[first]):
+            token = tokens[first]
+            if self.matcher("feminine-article").has(token):
                 return True
-            if not self._is_adjective_before(tokens[first]) and not self.is_adjective(
-                tokens[first]
-            ):
+            if not self._is_adjective_before(token) and not self.is_adjective(token):
                 return False
         return False
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
         """Return whether a prompt names a person: "el presidente Lincoln" too."""
         for phrase in phrases:
-            i = phrase.head + 1
-            if i < len(tokens) and not tokens[i].opens and self.is_name(tokens, i):
+            if tokens.after(phrase.head).text and self.is_name(tokens, phrase.head + 1):
                 return True
         return super().is_named(tokens, phrases)
 
@@ -178,20 +179,29 @@ class RomanceLanguage(SpacedLanguage):
             return None
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)
-        is_gendered = token.low in self.feminine_nouns or self.matcher("gendered-noun").has(token)
+        is_feminine = token.low in self.feminine_nouns
+        is_gendered = is_feminine or self.matcher("gendered-noun").has(token)
         if is_gendered or (noun and self.states_gender(tokens, i)):
             # "un cliente" is no French: its article is a masculine one.
-            article = "" if phrase.article is None else tokens[phrase.article].low
-            is_masculine = article in self.articles and not article.endswith("'")
-            if is_masculine and token.low in self.feminine_nouns:
-                return None
-            return Phrase(phrase.first, i, stated=True)
+            has_masculine_article = self._has_masculine_article(tokens, phrase)
+            return (
+                None
+                if is_feminine and has_masculine_article
+                else Phrase(phrase.first, i, stated=True)
+            )
         if noun is None:
             return None
         size = self.number_before(tokens, phrase.first)
         if noun.number == "many" or size is not None:
             return self._plural_phrase(tokens, phrase, size)
         return self._single_phrase(tokens, phrase, noun)
+
+    def _has_masculine_article(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether the article of a phrase is masculine for sure: "un", not "l'"."""
+        if phrase.article is None:
+            return False
+        article = tokens[phrase.article].low
+        return article in self.articles and not article.endswith("'")
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
         """Return the phrase of a noun with the article and adjectives before it, and no more."""
@@ -201,11 +211,11 @@ class RomanceLanguage(SpacedLanguage):
         if self.matcher("english-head").has(tokens[i]) and first == i:
             # English modifiers of a noun: "un community manager".
             for start in (i - 1, i - 2):
-                is_inside = start > 0 and not tokens[start].opens and not tokens[start + 1].opens
-                if is_inside and self._is_article(tokens[start - 1]):
+                is_inside = start > 0 and not tokens[start + 1].opens
+                if is_inside and self._is_article(tokens.before(start)):
                     first = start
                     break
-        if not tokens[first].opens and self._is_article(tokens[first - 1]):
+        if self._is_article(tokens.before(first)):
             return Phrase(first - 1, i, article=first - 1, before=adjectives)
         return Phrase(first, i, before=adjectives)
 
@@ -230,9 +240,9 @@ class RomanceLanguage(SpacedLanguage):
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
         """Return whether an adjective that can be a noun stands before one: "un joven pintor"."""
-        if i + 1 == len(tokens) or tokens[i + 1].opens:
+        if not self._is_adjective_before(tokens[i]):
             return False
-        return self._is_adjective_before(tokens[i]) and self.noun_of(tokens[i + 1]) is not None
+        return self.noun_of(tokens.after(i)) is not None
 
     def _plural_phrase(self, tokens: Reading, phrase: Phrase, size: int | None) -> Phrase:
         """Return the phrase of several persons, with a participle behind: "tres médicos
@@ -240,12 +250,9 @@ class RomanceLanguage(SpacedLanguage):
         first = phrase.first
         if phrase.article is None and size is not None:
             first -= 1
-        behind: tuple[int, ...] = ()
-        i = phrase.head + 1
-        if i < len(tokens) and not tokens[i].opens:
-            low = tokens[i].low
-            if low.endswith("s") and low[:-1].endswith(self.participles):
-                behind = (i,)
+        following = tokens.after(phrase.head).low
+        is_participle = following.endswith("s") and following[:-1].endswith(self.participles)
+        behind = (phrase.head + 1,) if is_participle else ()
         return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
 
     def _single_phrase(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
@@ -296,42 +303,43 @@ class RomanceLanguage(SpacedLanguage):
     def _adjectives_behind(self, tokens: Reading, i: int) -> tuple[int, ...]:
         """Return the adjectives directly behind a noun: "un médico cansado y solo"."""
         behind: list[int] = []
-        j = i + 1
-        while j < len(tokens) and not tokens[j].opens:
-            is_and = bool(behind) and tokens[j].low in self.entries("and")
-            if is_and or self.matcher("adverb").has(tokens[j]):
-                following = tokens[j + 1] if j + 1 < len(tokens) else None
-                if following and not following.opens and self.is_adjective(following):
-                    j += 1
+        while tokens.after(i).text:
+            i += 1
+            token = tokens[i]
+            is_and = bool(behind) and token.low in self.entries("and")
+            if is_and or self.matcher("adverb").has(token):
+                # It goes on with another adjective.
+                if self.is_adjective(tokens.after(i)):
                     continue
-            if not self.is_adjective(tokens[j]):
+            if not self.is_adjective(token):
                 break
-            behind.append(j)
-            j += 1
+            behind.append(i)
         return tuple(behind)
 
     def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
         """Return participles of a clause of their own, and predicates: ", vestido de blanco"."""
         apart: list[int] = []
-        j = last + 1
-        if j + 1 < len(tokens) and self.matcher("copula").has(tokens[j]) and not tokens[j].opens:
-            k = j + 1
-            if self.matcher("adverb").has(tokens[k]) and k + 1 < len(tokens):
-                k += 1
-            if self.is_adjective(tokens[k]):
-                apart.append(k)
-        for k in range(last + 1, len(tokens)):
-            if re.search("[.;:!?\n]", tokens.gap(k)) or self.noun_of(tokens[k]):
+        if self.matcher("copula").has(tokens.after(last)):
+            # "el médico está muy cansado"
+            predicate = last + 2
+            if predicate + 1 < len(tokens) and self.matcher("adverb").has(tokens[predicate]):
+                predicate += 1
+            if predicate < len(tokens) and self.is_adjective(tokens[predicate]):
+                apart.append(predicate)
+        for i in range(last + 1, len(tokens)):
+            if re.search("[.;:!?\n]", tokens.gap(i)) or self.noun_of(tokens[i]):
                 break
-            low = tokens[k].low
-            is_participle = low.endswith(self.participles) or low in self._irregular
-            if k in apart or not is_participle or not self.is_adjective(tokens[k]):
-                continue
-            is_opening = tokens[k].opens and "," in tokens.gap(k)
-            is_behind_and = tokens[k - 1].low in self.entries("and")
-            if is_opening or (is_behind_and and (k - 2 in apart or k - 2 == last)):
-                apart.append(k)
+            if i not in apart and self._is_participle(tokens[i]):
+                is_opening = tokens[i].opens and "," in tokens.gap(i)
+                is_behind_and = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
+                if is_opening or is_behind_and:
+                    apart.append(i)
         return tuple(apart)
+
+    def _is_participle(self, token: Token) -> bool:
+        """Return whether a word is an adjective that agrees over a comma."""
+        is_inflected = token.low.endswith(self.participles) or token.low in self._irregular
+        return is_inflected and self.is_adjective(token)
 
     def is_adjective(self, token: Token) -> bool:
         """Return whether a word behind a noun is an adjective of it."""
@@ -349,40 +357,42 @@ class RomanceLanguage(SpacedLanguage):
     # ---- writing
 
     def write_one(
-        self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
+        self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
         """Return the replacements that say values of one person."""
         assert phrase.noun is not None
-        gender = words.get("gender", "")
-        # None where the phrase stays as it is: words behind it say the gender, if any.
-        changes: dict[int, str] | None = None
-        marker = ""
-        if gender and phrase.noun.gender in ("f", "m!"):
-            changes = self._as_human(tokens, phrase, gender)
-            if changes is None:
-                marker = self.entries(f"sex-{gender}")[0]
-        elif gender == "male":
-            changes = {}
-            marker = self._word_behind(phrase.noun, "boy", "male")
-        elif gender == "female":
-            changes = self._agree(tokens, phrase)
-            if changes is None:
-                # An ending is not known: "un juge, une femme".
-                marker = f"{self.comma} {self.entries('count-female')[1]}{self.comma}"
-            elif phrase.noun.gender == "mf":
-                marker = self._word_behind(phrase.noun, "girl", "female")
+        changes, marker = self._gendered(tokens, phrase, phrase.noun, gender)
         is_feminine = phrase.noun.gender == "f" if changes is None else gender == "female"
-        texts: list[str] = []
-        for kind, word in words.items():
-            if kind != "gender":
-                agreed = self.feminine_of(word) if is_feminine else ""
-                texts.append(agreed or word)
+        texts = list(adjectives)
+        if is_feminine:
+            texts = [self.feminine_of(word) or word for word in adjectives]
         if marker:
             texts.append(marker)
         changes = changes or {}
         if gender:
             self._drop_signs(tokens, phrase, changes)
         return self._replacements(tokens, phrase, changes, texts)
+
+    def _gendered(
+        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
+    ) -> tuple[dict[int, str] | None, str]:
+        """Return how a phrase says a gender: position -> changed word, and words behind the noun.
+
+        None in place of changes: the phrase stays as it is, and words behind it say the gender, if
+        there is one.
+        """
+        if not gender:
+            return None, ""
+        if noun.gender in ("f", "m!"):
+            changes = self._as_human(tokens, phrase, gender)
+            return changes, self.entries(f"sex-{gender}")[0] if changes is None else ""
+        if gender == "male":
+            return {}, self._word_behind(noun, "boy", "male")
+        changes = self._agree(tokens, phrase)
+        if changes is None:
+            # An ending is not known: "un juge, une femme".
+            return None, f"{self.comma} {self.entries('count-female')[1]}{self.comma}"
+        return changes, self._word_behind(noun, "girl", "female") if noun.gender == "mf" else ""
 
     def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
         """Change "médico/a" into the masculine, where it has not become the feminine."""
@@ -456,15 +466,9 @@ class RomanceLanguage(SpacedLanguage):
     def _agree(self, tokens: Reading, phrase: Phrase) -> dict[int, str] | None:
         """Return position -> feminine word; None where one of them is not known."""
         assert phrase.noun is not None
+        if self._is_unsure_behind(tokens, phrase.last):
+            return None
         changes: dict[int, str] = {}
-        i = phrase.last + 1
-        is_inside = i < len(tokens) and not tokens[i].opens
-        if is_inside and tokens[i].low.endswith(self.unsure):
-            # An adjective or a verb, "un médecin ronflant"; one with an object is a verb.
-            is_last = i + 1 == len(tokens) or tokens[i + 1].opens
-            is_unsure = is_last or self.matcher("behind-noun").has(tokens[i + 1])
-            if is_unsure and not self.matcher("no-adjective").has(tokens[i]):
-                return None
         for position in (*phrase.before, *phrase.behind, *phrase.apart):
             token = tokens[position]
             feminine = self.feminine_of(token.low)
@@ -481,6 +485,15 @@ class RomanceLanguage(SpacedLanguage):
                 self._change_article(tokens, outer, changes, self.feminine_article)
         return changes
 
+    def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
+        """Return whether an adjective or a verb stands behind a noun, "un médecin ronflant"; one
+        with an object is a verb."""
+        word = tokens.after(last)
+        if not word.low.endswith(self.unsure) or self.matcher("no-adjective").has(word):
+            return False
+        following = tokens.after(last + 1)
+        return not following.text or self.matcher("behind-noun").has(following)
+
     def _change_article(
         self,
         tokens: Reading,
@@ -493,6 +506,15 @@ class RomanceLanguage(SpacedLanguage):
         text = article_of(tokens[article].low, following)
         if text != tokens[article].low:
             changes[article] = self.like(tokens[article], text)
+
+    def _may_agree_behind(self, tokens: Reading, last: int) -> bool:
+        """Return whether something behind "una persona" may agree with it: a participle in the
+        feminine, or what is no relative clause, no preposition and no end."""
+        for token in tokens[last + 1 :]:
+            if token.low.endswith(self.feminine_participles) and token.low not in self.nouns:
+                return True
+        following = tokens.after(last)
+        return bool(following.text) and not self.matcher("behind-noun").has(following)
 
     def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> dict[int, str] | None:
         """Return the changes that make a woman or man of "una persona ambiciosa".
@@ -507,13 +529,7 @@ class RomanceLanguage(SpacedLanguage):
         if gender == "female":
             self._change_article(tokens, phrase.article, changes, self.feminine_article)
             return changes
-        # Nothing else behind "una persona" may agree with it: no participle in the feminine, and a
-        # relative clause, a preposition or the end follows.
-        rest = tokens[phrase.last + 1 :]
-        for token in rest:
-            if token.low.endswith(self.feminine_participles) and token.low not in self.nouns:
-                return None
-        if rest and not rest[0].opens and not self.matcher("behind-noun").has(rest[0]):
+        if self._may_agree_behind(tokens, phrase.last):
             return None
         for position in (*phrase.before, *phrase.behind):
             masculine = self.masculine_of(tokens[position].low)
@@ -522,11 +538,13 @@ class RomanceLanguage(SpacedLanguage):
             if masculine != tokens[position].low:
                 changes[position] = self.like(tokens[position], masculine)
         self._change_article(tokens, phrase.article, changes, self.masculine_article)
-        self.contract(tokens, phrase.article, changes)
+        # "de el" is "del": the article goes with the space before it.
+        before = phrase.article - 1
+        pair = (tokens[before].low, changes.get(phrase.article, ""))
+        if before >= 0 and pair in self.contracted:
+            changes[before] = self.like(tokens[before], self.contracted[pair])
+            changes[phrase.article] = GONE
         return changes
-
-    def contract(self, tokens: Reading, article: int, changes: dict[int, str]) -> None:
-        """Join a masculine article with the preposition before it, where the language does."""
 
     def feminine_article(self, article: str, following: str) -> str:
         """Return the feminine of an article, as the word behind it wants it."""

@@ -30,6 +30,11 @@ def pattern_of(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)", re.IGNORECASE)
 
 
+def _is_stated(match: Match, words: Iterable[re.Match[str]]) -> bool:
+    """Return whether one of the words that state a value belongs to a person: 女医生."""
+    return any(match.start - 2 <= word.start() < match.end for word in words)
+
+
 class UnspacedLanguage(ListedLanguage):
     """A language without spaces.
 
@@ -55,9 +60,12 @@ class UnspacedLanguage(ListedLanguage):
 
     @abstractmethod
     def changes_for(
-        self, text: str, match: Match, words: Mapping[str, str]
+        self, text: str, match: Match, gender: str, adjectives: Sequence[str]
     ) -> list[tuple[int, int, str]]:
-        """Return start, end and text of what says values of one person; words: kind -> word."""
+        """Return start, end and text of what says values of one person.
+
+        gender: "female", "male" or "" for none. adjectives: the words of other values.
+        """
 
     # ---- lists
 
@@ -99,27 +107,25 @@ class UnspacedLanguage(ListedLanguage):
         kind = self.kind_of(attribute)
         if not kind or self.lacks_words(attribute):
             return "no word"
-        matches = self.matches(text)
-        stated = self._stated(text, attribute)
-        # The persons to whom a word that states a value belongs: 女医生.
-        stated_matches: set[Match] = set()
-        for match in matches:
-            if any(match.start - 2 <= word.start() < match.end for word in stated):
-                stated_matches.add(match)
         if self.is_edit(text):
             return "edit"
+        matches = self.matches(text)
+        stated = self._stated(text, attribute)
+        stated_matches = [match for match in matches if _is_stated(match, stated)]
         # Of several persons who are joined, the value of one says nothing of the others.
         is_joined = len(matches) > 1 and self.has(text, "joining")
-        if stated and (len(stated_matches) < len(stated) or not is_joined):
+        are_all_of_persons = is_joined and len(stated_matches) >= len(stated)
+        if stated and not are_all_of_persons:
             return "stated"
         if self.is_named(text, matches):
             return "named"
-        reason_of_all = "context" if self.has(text, f"fixed-{kind}") else ""
+        is_fixed = self.has(text, f"fixed-{kind}")
+        if not matches:
+            return "context" if is_fixed else self._why_nobody(text)
         persons: list[Person] = []
         for match in matches:
-            reason = "stated" if match in stated_matches else reason_of_all
-            persons.append(self._person(text, match, attribute, reason))
-        return tuple(persons) or reason_of_all or self._why_nobody(text)
+            persons.append(self._person(text, match, attribute, match in stated_matches, is_fixed))
+        return tuple(persons)
 
     def _why_nobody(self, text: str) -> str:
         """Return the reason why a prompt without a person gets no value."""
@@ -211,14 +217,22 @@ class UnspacedLanguage(ListedLanguage):
         """Return whether a prompt names a person."""
         return self.has(text, "famous") or self.has(text, "named")
 
-    def _person(self, text: str, match: Match, attribute: Attribute, reason: str) -> Person:
+    def _person(
+        self, text: str, match: Match, attribute: Attribute, is_stated: bool, is_fixed: bool
+    ) -> Person:
+        """Return the person of a noun, with the reason why no value is written."""
         is_group, size = self.size_of(text, match)
+        reason = ""
+        if is_stated:
+            reason = "stated"
+        elif is_fixed:
+            reason = "context"
+        elif is_group and self.leaves_groups(attribute):
+            reason = "group"
         group = None
         if is_group:
             is_young = match.noun.endswith(self.entries("child"))
             group = Group(match.end, size, is_young, mixes=True)
-            if not reason and self.leaves_groups(attribute):
-                reason = "group"
         return Person(match.noun, match.start, match.end, (match.start, match.start), reason, group)
 
     # ---- writing
@@ -238,10 +252,10 @@ class UnspacedLanguage(ListedLanguage):
             for saying in of_person:
                 if isinstance(saying.value, Mapping):
                     replacements.append(self._mixed(text, person, saying))
-            words = self.words_of(of_person)
-            if words:
+            gender, adjectives = self.words_of(of_person)
+            if gender or adjectives:
                 match = Match(person.start, person.end, person.noun)
-                for change in self.changes_for(text, match, words):
+                for change in self.changes_for(text, match, gender, adjectives):
                     replacements.append(Replacement(*change))
         return replacements
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -208,11 +208,10 @@ class Arabic(SpacedLanguage):
         return phrase.noun is None or phrase.article is not None
 
     def write_one(
-        self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
+        self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
         """Return the replacements that say values of one person."""
         assert phrase.noun is not None
-        gender = words.get("gender", "")
         if phrase.article is not None:
             return self._of_several(tokens, phrase, phrase.noun, gender)
         prefix, _ = self._split(tokens[phrase.head])
@@ -226,16 +225,13 @@ class Arabic(SpacedLanguage):
             for i in phrase.behind:
                 changes[i] = feminine(tokens[i].low)
             self._agree(tokens, phrase, changes)
+            adjectives = [feminine(word) for word in adjectives]
         elif gender == "male":
             changes[phrase.head] = self._as_man(tokens, phrase, phrase.noun, prefix)
-        texts: list[str] = []
-        for kind, word in words.items():
-            if kind != "gender":
-                text = feminine(word) if gender == "female" else word
-                texts.append(f"ال{text}" if is_definite else text)
-        if texts:
+        if adjectives:
+            article = "ال" if is_definite else ""
             last_word = changes.get(phrase.last, tokens[phrase.last].text)
-            changes[phrase.last] = " ".join([last_word, *texts])
+            changes[phrase.last] = " ".join([last_word, *(article + word for word in adjectives)])
         return [Replacement(tokens[i].start, tokens[i].end, text) for i, text in changes.items()]
 
     def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> str:
@@ -244,8 +240,7 @@ class Arabic(SpacedLanguage):
             return f"{prefix}رجل"
         if _is_definite(prefix):
             return f"{prefix}رجل ال{noun.masculine}"
-        i = phrase.head + 1
-        if i < len(tokens) and not tokens[i].opens and tokens[i].low.startswith("ال"):
+        if tokens.after(phrase.head).low.startswith("ال"):
             # A noun is definite by the one behind it.
             prefix = prefix[:-1] + "لل" if prefix.endswith("ل") else prefix + "ال"
         return f"{prefix}رجل {noun.masculine}"
@@ -253,14 +248,13 @@ class Arabic(SpacedLanguage):
     def _agree(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
         """Change what agrees with a noun into the feminine, up to the next person: verbs, "who",
         "his", "himself" and what somebody looks like."""
-        if not tokens[phrase.head].opens and self._is_verb(tokens[phrase.head - 1]):
-            changes[phrase.head - 1] = _feminine_verb(tokens[phrase.head - 1].text)
+        verb = tokens.before(phrase.head)
+        if self._is_verb(verb):
+            changes[phrase.head - 1] = _feminine_verb(verb.text)
         is_subject = True  # of the next verb: no verb and no preposition stands between
         for i in range(phrase.head + 1, len(tokens)):
-            if i > phrase.last:
-                is_next_sentence = re.search(r"[.;:!?\n\u061b\u061f]", tokens.gap(i))
-                if is_next_sentence or self.phrase_at(tokens, i) is not None:
-                    break
+            if i > phrase.last and self._ends_at(tokens, i):
+                break
             if i in changes:
                 continue
             token = tokens[i]
@@ -278,6 +272,12 @@ class Arabic(SpacedLanguage):
                 if text:
                     changes[i] = text
 
+    def _ends_at(self, tokens: Reading, i: int) -> bool:
+        """Return whether the next sentence or the next person begins with word i."""
+        if re.search(r"[.;:!?\n\u061b\u061f]", tokens.gap(i)):
+            return True
+        return self.phrase_at(tokens, i) is not None
+
     def _feminine_behind(self, tokens: Reading, i: int, is_subject: bool) -> str:
         """Return the feminine of a word that agrees with the person before it, else ""."""
         token = tokens[i]
@@ -286,9 +286,7 @@ class Arabic(SpacedLanguage):
             return "نفسها"
         if token.low == "الذي" and is_subject:
             return "التي"
-        # A thing of somebody, behind a verb or a preposition: "in his studio".
-        is_object = before.low in _PLACES or self._is_verb(before)
-        if token.low.endswith("ته") or (is_object and _is_possessed(token.low)):
+        if self._is_thing_of_person(token, before):
             return token.text + "ا"
         # A masculine adjective behind a feminine noun belongs to the person: لاعب كرة سلة طويل.
         adjectives = self.matcher("adjective").words
@@ -296,11 +294,18 @@ class Arabic(SpacedLanguage):
             return feminine(token.low)
         # The state or trade of somebody: مبتسما, يعمل سباكا.
         stem = token.low.removesuffix("ا")
-        is_trade = before.low in ("يعمل", "يشتغل") and stem in self._nouns
-        is_state = stem in self.matcher("state").words or stem in adjectives
-        if stem != token.low and (is_trade or is_state):
-            return feminine(stem)
-        return ""
+        states = self.matcher("state").words | adjectives
+        if before.low in ("يعمل", "يشتغل"):
+            states = states | self._nouns.keys()
+        return feminine(stem) if stem != token.low and stem in states else ""
+
+    def _is_thing_of_person(self, token: Token, before: Token) -> bool:
+        """Return whether a word is a thing of somebody, "his studio", behind a verb or a
+        preposition."""
+        if token.low.endswith("ته"):
+            return True
+        is_object = before.low in _PLACES or self._is_verb(before)
+        return is_object and _is_possessed(token.low)
 
     def _of_several(
         self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str

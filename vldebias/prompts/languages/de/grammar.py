@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -26,6 +26,14 @@ _STAR_ENDING = re.compile(r"(?:(?:[*:·]|/-?)(?:r|n|s|m|e)$)|\((?:r|n)\)$")
 _ENDINGS = {"": "nominative", "en": "accusative", "em": "dative", "es": "genitive"}
 _DER = {"der": "nominative", "den": "accusative", "dem": "dative", "des": "genitive"}
 _CONTRACTED = {"vom": "von", "zum": "zu", "beim": "bei", "im": "in", "am": "an"}
+# Gender of a noun -> article -> the case that it can have before a noun in the singular.
+_CASES_OF_ARTICLES = {
+    "m": {**_DER, **dict.fromkeys(_CONTRACTED, "dative")},
+    "f": {"die": "nominative", "der": "dative", "zur": "dative"},
+    "n": {"das": "nominative", "dem": "dative", "des": "genitive"}
+    | dict.fromkeys(_CONTRACTED, "dative"),
+}
+_ARTICLES = frozenset({*_DER, *_CONTRACTED, "die", "das", "zur"})
 _FEMININE_CONTRACTED = {"zum": "zur"}
 _DATIVE = frozenset(
     "mit von bei nach aus zu seit gegenüber neben hinter vor zwischen über auf in an".split()  # noqa: SIM905
@@ -55,8 +63,6 @@ _PLURAL_ENDINGS: dict[str, tuple[str, ...]] = {
     "n": ("er", "ern"),
 }
 _RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
-_NEUTER_ARTICLES = {"das": "nominative", "ein": "nominative", "dem": "dative", "des": "genitive"}
-_FEMININE_ARTICLES = {"die": "nominative", "eine": "nominative", "einer": "dative", "der": "dative"}
 _THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
 _ACCUSATIVE = frozenset(
     ["für", "ohne", "gegen", "um", "zeige", "zeichne", "male", "zeigt", "erstelle", "generiere"]
@@ -227,11 +233,10 @@ class German(SpacedLanguage):
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender."""
         token = tokens[i]
-        if token.low in _THEY:
-            # "Zeigen Sie mir ...": the polite form has a capital inside of a sentence.
-            if token.text[0].isupper() and i and not token.opens:
-                return False
-        if token.low == "sein" and (i + 1 == len(tokens) or tokens[i + 1].opens):
+        is_capital_inside = token.text[0].isupper() and not token.opens
+        if token.low in _THEY and is_capital_inside:
+            return False  # "Zeigen Sie mir ...": the polite form
+        if token.low == "sein" and not tokens.after(i).text:
             return False  # the verb
         if _HIS.fullmatch(token.low) and self._follows_neutral(tokens, i):
             return False
@@ -273,19 +278,15 @@ class German(SpacedLanguage):
         noun = None if is_stated else self.noun_of(token)
         if noun is None and not is_stated:
             return None
-        is_before_word = i + 1 < len(tokens) and not tokens[i + 1].opens and not token.small
-        if is_before_word and token.low.endswith("er"):
-            # "der Berliner Arzt": it stands before the noun.
-            following = tokens[i + 1]
-            if following.text[0].isupper() and self.noun_of(following) is not None:
-                return None
+        following = tokens.after(i)
+        if token.low.endswith("er") and following.text[:1].isupper() and not token.small:
+            if self.noun_of(following) is not None:
+                return None  # "der Berliner Arzt": it stands before the noun
         phrase = self._phrase_before(tokens, i)
         if noun is None:
             # "seine" of "ein Koch und seine Frau" says that the cook is a man.
-            is_possessed = _HIS.fullmatch(tokens[phrase.first].low) is not None
-            is_possessed = is_possessed and phrase.article is not None
-            first = phrase.first + 1 if is_possessed else phrase.first
-            return Phrase(first, i, stated=True)
+            is_possessed = phrase.article is not None and _HIS.fullmatch(tokens[phrase.first].low)
+            return Phrase(phrase.first + bool(is_possessed), i, stated=True)
         if phrase.article is None:
             return self._bare(tokens, phrase, noun)
         return self._with_determiner(tokens, phrase, phrase.article, noun)
@@ -382,31 +383,37 @@ class German(SpacedLanguage):
         self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun
     ) -> Phrase | None:
         """Return a phrase with its case; None where the article does not fit the noun."""
-        plural = Phrase(determiner, phrase.head, plural=True)
-        if noun.number == "many":
-            return plural
         case = self._case_of(tokens, determiner, noun)
-        low = tokens[determiner].low
+        is_plural = noun.number == "many"
         if noun.number == "any" and noun.kind != "star":
-            before = None if tokens[determiner].opens else tokens[determiner - 1]
-            if low == "den" or low.endswith(("seinen", "ihren", "meinen", "unseren")):
-                # "mit den Patienten", "den Bäckern", "mit seinen Patienten".
-                is_plural = before is not None and before.low in _DATIVE
-            elif low == "der" and noun.gender == "m" and phrase.before:
-                # A genitive: "das Foto der müden Bäcker", "das Foto der Bäcker".
-                is_plural = tokens[phrase.before[-1]].low.endswith("en")
-            elif low == "der" and noun.gender == "m":
-                is_plural = before is not None and before.text[0].isupper()
-            else:
-                # "die Bäcker", "meine Bäcker"; "eine Leiter" is a thing.
-                is_plural = case is None and low.endswith("e") and low not in ("eine", "keine")
-            if is_plural:
-                return plural
+            is_plural = self._has_plural_article(tokens, phrase, determiner, noun, case)
+        if is_plural:
+            return Phrase(determiner, phrase.head, plural=True)
         if case is None:
             return None
         stem, _ = self._article(tokens[determiner])
         declension = "ein" if stem in self.entries("ein-word") else "der"
         return phrase._replace(noun=noun, case=case, declension=declension)
+
+    def _has_plural_article(
+        self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun, case: str | None
+    ) -> bool:
+        """Return whether a form that can be a plural is one by its article.
+
+        case: the case that the article has before the noun in the singular, if it fits it.
+        """
+        low = tokens[determiner].low
+        before = tokens.before(determiner)
+        if low == "den" or low.endswith(("seinen", "ihren", "meinen", "unseren")):
+            # "mit den Patienten", "den Bäckern", "mit seinen Patienten".
+            return before.low in _DATIVE
+        if low == "der" and noun.gender == "m":
+            # A genitive: "das Foto der müden Bäcker", "das Foto der Bäcker".
+            if phrase.before:
+                return tokens[phrase.before[-1]].low.endswith("en")
+            return before.text[:1].isupper()
+        # "die Bäcker", "meine Bäcker"; "eine Leiter" is a thing.
+        return case is None and low.endswith("e") and low not in ("eine", "keine")
 
     def _case_of(self, tokens: Reading, determiner: int, noun: Noun) -> str | None:
         """Return the case of a phrase in the singular; None where the article does not fit."""
@@ -414,40 +421,34 @@ class German(SpacedLanguage):
         if _STAR_ENDING.search(token.low) or noun.kind == "star":
             return self._case_by_place(tokens, determiner)
         stem, ending = self._article(token)
-        if stem in _CONTRACTED:
-            return None if noun.gender == "f" else "dative"
-        case = _ENDINGS.get(ending)
+        case_of_article = _CASES_OF_ARTICLES[noun.gender[0]]
+        if stem in case_of_article:
+            return case_of_article[stem]
+        if stem in _ARTICLES:
+            return None
         if noun.gender == "f":
-            is_dative = stem in ("zur", "der") or ending == "er"
-            is_nominative = stem == "die" or ending == "e"
-            case = "dative" if is_dative else "nominative" if is_nominative else None
-        elif stem in ("die", "das", "zur", "der", "den", "dem", "des"):
-            fits = {"m": _DER, "n": {"das": "nominative", "dem": "dative", "des": "genitive"}}
-            case = fits[noun.gender[0]].get(stem)
-        elif stem in self.entries("der-word") and ending == "er":
-            case = "nominative"
-        return case
+            return {"er": "dative", "e": "nominative"}.get(ending)
+        if stem in self.entries("der-word") and ending == "er":
+            return "nominative"  # "dieser Arzt", where "meiner Ärztin" is a dative
+        return _ENDINGS.get(ending)
 
     def _case_by_place(self, tokens: Reading, position: int) -> str:
         """Return the case of "eine*r Ärzt*in", which its article does not show."""
-        if tokens[position].opens:
-            return "nominative"
-        before = tokens[position - 1]
+        before = tokens.before(position)
         if before.low in _DATIVE or before.low in _CONTRACTED:
             return "dative"
         if before.low in _ACCUSATIVE:
             return "accusative"
-        return "genitive" if before.text[0].isupper() else "nominative"
+        return "genitive" if before.text[:1].isupper() else "nominative"
 
     def _bare(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
         """Return a phrase without an article: "alter Arzt, 4k", "müde Bäcker", "drei Ärzte"."""
         low = tokens[phrase.head].low
+        before = tokens.before(phrase.first)
         size = self.number_before(tokens, phrase.first)
         plural = Phrase(phrase.first, phrase.head, plural=True, size=size)
-        if size is not None or noun.number == "many":
-            return plural
-        before = None if tokens[phrase.first].opens else tokens[phrase.first - 1]
-        if before is not None and self.matcher("plural-word").has(before):
+        is_counted = size is not None or self.matcher("plural-word").has(before)
+        if is_counted or noun.number == "many":
             return plural
         if noun.kind == "adjectival" and not low.endswith("er"):
             return plural if low.endswith("e") else None
@@ -457,42 +458,39 @@ class German(SpacedLanguage):
             is_inflected = is_inflected or not tokens[phrase.before[-1]].low.endswith("er")
         if is_inflected:
             return plural if noun.number == "any" else None
-        is_dative = before is not None and before.low in _DATIVE
-        case = "dative" if is_dative else "nominative"
+        case = "dative" if before.low in _DATIVE else "nominative"
         return phrase._replace(noun=noun, case=case, declension="none")
 
     # ---- writing
 
     def write_one(
-        self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
+        self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
         """Return the replacements that say values of one person."""
-        noun = phrase.noun
-        assert noun is not None
-        gender = words.get("gender", "")
-        is_feminine = gender == "female" and noun.kind != "neutral"
-        adjectives = [word for kind, word in words.items() if kind != "gender"]
-        if gender and not is_feminine:
-            adjectives += self.entries(f"say-{gender}")[:1]
+        assert phrase.noun is not None
+        is_feminine = gender == "female" and phrase.noun.kind != "neutral"
         changes: list[Replacement] = []
         if is_feminine:
             changes += self._feminine(tokens, phrase)
-        elif noun.kind == "star" and gender:
-            changes += self._without_sign(tokens, phrase)
-        if adjectives:
-            noun_gender = "f" if is_feminine else noun.gender[0]
-            ending = _DECLENSIONS[phrase.declension][noun_gender][phrase.case]
-            # Before the noun, and before what is part of it: "Luft- und Raumfahrtingenieur".
-            position = phrase.first + (phrase.article is not None)
-            if phrase.before:
-                position = phrase.before[-1] + 1
-            else:
-                while self.matcher("adverb").has(tokens[position]):
-                    position += 1
-            text = " ".join(word + ending for word in adjectives)
-            changes.append(self.insert(tokens, position, text))
-            changes = _joined(changes)
-        return changes
+        elif gender:
+            adjectives = [*adjectives, self.entries(f"say-{gender}")[0]]
+            if phrase.noun.kind == "star":
+                changes += self._without_sign(tokens, phrase)
+        if not adjectives:
+            return changes
+        noun_gender = "f" if is_feminine else phrase.noun.gender[0]
+        ending = _DECLENSIONS[phrase.declension][noun_gender][phrase.case]
+        # Before the noun, and before what is part of it: "Luft- und Raumfahrtingenieur".
+        position = phrase.first + (phrase.article is not None)
+        if phrase.before:
+            position = phrase.before[-1] + 1
+        else:
+            while self.matcher("adverb").has(tokens[position]):
+                position += 1
+        changes.append(
+            self.insert(tokens, position, " ".join(word + ending for word in adjectives))
+        )
+        return _joined(changes)
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase says what the person before it is: "..., der Pilot ist" too."""
@@ -502,15 +500,13 @@ class German(SpacedLanguage):
 
     def _is_in_relative_clause(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun stands between a relative pronoun and "ist": ", der Pilot ist"."""
-        behind = phrase.head + 1
         first = phrase.first
-        if behind >= len(tokens) or phrase.head != first + 1:
-            return False
         is_behind_comma = first > 0 and tokens.gap(first).strip() == ","
-        is_pronoun = self.matcher("relative").has(tokens[first])
-        is_last = behind + 1 == len(tokens) or tokens[behind + 1].opens
-        is_verb = self.matcher("copula").has(tokens[behind]) and not tokens[behind].opens
-        return is_behind_comma and is_pronoun and is_verb and is_last
+        is_pronoun = phrase.head == first + 1 and self.matcher("relative").has(tokens[first])
+        if not is_behind_comma or not is_pronoun:
+            return False
+        is_before_verb = self.matcher("copula").has(tokens.after(phrase.head))
+        return is_before_verb and not tokens.after(phrase.head + 1).text
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
         """Return "als Pilotin" of a woman, and "als Pilot" of a man, whatever sign it has."""
@@ -551,16 +547,14 @@ class German(SpacedLanguage):
         if case == "nominative":
             return masculine
         for start in range(len(masculine) - 2):
-            forms = self._forms_of_noun.get(masculine[start:].lower())
-            if forms is None:
+            noun = masculine[start:].lower()
+            if noun not in self._forms_of_noun:
                 continue
-            genitive, plural = forms
-            is_weak = genitive == plural and genitive != masculine[start:].lower()
-            if is_weak:
-                return masculine + genitive[len(masculine) - start :]
-            return (
-                masculine + genitive[len(masculine) - start :] if case == "genitive" else masculine
-            )
+            genitive, plural = self._forms_of_noun[noun]
+            is_weak = genitive == plural and genitive != noun
+            if not is_weak and case != "genitive":
+                return masculine
+            return masculine + genitive[len(noun) :]
         return masculine + "s" if case == "genitive" else masculine
 
     @cached_property
@@ -600,8 +594,7 @@ class German(SpacedLanguage):
             if tokens[i].low in _PREPOSITIONS:
                 i += 1
             pronoun = tokens[i]
-            is_last = i + 1 == len(tokens) or tokens[i + 1].opens
-            if pronoun.low in _RELATIVE and not is_last:
+            if pronoun.low in _RELATIVE and tokens.after(i).text:
                 text = self.like(pronoun, _RELATIVE[pronoun.low])
                 changes.append(Replacement(pronoun.start, pronoun.end, text))
         return changes

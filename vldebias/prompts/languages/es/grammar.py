@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from vldebias.prompts.languages.base import Reading
-from vldebias.prompts.languages.romance import GONE, RomanceLanguage
+from vldebias.prompts.languages.romance import RomanceLanguage
 
 
 class Spanish(RomanceLanguage):
@@ -30,6 +29,7 @@ class Spanish(RomanceLanguage):
         "esta",
         "ura",
     )
+    contracted: ClassVar[dict[tuple[str, str], str]] = {("de", "el"): "del", ("a", "el"): "al"}
     participles: ClassVar[tuple[str, ...]] = ("ado", "ido", "esto", "erto")
     feminine_participles: ClassVar[tuple[str, ...]] = ("ada", "ida", "esta", "erta")
 
@@ -43,15 +43,6 @@ class Spanish(RomanceLanguage):
         if word.endswith("s"):
             return ()
         return (word[:-1] + "ces",) if word.endswith("z") else (word + "es", word + "s")
-
-    def contract(self, tokens: Reading, article: int, changes: dict[int, str]) -> None:
-        """Join "de el" and "a el"."""
-        joined = {"de": "del", "a": "al"}
-        before = tokens[article - 1] if article else None
-        if before is not None and before.low in joined and changes.get(article) == "el":
-            # The article goes with the space before it.
-            changes[article - 1] = self.like(before, joined[before.low])
-            changes[article] = GONE
 
 
 LANGUAGE = Spanish()

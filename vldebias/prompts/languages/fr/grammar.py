@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from vldebias.prompts.languages.base import Reading
-from vldebias.prompts.languages.romance import GONE, RomanceLanguage
+from vldebias.prompts.languages.romance import RomanceLanguage
 
 _VOWELS = tuple("aeiouyhéèêâàîôœ")
 
@@ -58,6 +57,7 @@ class French(RomanceLanguage):
         *("euse", "ée", "ante", "ente", "ive", "ienne", "elle", "ière", "ale", "aise", "oise"),
         *("able", "ible", "ique", "iste", "ère", "ète"),
     )
+    contracted: ClassVar[dict[tuple[str, str], str]] = {("de", "le"): "du", ("à", "le"): "au"}
     participles: ClassVar[tuple[str, ...]] = ("é", "i", "u", "assis")
     feminine_participles: ClassVar[tuple[str, ...]] = ("ée", "ie", "ue", "assise", "euse")
 
@@ -91,14 +91,6 @@ class French(RomanceLanguage):
         if article == "cette":
             return "cet" if has_vowel else "ce"
         return {"une": "un", "l'": "l'", "quelle": "quel", "aucune": "aucun"}.get(article, article)
-
-    def contract(self, tokens: Reading, article: int, changes: dict[int, str]) -> None:
-        """Join "de le" and "à le"."""
-        joined = {"de": "du", "à": "au"}
-        before = tokens[article - 1] if article else None
-        if before is not None and before.low in joined and changes.get(article) == "le":
-            changes[article - 1] = self.like(before, joined[before.low])
-            changes[article] = GONE
 
 
 LANGUAGE = French()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -99,11 +99,10 @@ class Japanese(UnspacedLanguage):
         return f"（{'、'.join(parts)}）" if is_counted else f"（{'と'.join(parts)}）"
 
     def changes_for(
-        self, text: str, match: Match, words: Mapping[str, str]
+        self, text: str, match: Match, gender: str, adjectives: Sequence[str]
     ) -> list[tuple[int, int, str]]:
         """Return what says values of one person."""
-        gender = words.get("gender", "")
-        before = "".join(word for kind, word in words.items() if kind != "gender")
+        before = "".join(adjectives)
         if match.noun == "人":
             return [(match.start, match.end, before + self.human_of.get(gender, "人"))]
         start = self._start_of_noun(text, match)

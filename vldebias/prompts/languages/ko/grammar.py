@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -126,20 +126,19 @@ class Korean(UnspacedLanguage):
         return f"({joiner.join(parts)})"
 
     def changes_for(
-        self, text: str, match: Match, words: Mapping[str, str]
+        self, text: str, match: Match, gender: str, adjectives: Sequence[str]
     ) -> list[tuple[int, int, str]]:
         """Return what says values of one person."""
-        gender = words.get("gender", "")
-        adjectives = "".join(f"{word} " for kind, word in words.items() if kind != "gender")
+        before = "".join(f"{word} " for word in adjectives)
         if match.noun == "사람":
-            return [(match.start, match.end, adjectives + self.human_of.get(gender, "사람"))]
+            return [(match.start, match.end, before + self.human_of.get(gender, "사람"))]
         start = self._start_of_noun(text, match)
         # "젊은 여성 의사"
         gendered = re.search("(?:여성|남성|여자|남자) $", text[:start])
         start = gendered.start() if gendered else start
         if gender:
-            adjectives += self.human_of[gender] + " "
-        return [(start, start, adjectives)]
+            before += self.human_of[gender] + " "
+        return [(start, start, before)]
 
 
 LANGUAGE = Korean()

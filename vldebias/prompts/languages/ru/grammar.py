@@ -5,7 +5,8 @@ An adjective that names a kind of trade stays with its noun: "женщина —
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -24,6 +25,8 @@ DASH = " \u2014 "
 _HUMANS_OF_GENDER = ("женщин", "мужчин")
 _GENDERED_ADJECTIVES = ("женск", "мужск", "беременн", "бородат", "усат")
 _SIBILANTS = "жшчщ"
+# Nouns in "-ец" with the stress on the ending: "певцом".
+_STRESSED_ETS = ("певец", "борец", "жрец", "чтец", "кузнец", "продавец", "пловец")
 _GUTTURALS = "гкх"
 # Masculine ending of an adjective -> its case; what a genitive in "-ого" is says the place.
 _ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
@@ -49,6 +52,7 @@ _CASES_OF_ENDING = {
 }  # fmt: skip
 _GENITIVE_PREPOSITIONS = frozenset(("у", "от", "из", "возле", "около", "вокруг", "вместо", "кроме"))
 _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
+_PAST_ENDINGS = ("ал", "ил", "ел", "ял", "ул", "ёл")
 _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
 _RELATIVE = {
     "который": "которая",
@@ -80,28 +84,22 @@ class Russian(SpacedLanguage):
         """Return form -> noun with the cases that this form has."""
         nouns: dict[str, Noun] = {}
         for word in self.entries("person"):
-            for form in _plurals(word):
+            for form in _inflected(word, _PLURAL):
                 nouns.setdefault(form, Noun(word, word, number="many"))
-            self._add(nouns, "noun", _declined(word))
+            self._add(nouns, "noun", _inflected(word, _SINGULAR))
             if word[-1] in _SIBILANTS:
                 nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))  # "врачом"
         # Nouns that are declined as adjectives: "учёный".
+        adjectives = self.matcher("adjective-alone").words
         for word in self.entries("person-adjectival"):
-            vowel = "и" if word.endswith("ий") else "ы"
+            stem = word[:-1] if word.endswith("ий") else word[:-2] + "ы"
             for ending in ("е", "х", "ми"):
-                form = word[:-2] + vowel + ending
-                nouns.setdefault(form, Noun(word, word, number="many"))
-            is_noun = word not in self.matcher("adjective-alone").words
+                nouns.setdefault(stem + ending, Noun(word, word, number="many"))
+            kind = "adjective" if word in adjectives else "noun"
             forms = [adjective_form(word, case, False) for case in range(len(CASES))]
-            self._add(nouns, "noun" if is_noun else "adjective", forms)
+            self._add(nouns, kind, forms)
         for word in self.entries("person-a"):
-            stem = word[:-1]
-            soft = word.endswith("я")
-            endings = ("я", "и", "е", "ю", "ёй", "е") if soft else ("а", "ы", "е", "у", "ой", "е")
-            forms = [stem + ending for ending in endings]
-            if stem[-1] in _GUTTURALS:
-                forms[1] = stem + "и"
-            self._add(nouns, "noun", forms)
+            self._add(nouns, "noun", _inflected(word, _SINGULAR))
         for word in self.entries("person-still"):
             nouns[word] = Noun(word, word, kind="noun")
         self._add(nouns, "human", _HUMAN)
@@ -141,17 +139,14 @@ class Russian(SpacedLanguage):
         is_science = self.matcher("science").has(token) and not token.opens
         if is_science or self.matcher("thing").has_at(tokens, i):
             return None
-        # Pronouns and adjectives state a gender as well.
-        is_noun = len(token.low) >= 4 and not token.low.startswith(_GENDERED_ADJECTIVES)
-        is_stated = is_noun and self.states_gender(tokens, i)
-        noun = None if is_stated else self._noun_of(token)
-        if not is_stated and (noun is None or self._is_before_noun(tokens, i)):
+        is_stated = self._names_gender(tokens, i)
+        noun = None
+        if not is_stated and not self._is_before_noun(tokens, i):
+            noun = self._noun_of(token)
+        if noun is None and not is_stated:
             return None
         first = self._first_adjective(tokens, i, noun)
-        # What a woman or man is: "женщина — уличный музыкант".
-        is_behind_human = tokens.gap(first) == DASH and first > 0
-        is_behind_human = is_behind_human and tokens[first - 1].low.startswith(_HUMANS_OF_GENDER)
-        if noun is None or is_behind_human:
+        if noun is None or self._is_behind_human(tokens, first):
             return Phrase(first, i, stated=True)
         size = self.number_before(tokens, first)
         if size is not None:
@@ -160,6 +155,20 @@ class Russian(SpacedLanguage):
             return Phrase(first, i, plural=True)  # "Учителя в классе"
         case = self._case_of(tokens, first, noun.cases)
         return Phrase(first, i, noun, case=CASES[case])
+
+    def _names_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i is a noun for women or for men; pronouns and adjectives state a
+        gender as well."""
+        low = tokens[i].low
+        if len(low) < 4 or low.startswith(_GENDERED_ADJECTIVES):
+            return False
+        return self.states_gender(tokens, i)
+
+    def _is_behind_human(self, tokens: Reading, first: int) -> bool:
+        """Return whether a phrase says what a woman or man is: "женщина — уличный музыкант"."""
+        if not first or tokens.gap(first) != DASH:
+            return False
+        return tokens[first - 1].low.startswith(_HUMANS_OF_GENDER)
 
     def _first_adjective(self, tokens: Reading, i: int, noun: Noun | None) -> int:
         """Return where the adjectives begin that stand before a noun and agree with it."""
@@ -205,61 +214,56 @@ class Russian(SpacedLanguage):
         """Return the case of a phrase: of its noun, and where that is not sure by its place."""
         if len(cases) == 1:
             return cases[0]
-        before = None if tokens[first].opens else tokens[first - 1]
+        before = tokens.before(first)
         if not cases:
-            cases = (0, 1, 3)
-            if before is None:
-                return 0
-        if 1 in cases and 3 in cases:
+            cases = (0, 1, 3) if before.text else (0,)
+        if {1, 3} <= set(cases):
             # "приветствует велосипедиста": a verb has an object.
-            is_object = before is not None and (
-                before.low.endswith(_VERB_ENDINGS) or self.matcher("accusative-behind").has(before)
-            )
-            if is_object:
+            is_object = before.low.endswith(_VERB_ENDINGS)
+            if is_object or self.matcher("accusative-behind").has(before):
                 return 3
-            return 0 if before is None and 0 in cases else 1
-        if 5 in cases and before is not None and before.low in _PREPOSITIONAL:
+            return 1 if before.text or 0 not in cases else 0
+        if 5 in cases and before.low in _PREPOSITIONAL:
             return 5
         return cases[0]
 
     # ---- writing
 
     def write_one(
-        self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
+        self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
         """Return the replacements that say values of one person."""
         assert phrase.noun is not None
         case = CASES.index(phrase.case)
-        gender = words.get("gender", "")
         is_woman = gender == "female"
-        # A noun begins with the adjectives that name a kind of it: "уличный музыкант", "главный
-        # врач" of "старый главный врач".
-        place = phrase.head
-        is_of_kind = self.matcher("adjective-of-kind").has
-        while phrase.noun.kind == "noun" and place > phrase.first and is_of_kind(tokens[place - 1]):
-            place -= 1
+        place = self._start_of_noun(tokens, phrase, phrase.noun)
+        words = " ".join(adjective_form(word, case, is_woman) for word in adjectives)
         changes: dict[int, str] = {}
         if gender:
-            changes[place] = self._gendered(tokens, place, phrase, is_woman)
+            text = self._gendered(tokens, place, phrase, is_woman)
+            if words:
+                text = self.like(tokens[place], f"{words} {_inside(text)}")
+            changes[place] = text
         if is_woman:
             for position in range(phrase.first, place):
                 token = tokens[position]
                 changes[position] = self.like(token, feminine_adjective(token.low, case))
             self._agree_behind(tokens, phrase.head, case, changes)
-        adjectives: list[str] = []
-        for kind, word in words.items():
-            if kind != "gender":
-                adjectives.append(adjective_form(word, case, is_woman))
         replacements: list[Replacement] = []
         for i, text in changes.items():
-            if i == place and adjectives:
-                words_before = " ".join(adjectives)
-                noun = text if text.isupper() else text[0].lower() + text[1:]
-                text = self.like(tokens[i], f"{words_before} {noun}")
             replacements.append(Replacement(tokens[i].start, tokens[i].end, text))
-        if adjectives and not gender:
-            replacements.append(self.insert(tokens, place, " ".join(adjectives)))
+        if words and not gender:
+            replacements.append(self.insert(tokens, place, words))
         return replacements
+
+    def _start_of_noun(self, tokens: Reading, phrase: Phrase, noun: Noun) -> int:
+        """Return where a noun begins with the adjectives that name a kind of it: "уличный
+        музыкант", "главный врач" of "старый главный врач"."""
+        place = phrase.head
+        is_of_kind = self.matcher("adjective-of-kind").has
+        while noun.kind == "noun" and place > phrase.first and is_of_kind(tokens[place - 1]):
+            place -= 1
+        return place
 
     def _gendered(self, tokens: Reading, place: int, phrase: Phrase, is_woman: bool) -> str:
         """Return the word where a noun begins with the word for a woman or man."""
@@ -276,32 +280,27 @@ class Russian(SpacedLanguage):
             return f"{self.like(token, word)} {human}"  # "бездомная женщина"
         # "женщина-врач", "женщина — уличный музыкант"
         link = DASH if place < phrase.head else "-"
-        inside = token.text if token.text.isupper() else token.text[0].lower() + token.text[1:]
-        return f"{self.like(token, human)}{link}{inside}"
+        return f"{self.like(token, human)}{link}{_inside(token.text)}"
 
     def _agree_behind(self, tokens: Reading, head: int, case: int, changes: dict[int, str]) -> None:
         """Change what agrees behind a noun: participles, "который", verbs of the past."""
-        i = head + 1
-        if i >= len(tokens):
-            return
-        token = tokens[i]
-        if not token.opens:
-            if token.low.endswith(("ал", "ил", "ел", "ял", "ул", "ёл")) and len(token.low) > 3:
-                changes[i] = token.text + "а"
-            elif token.low.endswith("лся"):
-                changes[i] = token.text[:-2] + "ась"
+        verb = tokens.after(head)
+        if verb.low.endswith(_PAST_ENDINGS) and len(verb.low) > 3:
+            changes[head + 1] = verb.text + "а"
+        elif verb.low.endswith("лся"):
+            changes[head + 1] = verb.text[:-2] + "ась"
         for i in range(head + 1, len(tokens)):
             token = tokens[i]
-            if any(sign in tokens.gap(i) for sign in ".;:!?\n") or self._noun_of(token):
+            if re.search("[.;:!?\n]", tokens.gap(i)) or self._noun_of(token):
                 return
             if not token.opens:
                 continue
             if token.low in _RELATIVE:
                 changes[i] = _RELATIVE[token.low]
                 return
-            after = tokens[i + 1] if i + 1 < len(tokens) else None
-            if after is not None and after.low in _BEHIND_PREPOSITION and len(token.low) < 4:
-                changes[i + 1] = _BEHIND_PREPOSITION[after.low]
+            pronoun = tokens.after(i)  # "с которым"
+            if pronoun.low in _BEHIND_PREPOSITION and len(token.low) < 4:
+                changes[i + 1] = _BEHIND_PREPOSITION[pronoun.low]
                 return
             if is_participle(token.low):
                 changes[i] = feminine_adjective(token.low, case)
@@ -335,21 +334,21 @@ def feminine_adjective(word: str, case: int) -> str:
     for ending in _ADJECTIVE_ENDINGS:
         if word.endswith(ending):
             stem = word.removesuffix(ending)
-            break
-    else:
-        return word + reflexive
-    return stem + _feminine_ending(stem, ending, case) + reflexive
+            return stem + _feminine_ending(stem, ending, case) + reflexive
+    return word + reflexive
 
 
 def _feminine_ending(stem: str, ending: str, case: int) -> str:
-    is_soft = ending in ("ий", "его", "ему", "ем") and stem[-1] not in _GUTTURALS + _SIBILANTS
+    """Return the feminine ending of an adjective, by its stem and masculine ending."""
+    is_hissing = stem[-1] in _SIBILANTS
+    is_soft = ending in ("ий", "его", "ему", "ем") and not is_hissing and stem[-1] not in _GUTTURALS
     if ending == "им" and stem[-1] == "н":
         is_soft = True
-    if case == 0:
-        return "яя" if is_soft else "ая"
-    if case == 3:
-        return "юю" if is_soft else "ую"
-    has_e = is_soft or (stem[-1] in _SIBILANTS and ending not in ("ой", "ого", "ому", "ом"))
+    hard_vowel_of_case = {0: "ая", 3: "ую"}
+    soft_vowel_of_case = {0: "яя", 3: "юю"}
+    if case in hard_vowel_of_case:
+        return (soft_vowel_of_case if is_soft else hard_vowel_of_case)[case]
+    has_e = is_soft or (is_hissing and ending not in ("ой", "ого", "ому", "ом"))
     return "ей" if has_e else "ой"
 
 
@@ -367,40 +366,47 @@ def adjective_form(word: str, case: int, is_feminine: bool) -> str:
     return word if case == 0 else stem + endings[case]
 
 
-def _declined(word: str) -> tuple[str, ...]:
-    """Return the six cases of a masculine noun for a person."""
-    if word.endswith("ь"):
-        stem, endings = word[:-1], ("ь", "я", "ю", "я", "ем", "е")
-    elif word.endswith("й"):
-        stem, endings = word[:-1], ("й", "я", "ю", "я", "ем", "е")
-    elif word.endswith("ец"):
-        before = word[:-2]
-        stem = before[:-1] + "йц" if before[-1] in "аеиоу" else before + "ц"
-        if before[-2:] in ("ть",):
-            stem = before + "ц"
-        e = "о" if word in ("певец", "борец", "боец", "жрец", "чтец", "кузнец") else "е"
-        return (word, stem + "а", stem + "у", stem + "а", stem + e + "м", stem + "е")
-    else:
-        is_hushing = word[-1] in "жшщц"
-        stem, endings = word, ("", "а", "у", "а", "ем" if is_hushing else "ом", "е")
-    return tuple(stem + ending for ending in endings)
+# Endings of a noun, how many of its letters go, and what takes their place in the six cases.
+_SINGULAR = (
+    (("боец",), 2, ("ец", "йца", "йцу", "йца", "йцом", "йце")),
+    (("аец", "еец"), 2, ("ец", "йца", "йцу", "йца", "йцем", "йце")),
+    (_STRESSED_ETS, 2, ("ец", "ца", "цу", "ца", "цом", "це")),
+    (("ец",), 2, ("ец", "ца", "цу", "ца", "цем", "це")),
+    (("ь",), 1, ("ь", "я", "ю", "я", "ем", "е")),
+    (("й",), 1, ("й", "я", "ю", "я", "ем", "е")),
+    (("я",), 1, ("я", "и", "е", "ю", "ёй", "е")),
+    (("га", "ка", "ша"), 1, ("а", "и", "е", "у", "ой", "е")),
+    (("а",), 1, ("а", "ы", "е", "у", "ой", "е")),
+    (("ж", "ш", "щ"), 0, ("", "а", "у", "а", "ем", "е")),
+    (("",), 0, ("", "а", "у", "а", "ом", "е")),
+)
+# Likewise in the plural, with all forms that a case may have.
+_PLURAL = (
+    (("аец", "еец", "боец"), 2, ("йцы", "йцов", "йцев", "йцам", "йцами", "йцах")),
+    (("ец",), 2, ("цы", "цов", "цев", "цам", "цами", "цах")),
+    (("ь",), 1, ("и", "ей", "ям", "ями", "ях", "я")),
+    (("й",), 1, ("и", "ев", "ям", "ями", "ях", "я")),
+    (("анин", "янин"), 2, ("е", "", "ам", "ами", "ах")),
+    (tuple(_SIBILANTS), 0, ("и", "ей", "ам", "ами", "ах")),
+    (tuple(_GUTTURALS), 0, ("и", "ов", "ам", "ами", "ах")),
+    (("",), 0, ("ы", "ов", "ам", "ами", "ах")),
+)
 
 
-def _plurals(word: str) -> tuple[str, ...]:
-    """Return the forms of the plural of a masculine noun."""
-    if word.endswith(("ь", "й")):
-        stem = word[:-1]
-        genitive = "ей" if word.endswith("ь") else "ев"
-        return tuple(stem + e for e in ("и", genitive, "ям", "ями", "ях", "я"))
-    if word.endswith("ец"):
-        stem = _declined(word)[1][:-1]
-        return tuple(stem + e for e in ("ы", "ов", "ев", "ам", "ами", "ах"))
-    if word.endswith(("анин", "янин")):
-        stem = word[:-2]
-        return tuple(stem + e for e in ("е", "", "ам", "ами", "ах"))
-    nominative = "и" if word[-1] in _GUTTURALS + _SIBILANTS else "ы"
-    genitive = "ей" if word[-1] in _SIBILANTS else "ов"
-    return tuple(word + e for e in (nominative, genitive, "ам", "ами", "ах"))
+def _inflected(
+    word: str, rows: Iterable[tuple[tuple[str, ...], int, tuple[str, ...]]]
+) -> list[str]:
+    """Return the forms of a noun by the first row of a table that has its ending."""
+    for endings, dropped, forms in rows:
+        if word.endswith(endings):
+            stem = word[: len(word) - dropped]
+            return [stem + form for form in forms]
+    return []
+
+
+def _inside(text: str) -> str:
+    """Return a word as it is written inside of a sentence."""
+    return text if text.isupper() else text[0].lower() + text[1:]
 
 
 LANGUAGE = Russian()

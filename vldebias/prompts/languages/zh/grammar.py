@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -136,11 +136,9 @@ class Chinese(UnspacedLanguage):
         return match.start
 
     def changes_for(
-        self, text: str, match: Match, words: Mapping[str, str]
+        self, text: str, match: Match, gender: str, adjectives: Sequence[str]
     ) -> list[tuple[int, int, str]]:
         """Return what says values of one person."""
-        gender = words.get("gender", "")
-        adjectives = [word for kind, word in words.items() if kind != "gender"]
         start = self.place_of(text, match)
         if match.noun == "人":
             noun = self.human_of.get(gender, "人")

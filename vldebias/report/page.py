@@ -12,6 +12,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import fill
@@ -93,16 +94,21 @@ def grids(
 ) -> Iterator[tuple[str, list[str], list[tuple[str, list[Any]]], bool]]:
     """Yield (caption, heads, rows of cells, or None, whether of parts): methods by measures, parts
     by methods."""
-    block = block.assign(title=block.title + block.hint.where(block.whole, ""))
+    titled = block.assign(title=block.title + block.hint.where(block.whole, ""))
+    rows = list(titled.itertuples())
     layouts = ((False, "subset", "name", "title"), (True, "title", "subset", "name"))
     for is_parts, split, down, across in layouts:
-        for caption, rows in block[block.whole != is_parts].groupby(split, sort=False):
-            cells = {(getattr(row, down), getattr(row, across)): row for row in rows.itertuples()}
-            heads = list(rows[across].unique())
+        rows_of_caption: dict[str, list[Any]] = {}
+        for row in rows:
+            if row.whole != is_parts:
+                rows_of_caption.setdefault(getattr(row, split), []).append(row)
+        for caption, group in rows_of_caption.items():
+            cells = {(getattr(row, down), getattr(row, across)): row for row in group}
+            heads = list(dict.fromkeys(head for _, head in cells))
             lines = []
-            for name in rows[down].unique():
+            for name in dict.fromkeys(name for name, _ in cells):
                 lines.append((name, [cells.get((name, head)) for head in heads]))
-            title = str(caption) or "By method"
+            title = caption or "By method"
             if is_parts:
                 title = f"{caption} by part"
             yield title, heads, lines, is_parts
@@ -443,6 +449,14 @@ def _label(name: str) -> str:
 
 def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
     """Fill a template (report or paper) and write it as one HTML file; no network needed."""
+    return write_atomically(
+        path, _templates().get_template(f"{template}.html.jinja").render(values)
+    )
+
+
+@cache
+def _templates() -> Any:
+    """Return the templates of pages, which are compiled once in a process."""
     jinja2 = need("jinja2")
     loader = jinja2.FileSystemLoader(TEMPLATES)
     environment = jinja2.Environment(
@@ -455,7 +469,7 @@ def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
         "unbroken": unbroken,
         "markup": lambda svg: need("markupsafe").Markup(svg.decode()),
     }
-    return write_atomically(path, environment.get_template(f"{template}.html.jinja").render(values))
+    return environment
 
 
 def _embedded(image: Image) -> str:

@@ -443,11 +443,11 @@ def readable(result: Result) -> pd.DataFrame:
     there is to remove).
     """
     rows = readable_rows(result)
-    frame = result.to_pandas()
-    series = need("pandas").Series
+    pandas = need("pandas")
+    columns = {}
     for column, kind in READABLE.items():
-        frame[column] = series([getattr(row, column) for row in rows], dtype=kind)
-    frame["few"] = series(few_units(result), dtype="str")
+        columns[column] = pandas.Series([getattr(row, column) for row in rows], dtype=kind)
+    columns["few"] = pandas.Series(few_units(result), dtype="str")
     # The paper's figures, of each lambda of its sweep and of its own.
     model = result.provenance[0].model if result.provenance else ""
     own_figures = published(result.name, model)
@@ -458,13 +458,13 @@ def readable(result: Result) -> pd.DataFrame:
         figures = own_figures if is_own else figures_at.get(row.lam, {})
         name = (row.task, row.metric, row.method, row.subset)
         published_values.append(figures.get(name, math.nan))
-    frame["published"] = series(published_values, dtype="float64")
-    return frame
+    columns["published"] = pandas.Series(published_values, dtype="float64")
+    return pandas.concat([result.to_pandas(), pandas.DataFrame(columns)], axis=1)
 
 
 def readable_rows(result: Result) -> list[ReadableRow]:
     """Return the rows of a result beside what each is held against."""
-    metrics = {row.metric: get_metric(row.metric, strict=False) for row in result.rows}
+    metrics = {name: get_metric(name, strict=False) for name in {row.metric for row in result.rows}}
     dealing = set()
     for provenance in result.provenance:
         for method, facts in provenance.methods.items():

@@ -214,6 +214,8 @@ def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]
     ordered = wholes.assign(place=places).sort_values("place", kind="stable")
     lines: list[str] = []
     for (_, task, measure), rows in ordered.groupby(["place", "task", "measure"], sort=False):
+        if len(lines) >= room:
+            break
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
         for row in _first(rows, methods.get((task, measure), ""), row_limit).itertuples():
             # A long name has a line of its own.

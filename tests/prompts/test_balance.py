@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -213,9 +214,10 @@ def test_strength_may_change_between_calls():
     assert balancer.next([NURSE] * 4).values == [None] * 4
     balancer.strength = 1
     assert None not in balancer.next([NURSE] * 4).values
-    balancer.strength = 1.5
-    with pytest.raises(InvalidInputError, match="strength"):
-        balancer.next([NURSE])
+    for strength in (1.5, "1", float("nan")):
+        balancer.strength = strength
+        with pytest.raises(InvalidInputError, match=r"strength: got .* a share"):
+            balancer.next([NURSE])
 
 
 def test_several_sets_give_tuples_and_cross():
@@ -232,6 +234,35 @@ def test_write_puts_the_same_values_into_second_prompts():
     for value in ("female", ("female",), ["female"]):
         with pytest.raises(InvalidInputError, match=r"female.* 2 prompt sets"):
             Balancer(["gender", "age"]).write(["a nurse"], [value])
+
+
+@refused(
+    ({"values": ["female"]}, "values: got .'female'. for 2 prompts"),
+    ({"values": "fm"}, "values: got 'fm' for 2 prompts"),
+    ({"values": ["female", "purple"]}, "values: got 'purple' .* expected one of .*'female'"),
+    ({"values": ["female", ("male",)]}, r"values: got \('male',\) for a person"),
+    ({"values": [None, None], "prompts": "a nurse"}, "prompts: got 'a nurse'"),
+)
+def test_values_that_cannot_be_written_are_refused(options):
+    Balancer("gender").write(**{"prompts": ["a nurse", "a cook"]} | options)
+
+
+def test_numbers_of_numpy_are_whole_numbers():
+    balancer = Balancer("gender", seed=np.int64(3), find=lambda prompt: np.int64(2))
+    assert json.dumps(balancer.seed) == "3"
+    expected = Balancer("gender", seed=3).at(["a nurse"] * 2, [4, 5])
+    for indices in (np.array([4, 5]), (number for number in (4, 5))):
+        assert balancer.at(["a nurse"] * 2, indices).prompts == expected.prompts
+    balancer.restart(np.int32(7))
+    assert (
+        balancer.next(["a nurse"]).prompts == balance_prompts("a nurse", "gender", seed=7).prompts
+    )
+
+
+@pytest.mark.parametrize("seed", [None, "1", 1.5])
+def test_a_balancer_starts_again_with_a_whole_number_alone(seed):
+    with pytest.raises(InvalidInputError, match=r"seed: got .* expected a whole number"):
+        Balancer("gender").restart(seed)
 
 
 def test_find_of_ones_own_says_the_place():
@@ -367,6 +398,8 @@ def test_ways_of_saying_values_are_checked(how):
     ({"find": lambda prompt: -1}, "find: got -1"),
     ({"find": lambda prompt: 8}, "find: got 8"),
     ({"sets": []}, "sets: .* at least one prompt set"),
+    ({"sets": 5}, "sets: got 5; expected a prompt set by name or path"),
+    ({"sets": None}, "sets: got None; expected a prompt set by name or path"),
     ({"sets": ["gender", "professions-gender"]}, "sets: .* same attribute"),
     ({"sets": ["gender", "fairface"]}, "sets: .* same attribute"),
     ({"prompts": ["a nurse", 1]}, "prompts: .* a list of texts"),
@@ -374,6 +407,7 @@ def test_ways_of_saying_values_are_checked(how):
     ({"prompts": {"a nurse"}}, "prompts: .* a list of texts"),
     ({"prompts": None}, "prompts: got None"),
     ({"prompts": b"a nurse"}, "prompts: .* a list of texts"),
+    ({"prompts": "a nurse \ud83d"}, "prompts: got 'a nurse .* place 0 of 1"),
     ({"seed": "1"}, "seed: got '1'"),
     ({"seed": True}, "seed: got True"),
     ({"groups": "mix"}, "groups: got 'mix'"),

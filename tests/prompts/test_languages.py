@@ -264,6 +264,66 @@ def test_a_set_of_ones_own_gives_its_words():
     assert balance_prompts("Ein blind Arzt", made).reasons == ["stated"]
 
 
+def test_a_third_gender_with_words_of_its_own_is_written():
+    attribute = {value: [value] for value in ("female", "male", "nonbinary")}
+    words = {"de": "nichtbinär", "zh": "非二元性别的"}
+    languages = {
+        code: {"female": "weiblich", "male": "männlich", "nonbinary": word}
+        for code, word in words.items()
+    }
+    genders = make_prompt_set("genders", attribute, ["cook"], languages=languages)
+    for prompt, written in (
+        ("Das Foto eines Arztes", "Das Foto eines nichtbinären Arztes"),
+        ("一位医生", "一位非二元性别的医生"),
+    ):
+        balanced = balance_prompts([prompt] * 3, genders, seed=0)
+        assert written in balanced.prompts
+        assert len(set(balanced.prompts)) == 3
+    # Three genders cannot be mixed in a group, as in English.
+    for prompt in ("drei Ärzte", "三名医生", "three doctors"):
+        assert balance_prompts(prompt, genders).reasons == ["group"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code"),
+    [
+        ("写真、医者", "ja"),
+        ("運転手", "ja"),
+        ("看護師、病院、昼", "ja"),
+        ("写真、医生", "zh"),
+        ("医者和病人", "zh"),  # a part of a clause says nothing
+        ("医者，照片", "zh"),  # nor does a noun beside the comma of Chinese
+        ("大工业，照片", "zh"),
+    ],
+)
+def test_a_tag_that_is_a_japanese_noun_tells_japanese_without_kana(prompt, code):
+    assert language_of(prompt).code == code
+    if code == "ja":
+        written = balance_prompts([prompt] * 2, "gender", seed=0)
+        assert all("性の" in text for text in written.prompts)
+
+
+def test_a_phrase_of_a_list_may_begin_with_a_stem():
+    for prompt in ("швейцарский гвардеец у ворот", "солдат вьетнамской войны"):
+        assert balance_prompts(prompt, "gender").reasons == ["context"]
+
+
+def test_russian_nouns_with_a_stressed_ending_are_read_in_the_instrumental():
+    written = balance_prompts(["Фото с продавцом"] * 2, "gender", seed=0).prompts
+    assert set(written) == {"Фото с женщиной-продавцом", "Фото с мужчиной-продавцом"}
+
+
+@pytest.mark.parametrize(
+    ("person", "woman", "other"),
+    [("医生", "女医生", "，山" * 1200), ("의사", "여성 의사", ", 산" * 900)],
+)
+def test_what_no_encoder_reads_of_a_long_prompt_is_left_as_it_is(person, woman, other):
+    rest = f"{other}, {person}"
+    (prompt,) = balance_prompts(person + rest, "gender", shares={"female": 1}).prompts
+    assert prompt == woman + rest
+    assert balance_prompts(rest, "gender").prompts == [rest]
+
+
 def test_markup_stays_as_it_is():
     prompt = "<lora:film:0.8> (ein Arzt:1.2) im Krankenhaus, masterpiece"
     written = set(balance_prompts([prompt] * 4, "gender", seed=0).prompts)

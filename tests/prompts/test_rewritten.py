@@ -47,6 +47,12 @@ TURNED = [
         "A male chef leads a team of men and women.",
     ),
     (
+        "a clerk",
+        "A clerk with a clean-shaven face.",
+        "A female clerk with a fresh-faced face.",
+        "A male clerk with a clean-shaven face.",
+    ),
+    (
         "an artist",
         "An artist paints a portrait of a woman.",
         "A female artist paints a portrait of a woman.",

@@ -10,12 +10,14 @@ whenever that is in doubt.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from numbers import Integral, Real
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
@@ -181,6 +183,10 @@ class Balancer:
         _BALANCERS.add(self)
         is_one_set = isinstance(self.sets, str | Path | PromptSet | Mapping)
         sets: Any = [self.sets] if is_one_set else self.sets
+        if not isinstance(sets, Iterable):
+            raise InvalidInputError(
+                f"sets: got {sets!r}; expected a prompt set by name or path, or a list of them"
+            )
         # A set over several attributes, such as "fairface", is balanced by each of them.
         parts: list[PromptSet] = []
         for prompt_set in map(load_prompts, sets):
@@ -217,16 +223,15 @@ class Balancer:
 
     def restart(self, seed: int) -> None:
         """Forget all calls and start again with this seed."""
-        _check_whole_number("seed", seed)
         with self._lock:
-            self.seed = seed
+            self.seed = _whole_number("seed", seed)
             self.has_drawn_seed = False
-            self._dealers = self._new_dealers(seed)
+            self._dealers = self._new_dealers(self.seed)
 
     def at(
         self,
         prompts: str | Sequence[str],
-        index: int | Sequence[int],
+        index: int | Iterable[int],
         original: str | Sequence[str] | None = None,
     ) -> BalancedPrompts:
         """Balance the image of a prompt that has this index, without remembering anything.
@@ -241,9 +246,8 @@ class Balancer:
         original: as in `balance_prompts`.
         """
         texts = list(checked_texts([prompts] if isinstance(prompts, str) else prompts))
-        indices = list(index) if isinstance(index, Sequence) else [index]
-        for number in indices:
-            _check_whole_number("index", number, least=0)
+        numbers = index if isinstance(index, Iterable) else [index]
+        indices = [_whole_number("index", number, least=0) for number in numbers]
         if len(indices) != len(texts):
             raise InvalidInputError(
                 f"index: got {len(indices)} for {len(texts)} prompts; expected one for each"
@@ -330,10 +334,15 @@ class Balancer:
                 Of several sets tuples take the place of values. None leaves a person alone.
             original: one for each image, as in `balance_prompts`.
         """
-        sources = prompts if original is None else _checked_originals(original, prompts)
-        unturned = self._why_not_turned(sources, prompts)
+        texts = checked_texts(prompts)
+        if isinstance(values, str) or len(values) != len(texts):
+            raise InvalidInputError(
+                f"values: got {values!r} for {len(texts)} prompts; expected a list, one for each"
+            )
+        sources = texts if original is None else _checked_originals(original, texts)
+        unturned = self._why_not_turned(sources, texts)
         written: list[str] = []
-        for source, text, value, reasons in zip(sources, prompts, values, unturned, strict=True):
+        for source, text, value, reasons in zip(sources, texts, values, unturned, strict=True):
             hand = self._hand_of(source, value)
             dealt = [() if reason else row for row, reason in zip(hand, reasons, strict=True)]
             written.append(self._write(source, text, dealt))
@@ -360,21 +369,31 @@ class Balancer:
         return hand
 
     def _as_row(self, values: Any) -> Sequence[Value]:
-        """Return one value for each attribute."""
-        if self._single:
-            return [values]
+        """Return one value for each attribute.
+
+        Raises:
+            InvalidInputError: there are fewer or more, or an attribute has no such value.
+        """
+        row = [values] if self._single or values is None else values
         if values is None:
-            return [None] * len(self._finders)
-        if not isinstance(values, tuple) or len(values) != len(self._finders):
+            row = [None] * len(self._finders)
+        if not isinstance(row, list | tuple) or len(row) != len(self._finders):
             raise InvalidInputError(
                 f"values: got {values!r} for a person; expected a tuple with a value for each of"
                 f" the {len(self._finders)} prompt sets, or None"
             )
-        return values
+        for finder, value in zip(self._finders, row, strict=True):
+            known = list(finder.attribute.words)
+            if value not in (None, *known) and not isinstance(value, Mapping):
+                raise InvalidInputError(
+                    f"values: got {value!r} for a person; expected one of {known}, or None"
+                )
+        return row
 
     def _check_arguments(self) -> None:
-        _check_whole_number("seed", self.seed)
-        _check_whole_number("most", self.most, least=1)
+        if self.seed is not None:
+            self.seed = _whole_number("seed", self.seed)
+        self.most = _whole_number("most", self.most, least=1)
         if self.groups not in GROUPS:
             raise InvalidInputError(f"groups: got {self.groups!r}; expected one of {GROUPS}")
         for name in ("find", "decide"):
@@ -407,7 +426,7 @@ class Balancer:
 
         unturned: for each image and attribute why its rewritten text gets none; "" if it does.
         """
-        if not 0 <= self.strength <= 1:
+        if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         for finder in self._finders:
             finder.ask(prompts)
@@ -595,15 +614,17 @@ def _checked_originals(original: Any, texts: Sequence[str]) -> list[str]:
     return originals
 
 
-def _check_whole_number(name: str, number: Any, least: int | None = None) -> None:
-    """Raise InvalidInputError unless a setting is a whole number; a seed may be None."""
-    if number is None and least is None:
-        return
-    is_whole = isinstance(number, int) and not isinstance(number, bool)
-    is_too_small = is_whole and least is not None and number < least
-    if not is_whole or is_too_small:
-        expected = "a whole number or None" if least is None else f"a whole number from {least} on"
-        raise InvalidInputError(f"{name}: got {number!r}; expected {expected}")
+def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:
+    """Return a whole number, of Python or of numpy, as an int.
+
+    Raises:
+        InvalidInputError: it is none, or less than the least.
+    """
+    is_whole = isinstance(number, Integral) and not isinstance(number, bool)
+    if not is_whole or number < least:
+        smallest = "" if least == -math.inf else f" from {least} on"
+        raise InvalidInputError(f"{name}: got {number!r}; expected a whole number{smallest}")
+    return int(number)
 
 
 def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSet]) -> None:

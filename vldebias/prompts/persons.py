@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from numbers import Integral
 from typing import Any
 
 from vldebias.errors import InvalidInputError
@@ -255,7 +256,7 @@ class Finder:
             offset = self._find(text)
             if offset is None:
                 return ["find returned no position"]
-            is_number = isinstance(offset, int) and not isinstance(offset, bool)
+            is_number = isinstance(offset, Integral) and not isinstance(offset, bool)
             if not is_number or not 0 <= offset <= len(text):
                 raise InvalidInputError(
                     f"find: got {offset!r} for {text!r}; expected a character offset or None"

@@ -15,6 +15,7 @@ from vldebias.text_tables import OTHER_FORMS, decoded, json_form, split_rows
 
 STDIN = Path("-")
 COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _TABLES = {".csv": ",", ".tsv": "\t"}
 # "# people" and "#a welder" of wildcard files; "#1 fan" and "#ff8800 dress" are prompts.
 _COMMENT = re.compile(r"#(?!\d|[0-9a-f]{6}\b)", re.IGNORECASE)
@@ -136,7 +137,8 @@ def checked_texts(prompts: Any) -> tuple[str, ...]:
     # Arrays of arrow give scalars.
     texts = prompts.to_pylist() if hasattr(prompts, "to_pylist") else list(prompts)
     for place, text in enumerate(texts):
-        if not isinstance(text, str):
+        # Half of an emoji that was cut in two is no text that a tokenizer can read.
+        if not isinstance(text, str) or _LONE_SURROGATE.search(text):
             raise InvalidInputError(
                 f"prompts: got {shortened(repr(text), 200)} in place {place} of {len(texts)};"
                 " expected a text or a list of texts, one for each image"

@@ -104,15 +104,13 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
     return has_given_name and has_family_name
 
 
-def is_of_picture(text: Text, first: int, stop: int) -> bool:
+def is_of_picture(text: Text, first: int) -> bool:
     """Return whether a name says how a picture is made: "in the style of Monet", "Monet style",
     "oil painting, Monet"; not "a painting of Monet"."""
     if text.credited[first]:
         return True
     if text.before(first) in ("of", "with"):
         return False
-    if has_listed(text.low[stop : stop + 2], "style-word"):
-        return True
     return has_listed(text.low, "style-word", "picture", "tag")
 
 

@@ -86,7 +86,7 @@ def is_foreign(text: Text) -> bool:
 def _find_persons(text: Text) -> tuple[Subject, ...] | str:
     """The unnamed persons in the picture, or the reason why there are none."""
     names = find_names(text)
-    has_names = not all(is_of_picture(text, *name) for name in names)
+    has_names = not all(is_of_picture(text, first) for first, _ in names)
     has_noun = False
     subjects: list[Subject] = []
     nouns = set[str]()

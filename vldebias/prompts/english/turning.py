@@ -83,9 +83,8 @@ def _counterparts() -> dict[str, dict[str, tuple[str, str]]]:
             female, male = pair.split("/")
             words["male"].setdefault(female, (male, name))
             # A tailor is of either gender: nothing is turned into a seamstress.
-            if gendered(male) or name == "pronoun" or (name == "body" and male != "clean-shaven"):
+            if gendered(male) or name in ("pronoun", "body"):
                 words["female"].setdefault(male, (female, name))
-    words["female"]["clean-shaven"] = ("fresh-faced", "body")
     return words
 
 
@@ -201,9 +200,8 @@ def _sides_of_words(words: Text) -> dict[int, str]:
     for i, low in enumerate(words.low):
         word, _ = _split_possessive(low)
         is_dress = word in _counterparts()["male"] and not is_pronoun(word)
-        is_turned = gendered(word) or is_dress or word == "clean-shaven"
         is_of_both = any(start <= words.start[i] < end for start, end in spans_of_both)
-        if is_turned and not is_of_both and not words.silent[i]:
+        if (gendered(word) or is_dress) and not is_of_both and not words.silent[i]:
             sides[i] = _side_of(word)
     return sides
 

@@ -263,11 +263,10 @@ class ListedLanguage(Language):
 
     def leaves_groups(self, attribute: Attribute) -> bool:
         """Return whether groups are left alone: only women and men are mixed."""
-        return (
-            attribute.groups != "mixed"
-            or attribute.kind != "gender"
-            or 1 in attribute.shares.values()
-        )
+        if attribute.groups != "mixed" or 1 in attribute.shares.values():
+            return True
+        genders = [self.gender_of(value, attribute) for value in attribute.words]
+        return sorted(genders) != ["female", "male"]
 
     def mixture(self, saying: Saying) -> list[tuple[str, int | None]]:
         """Return the genders of a group with their numbers, the larger first."""

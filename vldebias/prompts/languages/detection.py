@@ -36,6 +36,14 @@ _URDU = frozenset("ٹڈڑںے")
 _JAPANESE = frozenset(
     "気駅読図実単楽広悪働込売労営戦歳検薬験険観覚円塩桜応択釈発変権歯駆総姿畑峠匂栃雑縄覧"
 )
+# Nouns that are Japanese and no Chinese, in characters that both write: "写真、医者".
+_JAPANESE_NOUNS = frozenset((
+    "医者", "医師", "獣医", "外科医", "内科医", "研修医", "看護師", "保育士", "栄養士", "療法士",
+    "会計士", "税理士", "司法書士", "消防士", "操縦士", "運転士", "運転手", "宇宙飛行士", "整備士",
+    "整備工", "配管工", "溶接工", "左官", "職人", "工員", "庭師", "漁師", "猟師", "料理人", "板前",
+    "料理長", "寿司職人", "菓子職人", "靴職人", "肉屋", "魚屋", "八百屋", "花屋", "鍛冶屋", "声優",
+    "美容師", "社員", "若者", "子供",
+))  # fmt: skip
 _LETTERS = {
     "de": "äöüß", "fr": "àâçéèêëîïôùûœ", "es": "ñ¿¡áéíóú", "it": "àèìòù", "pt": "ãõçâêôáéíóú",
     "pl": "ąćęłńśźż", "sv": "åäö", "da": "åæø", "cs": "ěščřžů", "ro": "ășțâî", "tr": "ığşçö",
@@ -88,9 +96,7 @@ def code_of_script(text: str, script: str) -> str:
     not read."""
     letters = set(text.lower())
     if script in ("CJK", "HIRAGANA", "KATAKANA"):
-        scripts = scripts_of(text)
-        has_kana = scripts["HIRAGANA"] + scripts["KATAKANA"] > 0
-        return "ja" if has_kana or letters & _JAPANESE else "zh"
+        return "ja" if _is_japanese(text) else "zh"
     if script == "CYRILLIC" and letters & _UKRAINIAN:
         return "uk"
     if script == "ARABIC" and letters & _URDU:
@@ -98,6 +104,16 @@ def code_of_script(text: str, script: str) -> str:
     if script == "ARABIC" and letters & _PERSIAN:
         return "fa"
     return _LANGUAGE_OF_SCRIPT.get(script) or _NAME_OF_SCRIPT.get(script, script.capitalize())
+
+
+def _is_japanese(text: str) -> bool:
+    """Return whether a text with Chinese characters is Japanese: by its kana, by characters that
+    Japan alone writes, or by a tag that is a Japanese noun."""
+    scripts = scripts_of(text)
+    if scripts["HIRAGANA"] + scripts["KATAKANA"] > 0 or not _JAPANESE.isdisjoint(text):
+        return True
+    # The comma of Chinese says that the text is none.
+    return "\uff0c" not in text and not _JAPANESE_NOUNS.isdisjoint(re.findall(r"\w+", text))
 
 
 def without_gender_sign(text: str) -> str:

@@ -183,12 +183,9 @@ class RomanceLanguage(SpacedLanguage):
         is_gendered = is_feminine or self.matcher("gendered-noun").has(token)
         if is_gendered or (noun and self.states_gender(tokens, i)):
             # "un cliente" is no French: its article is a masculine one.
-            has_masculine_article = self._has_masculine_article(tokens, phrase)
-            return (
-                None
-                if is_feminine and has_masculine_article
-                else Phrase(phrase.first, i, stated=True)
-            )
+            if is_feminine and self._has_masculine_article(tokens, phrase):
+                return None
+            return Phrase(phrase.first, i, stated=True)
         if noun is None:
             return None
         size = self.number_before(tokens, phrase.first)

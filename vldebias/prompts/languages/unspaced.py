@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
 
 
+# Signs of a prompt that are read: no text encoder of an image generator reads more, and the time of
+# a call stays bounded.
+_LONGEST_PROMPT = 2000
+
+
 class Match(NamedTuple):
     """Hold a noun of a person in a text."""
 
@@ -95,15 +100,15 @@ class UnspacedLanguage(ListedLanguage):
 
     def reads(self, text: str) -> bool:
         """Return whether a text names a person in this language."""
-        return bool(self.matches(text))
+        return bool(self.matches(text[:_LONGEST_PROMPT]))
 
     def states(self, text: str, attribute: Attribute) -> bool:
         """Return whether any word of a text states a value, of whatever it is said."""
-        return bool(self._stated(text, attribute))
+        return bool(self._stated(text[:_LONGEST_PROMPT], attribute))
 
     def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
         """Return the persons of a text, or the reason why nobody gets a value."""
-        text = blank_quotations(text)
+        text = blank_quotations(text[:_LONGEST_PROMPT])
         kind = self.kind_of(attribute)
         if not kind or self.lacks_words(attribute):
             return "no word"

@@ -98,15 +98,12 @@ class Finder:
         if not _may_get_value(found):
             return (), found[0].reason
         allowed = self._allowed(prompt)
+        open_reasons: tuple[str, ...] = ("",)
         if allowed is not None:
-            share = sum(self.attribute.shares[value] for value in allowed)
-            if len(allowed) < 2 or share <= 0:
+            if len(allowed) < 2 or sum(allowed.values()) <= 0:
                 return (), "context"  # no choice is left
-        persons: list[Shown] = []
-        for shown in found:
-            is_open = not shown.reason or (shown.reason == "context" and allowed is not None)
-            if is_open:
-                persons.append(shown)
+            open_reasons = ("", "context")
+        persons = [shown for shown in found if shown.reason in open_reasons]
         return tuple(persons[:MOST_PERSONS]), "" if persons else found[0].reason
 
     def outcomes(self, prompt: str, strength: float) -> list[dict[Value, float]]:
@@ -121,10 +118,10 @@ class Finder:
         shares: Mapping[Any, float] = self.attribute.shares
         allowed = self._allowed(prompt)
         if allowed is not None:
-            total = sum(shares[value] for value in allowed)
-            shares = {value: shares[value] / total for value in shares if value in allowed}
-        values = [value for value, share in shares.items() if share > 0]
-        is_mixed = len(values) > 1 and self.attribute.groups == "mixed"
+            total = sum(allowed.values())
+            shares = {value: share / total for value, share in allowed.items()}
+        has_choice = sum(share > 0 for share in shares.values()) > 1
+        is_mixed = has_choice and self.attribute.groups == "mixed"
         outcomes_of_persons: list[dict[Value, float]] = []
         for shown in persons:
             shares_of_person = shares
@@ -218,40 +215,45 @@ class Finder:
                 placed.append(in_one_line(prompt))
         self._decide.ask(placed)
 
-    def _allowed(self, prompt: str) -> tuple[str, ...] | None:
-        """Return the values that `decide` allows; None to let the word lists decide."""
+    def _allowed(self, prompt: str) -> dict[str, float] | None:
+        """Return the values that `decide` allows, with their shares; None to let the word lists
+        decide."""
         if self._decide is None:
             return None
-        return self._decide.allowed(in_one_line(prompt))
+        allowed = self._decide.allowed(in_one_line(prompt))
+        if allowed is None:
+            return None
+        shares = self.attribute.shares
+        return {value: shares[value] for value in shares if value in allowed}
 
     # ---- reading a prompt
 
     def _read(self, prompt: str) -> tuple[Shown, ...] | str:
         """Return the persons of a prompt, open or not; of several texts of one image, of all."""
-        found: list[_Reading] = []
+        readings: list[list[_Mention]] = []
+        reasons: list[str] = []
         start = 0
         for text in prompt.split(NEXT_TEXT):
             for mentions in self._find_without_reading(text) or self._find_in_alternatives(text):
                 if isinstance(mentions, str):
-                    found.append(mentions)
+                    reasons.append(mentions)
                 else:
                     # Offsets count in the whole, not in this text alone.
-                    found.append(tuple((person.moved(start), lang) for person, lang in mentions))
+                    readings.append([(person.moved(start), lang) for person, lang in mentions])
             start += len(text) + len(NEXT_TEXT)
         # A reason for one of them counts for all, unless it is that there is no person: "a
         # {nurse|lamp}".
-        for reading in found:
-            if isinstance(reading, str) and not reading.startswith(_NOBODY):
-                return reading
-        persons = _same_persons([mentions for mentions in found if not isinstance(mentions, str)])
-        return tuple(map(Shown, persons)) or str(found[0])
+        for reason in reasons:
+            if not reason.startswith(_NOBODY):
+                return reason
+        return tuple(map(Shown, _same_persons(readings))) or reasons[0]
 
     def _find_without_reading(self, text: str) -> list[_Reading]:
         """Return what is known of a text before a language reads it; none if it has to."""
-        slots = [match.span() for match in self.attribute.slots.finditer(text)]
+        slots = list(self.attribute.slots.finditer(text))
         if slots:
             # A placeholder says where the value goes, so that nothing else is read.
-            return [(_mention_at(text, *slot),) for slot in slots]
+            return [(_mention_at(text, *slot.span()),) for slot in slots]
         if self._find is not None:
             offset = self._find(text)
             if offset is None:

@@ -38,31 +38,29 @@ def year_of_word(text: Text, i: int) -> int | None:
     if has_era and word.isdigit():
         return _ANCIENT  # "400 BC", "AD 79"
     match = _YEAR.fullmatch(word)
-    has_unit = following in _UNITS or before in _UNITS  # "1920 x 1080"
+    has_unit = not _UNITS.isdisjoint((before, following))  # "1920 x 1080"
     if match and not has_unit:
         digits, plural, era = match.groups()
         if era:
             return _ANCIENT  # "480bc"
         year = int(digits)
-        # "the 1800s" are a century, "the 1870s" ten years.
-        if plural and year % 100 == 0:
-            year += 99
-        elif plural and year % 10 == 0:
-            year += 9
+        if plural and year % 10 == 0:
+            # "the 1800s" are a century, "the 1870s" ten years.
+            year += 99 if year % 100 == 0 else 9
         return year
-    century = _century(text, i)
-    return None if century is None else century * 100 - 1
+    return _last_year_of_century(text, i)
 
 
-def _century(text: Text, i: int) -> int | None:
-    """The number of the century that word i and the next name: "14th century"."""
+def _last_year_of_century(text: Text, i: int) -> int | None:
+    """Return the last year of the century that word i and the next name: 1399 for "14th
+    century"."""
     word = text.bare[i]
     if not word.endswith("-century") and text.after(i) not in ("century", "centuries"):
         return None
     match = _CENTURY.fullmatch(word)
     if match:
-        return int(match[1])
+        return int(match[1]) * 100 - 1
     name = word.removesuffix("-century")
     if name not in _CENTURY_NAMES:
         return None
-    return _CENTURY_NAMES.index(name) + 1
+    return (_CENTURY_NAMES.index(name) + 1) * 100 - 1

@@ -76,20 +76,10 @@ class English(Language):
         in_capitals = is_in_capitals(text)  # "A CEO IN AN OFFICE" gets "FEMALE"
         # Words for one place are written together: "an old female nurse".
         words_of_slot = defaultdict[_Slot, list[tuple[int, str]]](list)
-        for person, attribute, value in sayings:
-            start, end = person.place
-            behind = person.end if person.group is None else person.group.end
-            if isinstance(value, Mapping):
-                is_young = person.group is not None and person.group.young
-                word = describe(value, attribute.words, is_young)
-                slot = (behind, behind, "aside")
-            else:
-                word = attribute.words[value]
-                slot = (start, end, "before")
-                if attribute.has_phrases:
-                    # It takes the place of a placeholder, or stands behind the noun.
-                    slot = (start if start < end else behind, behind, "behind")
-            words_of_slot[slot].append((attribute.rank, word.upper() if in_capitals else word))
+        for saying in sayings:
+            slot, word = _slot_and_word(saying)
+            word = word.upper() if in_capitals else word
+            words_of_slot[slot].append((saying.attribute.rank, word))
         replacements: list[Replacement] = []
         for (start, end, kind), ranked in words_of_slot.items():
             words = [word for _, word in sorted(ranked)]
@@ -227,6 +217,21 @@ def _why_nobody(reason: str, text: str) -> str:
 
 
 # ---- writing
+
+
+def _slot_and_word(saying: Saying) -> tuple[_Slot, str]:
+    """Return where a value is said of a person, and the word that says it."""
+    person, attribute, value = saying
+    start, end = person.place
+    behind = person.end if person.group is None else person.group.end
+    if isinstance(value, Mapping):
+        is_young = person.group is not None and person.group.young
+        return (behind, behind, "aside"), describe(value, attribute.words, is_young)
+    word = attribute.words[value]
+    if attribute.has_phrases:
+        # It takes the place of a placeholder, or stands behind the noun.
+        return (start if start < end else behind, behind, "behind"), word
+    return (start, end, "before"), word
 
 
 def _write_before(text: str, start: int, end: int, word: str) -> Replacement:

@@ -121,12 +121,7 @@ def turn_gender(text: str, attribute: Attribute, people: Sequence[Dealt]) -> tup
         UnturnableError: a word states a gender and has no counterpart, or a person is named.
     """
     words = read_text(text)
-    # A name says a gender, and has no counterpart.
-    for first, stop in find_names(words):
-        is_word = stop - first == 1 and words.sentence[first]  # "Rich colors."
-        is_silent = words.credited[first] or words.silent[first] or is_word
-        if not is_silent and "f" in kinds(words.bare[first]):
-            raise UnturnableError(f"rewritten: names {' '.join(words.words[first:stop])}")
+    _check_names(words)
     owners = _owners(words, people)
     replacements: list[Replacement] = []
     is_said = [False] * len(people)
@@ -145,6 +140,16 @@ def turn_gender(text: str, attribute: Attribute, people: Sequence[Dealt]) -> tup
         if new != word:
             replacements.append(_replace(words, i, new, possessive))
     return replace_all(text, replacements), is_said
+
+
+def _check_names(words: Text) -> None:
+    """Raise UnturnableError where a text names a person: a name says a gender, and has no
+    counterpart."""
+    for first, stop in find_names(words):
+        is_word = stop - first == 1 and words.sentence[first]  # "Rich colors."
+        is_silent = words.credited[first] or words.silent[first] or is_word
+        if not is_silent and "f" in kinds(words.bare[first]):
+            raise UnturnableError(f"rewritten: names {' '.join(words.words[first:stop])}")
 
 
 def sides_in(text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[Value]:
@@ -265,16 +270,18 @@ def _turned(words: Text, i: int, word: str, side: str) -> tuple[str, str]:
     Raises:
         UnturnableError: it has no counterpart.
     """
-    has_noun = words.after(i) not in _NO_NOUN
-    if word == "his":
-        female = "her" if has_noun else "hers"
-        return ("his" if side == "male" else female), "pronoun"
-    if word == "her":
-        is_determiner = has_noun and not words.after(i).endswith("ly")
-        male = "his" if is_determiner else "him"
-        return ("her" if side == "female" else male), "pronoun"
+    after = words.after(i)
+    has_noun = after not in _NO_NOUN
+    # Pronoun -> the side that it says, and what takes its place for the other one.
+    pronouns = {
+        "his": ("male", "her" if has_noun else "hers"),
+        "her": ("female", "his" if has_noun and not after.endswith("ly") else "him"),
+    }
+    if word in pronouns:
+        own_side, other = pronouns[word]
+        return word if side == own_side else other, "pronoun"
     is_gown_of_all = word == "gown" and not _GOWNS_OF_ALL.isdisjoint(words.low[max(0, i - 2) : i])
-    is_dress_of_all = words.after(i) in _DRESS_OF_ALL or is_gown_of_all
+    is_dress_of_all = after in _DRESS_OF_ALL or is_gown_of_all
     if is_dress_of_all and not gendered(word):
         return word, "dress"
     known = _counterpart(word, side)
@@ -328,19 +335,27 @@ def strip(text: str, attribute: Attribute, people: Sequence[Dealt]) -> str:
     patterns = {"age": (_AGE_PHRASE, AGE_BEFORE_NOUN), "origin": (_DESCENT,), "skin": (_DESCENT,)}
     for pattern in patterns.get(attribute.kind, ()):
         spans += [match.span() for match in pattern.finditer(text)]
-    stripped = text
     for start, end in sorted(set(spans), reverse=True):
-        before = stripped[:start]
-        behind = stripped[end:]
-        # One space, or the comma, stays in the place of what is taken out.
-        if behind.startswith((",", " ")) and not before.endswith(","):
-            if behind.startswith(","):
-                before = before.rstrip()
-            if before.endswith(" ") or not before:
-                behind = behind.lstrip()
-        following = re.match(r"[\w-]+", behind)
-        if following:
-            before = append_word(before, following[0])  # with the article that fits
-            behind = behind[following.end() :]
-        stripped = before + behind
-    return stripped
+        text = _take_out(text, start, end)
+    return text
+
+
+def _take_out(text: str, start: int, end: int) -> str:
+    """Return a text without some of its characters, with one space or the comma in their place, and
+    with the article that fits what follows.
+
+    >>> _take_out("an old nurse", 3, 6), _take_out("a nurse, in her forties, at work", 7, 23)
+    ('a nurse', 'a nurse, at work')
+    """
+    before = text[:start]
+    behind = text[end:]
+    if behind.startswith((",", " ")) and not before.endswith(","):
+        if behind.startswith(","):
+            before = before.rstrip()
+        if before.endswith(" ") or not before:
+            behind = behind.lstrip()
+    following = re.match(r"[\w-]+", behind)
+    if following:
+        before = append_word(before, following[0])
+        behind = behind[following.end() :]
+    return before + behind

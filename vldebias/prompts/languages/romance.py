@@ -183,7 +183,9 @@ class RomanceLanguage(SpacedLanguage):
         is_gendered = is_feminine or self.matcher("gendered-noun").has(token)
         if is_gendered or (noun and self.states_gender(tokens, i)):
             # "un cliente" is no French: its article is a masculine one.
-            if is_feminine and self._has_masculine_article(tokens, phrase):
+            article = "" if phrase.article is None else tokens[phrase.article].low
+            is_masculine = article in self.articles and not article.endswith("'")
+            if is_feminine and is_masculine:
                 return None
             return Phrase(phrase.first, i, stated=True)
         if noun is None:
@@ -192,13 +194,6 @@ class RomanceLanguage(SpacedLanguage):
         if noun.number == "many" or size is not None:
             return self._plural_phrase(tokens, phrase, size)
         return self._single_phrase(tokens, phrase, noun)
-
-    def _has_masculine_article(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether the article of a phrase is masculine for sure: "un", not "l'"."""
-        if phrase.article is None:
-            return False
-        article = tokens[phrase.article].low
-        return article in self.articles and not article.endswith("'")
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
         """Return the phrase of a noun with the article and adjectives before it, and no more."""
@@ -315,28 +310,28 @@ class RomanceLanguage(SpacedLanguage):
 
     def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
         """Return participles of a clause of their own, and predicates: ", vestido de blanco"."""
-        apart: list[int] = []
-        if self.matcher("copula").has(tokens.after(last)):
-            # "el médico está muy cansado"
-            predicate = last + 2
-            if predicate + 1 < len(tokens) and self.matcher("adverb").has(tokens[predicate]):
-                predicate += 1
-            if predicate < len(tokens) and self.is_adjective(tokens[predicate]):
-                apart.append(predicate)
+        apart = self._predicate(tokens, last)
         for i in range(last + 1, len(tokens)):
-            if re.search("[.;:!?\n]", tokens.gap(i)) or self.noun_of(tokens[i]):
+            token = tokens[i]
+            if re.search("[.;:!?\n]", tokens.gap(i)) or self.noun_of(token):
                 break
-            if i not in apart and self._is_participle(tokens[i]):
-                is_opening = tokens[i].opens and "," in tokens.gap(i)
-                is_behind_and = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
-                if is_opening or is_behind_and:
-                    apart.append(i)
+            is_participle = token.low.endswith(self.participles) or token.low in self._irregular
+            if i in apart or not is_participle or not self.is_adjective(token):
+                continue
+            is_opening = token.opens and "," in tokens.gap(i)
+            is_behind_and = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
+            if is_opening or is_behind_and:
+                apart.append(i)
         return tuple(apart)
 
-    def _is_participle(self, token: Token) -> bool:
-        """Return whether a word is an adjective that agrees over a comma."""
-        is_inflected = token.low.endswith(self.participles) or token.low in self._irregular
-        return is_inflected and self.is_adjective(token)
+    def _predicate(self, tokens: Reading, last: int) -> list[int]:
+        """Return the position of the adjective behind "is": "el médico está muy cansado"."""
+        i = last + 2
+        if i >= len(tokens) or not self.matcher("copula").has(tokens.after(last)):
+            return []
+        if self.matcher("adverb").has(tokens[i]) and i + 1 < len(tokens):
+            i += 1
+        return [i] if self.is_adjective(tokens[i]) else []
 
     def is_adjective(self, token: Token) -> bool:
         """Return whether a word behind a noun is an adjective of it."""

@@ -75,12 +75,8 @@ class Arabic(SpacedLanguage):
         match = _PREFIX.match(token.low)
         if match is None:
             return "", token.low
-        joined, article, noun = match.groups()
-        for prefix, rest in (
-            ((joined or "") + (article or ""), noun),
-            (joined or "", (article or "") + noun),
-            ("", token.low),
-        ):
+        joined, article, noun = match.groups(default="")
+        for prefix, rest in ((joined + article, noun), (joined, article + noun), ("", token.low)):
             if rest in self._nouns or rest in self._feminine_nouns:
                 return prefix, rest
         return "", token.low
@@ -253,30 +249,31 @@ class Arabic(SpacedLanguage):
             changes[phrase.head - 1] = _feminine_verb(verb.text)
         is_subject = True  # of the next verb: no verb and no preposition stands between
         for i in range(phrase.head + 1, len(tokens)):
-            if i > phrase.last and self._ends_at(tokens, i):
-                break
+            if i > phrase.last:
+                is_next_sentence = re.search(r"[.;:!?\n\u061b\u061f]", tokens.gap(i))
+                if is_next_sentence or self.phrase_at(tokens, i) is not None:
+                    break
             if i in changes:
                 continue
-            token = tokens[i]
-            before = tokens[i - 1]
-            if token.low in _PLACES:
-                is_subject = False
-            elif self._is_verb(token) and before.low not in _PLACES:
-                is_of_definite = before.low.startswith("ال") or _is_possessed(before.low)
-                is_joined = token.low.startswith("و") or self._is_verb(before)
-                if is_subject or is_joined or is_of_definite:
-                    changes[i] = _feminine_verb(token.text)
-                is_subject = False
-            else:
+            is_place = tokens[i].low in _PLACES
+            is_verb = self._is_verb(tokens[i]) and tokens[i - 1].low not in _PLACES
+            text = ""
+            if is_verb:
+                text = self._feminine_of_verb(tokens, i, is_subject)
+            elif not is_place:
                 text = self._feminine_behind(tokens, i, is_subject)
-                if text:
-                    changes[i] = text
+            if text:
+                changes[i] = text
+            is_subject = is_subject and not is_place and not is_verb
 
-    def _ends_at(self, tokens: Reading, i: int) -> bool:
-        """Return whether the next sentence or the next person begins with word i."""
-        if re.search(r"[.;:!?\n\u061b\u061f]", tokens.gap(i)):
-            return True
-        return self.phrase_at(tokens, i) is not None
+    def _feminine_of_verb(self, tokens: Reading, i: int, is_subject: bool) -> str:
+        """Return the feminine of a verb whose subject is the person before it, else ""."""
+        before = tokens[i - 1]
+        is_of_definite = before.low.startswith("ال") or _is_possessed(before.low)
+        is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
+        if is_subject or is_joined or is_of_definite:
+            return _feminine_verb(tokens[i].text)
+        return ""
 
     def _feminine_behind(self, tokens: Reading, i: int, is_subject: bool) -> str:
         """Return the feminine of a word that agrees with the person before it, else ""."""

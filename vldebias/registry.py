@@ -63,7 +63,8 @@ class Registry(Mapping[str, T]):
         )
 
     def __contains__(self, name: object) -> bool:
-        return name in self.data or name in self._all()
+        # A list, say, is no name, and cannot be looked up.
+        return isinstance(name, str) and (name in self.data or name in self._all())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())

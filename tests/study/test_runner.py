@@ -276,7 +276,7 @@ def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) 
     usual = Options(out=tmp_path, model="miniature", cache=cache)
     limited = replace(usual, limit=60)
     first, second, unlimited = (
-        Inputs(options).embedded("images", data).ids for options in (limited, limited, usual)
+        Inputs(options).open("images", data).ids for options in (limited, limited, usual)
     )
     assert first == second == tuple(sorted(first)) != unlimited[:60]
     assert len(first) == 60
@@ -305,7 +305,7 @@ def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -
     task = suite({**BIRDS, "lams": []}).tasks[0]
     wanted = task.texts()
     rows = dict(zip(wanted, session.texts.embed(wanted), strict=True))
-    path = save_embeddings(tmp_path / "mine.npz", session.embedded("images", task.data), rows)
+    path = save_embeddings(tmp_path / "mine.npz", session.open("images", task.data), rows)
     alone, _ = run({**BIRDS, "lams": []}, host=None, embeddings=path, out=tmp_path / "alone")
     with_model, _ = run({**BIRDS, "lams": []}, out=tmp_path / "model")
     for figure in with_model.rows:
@@ -318,24 +318,22 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.Monkey
     path = save_embeddings(tmp_path / "e.npz", rows)
     session = Inputs(Options(out=tmp_path, embeddings=path))
     train, val, test = (Data(name="x", split=name) for name in ("train", "val", "test"))
-    assert [session.embedded(*split).ids for split in (("images", test), ("train", train))] == [
+    assert [session.open(*split).ids for split in (("images", test), ("train", train))] == [
         ("b", "c"),
         ("a",),
     ]
-    assert session.embedded("val", val) is session.embedded("reference") is None
-    assert (
-        len(Inputs(Options(out=tmp_path, embeddings=path, limit=1)).embedded("images", test)) == 1
-    )
+    assert session.open("val", val) is session.open("reference") is None
+    assert len(Inputs(Options(out=tmp_path, embeddings=path, limit=1)).open("images", test)) == 1
     with pytest.raises(InvalidInputError, match=r"\['test', 'train'\].*'val'"):
-        session.embedded("images", val)
+        session.open("images", val)
     inputs = Inputs(
         Options(
             out=tmp_path,
             embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.from_arrays(np.eye(3))),
         )
     )
-    assert len(inputs.embedded("images", test)) == 3  # what is measured, and no training split
-    assert inputs.embedded("train", train) is None
+    assert len(inputs.open("images", test)) == 3  # what is measured, and no training split
+    assert inputs.open("train", train) is None
     named = Inputs(
         Options(out=tmp_path), sources=dict.fromkeys(("images", "train"), "birds"), split="val"
     )
@@ -343,7 +341,7 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         "vldebias.study.inputs.open_split", lambda *split: opened.append(split[2]) or rows
     )
-    assert ([len(named.embedded(name)) for name in ("images", "train")], opened) == (
+    assert ([len(named.open(name)) for name in ("images", "train")], opened) == (
         [3, 3],
         ["val", "train"],
     )

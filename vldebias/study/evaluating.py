@@ -18,7 +18,7 @@ from vldebias.prompts import PromptSet
 from vldebias.report.result import Result
 from vldebias.schema import Strict
 from vldebias.study.inputs import Inputs
-from vldebias.study.task import find_task
+from vldebias.study.task import TASKS
 from vldebias.study.tasks.images import ImageTask
 
 LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
@@ -110,7 +110,7 @@ def evaluate(
         "reference": reference,
         "reference_labels": reference_labels,
     }
-    task_class = find_task(task)
+    task_class = TASKS[task]
     settings = _sort_keywords(task, options, sources, prompts)
     # A suite gives its tasks names and titles; here the kind of the task stands for both.
     settings |= {"name": task, "title": task}
@@ -180,7 +180,7 @@ def _sort_keywords(
     Raises:
         InvalidInputError: the task has no such option.
     """
-    task_class = find_task(task)
+    task_class = TASKS[task]
     setting_names = task_class.model_fields
     input_names = task_class.input_names()
     label_names = [name for name in LABELS if name.partition("_")[0] in input_names]

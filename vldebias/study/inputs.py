@@ -93,7 +93,7 @@ class Inputs(Mapping[str, Any]):
         self._opened: dict[Any, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        return self.open(name, self.sources.get(name))
+        return self.open(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self.sources, *ALWAYS]))
@@ -109,23 +109,53 @@ class Inputs(Mapping[str, Any]):
         Raises:
             InvalidInputError: an input that the task needs was not given.
         """
+        splits = task.splits()
         # The user's images replace those that a suite names, not the other way round.
-        sources = {**task.splits(), **self.sources}
-        task.check_sources(sources)
+        names = {*splits, *self.sources}
+        task.check_sources(names)
         # What a task makes itself (a judge, a plan) goes before an input of that name.
         opened = dict(task.prepare(self))
         for name in task.input_names():
-            if name not in opened and (name in sources or name in ALWAYS):
-                opened[name] = self.open(name, sources.get(name))
+            if name not in opened and (name in names or name in ALWAYS):
+                opened[name] = self.open(name, splits.get(name))
         return opened
 
-    def open(self, name: str, source: Any) -> Any:
-        """Return an input by its name, opened from a source as `Inputs` says."""
-        if name in SPLITS:
-            return self.embedded(name, source)
+    def open(self, name: str, split: Data | None = None) -> Any:
+        """Return an input by its name, opened once.
+
+        Images are embedded; their labels are those that come with them and those that were given,
+        without the values that the user calls unknown.
+
+        Args:
+            name: see `Inputs`.
+            split: what a suite names, opened where the user gave nothing by this name.
+
+        Returns:
+            The input; None where nothing names it, and of "train" and "val" where the user's file
+            of features has no such split.
+        """
         if name in ("model", "pipeline", *ALWAYS):
             return getattr(self, name)
-        return source
+        source = self.sources.get(name, split)
+        if name not in SPLITS:
+            return source
+        # Two tasks may name different splits under one input, so that the name alone is no key;
+        # what Python gives is one object for all.
+        key = name, source.model_dump_json() if isinstance(source, Data) else None
+        if key not in self._opened:
+            rows = self._open_split(name, source)
+            if isinstance(rows, ImageData):
+                rows = self._embed(name, rows)
+            if rows is not None:
+                # labels are of the images, train_labels of train.
+                role = "labels" if name == "images" else f"{name}_labels"
+                # The user's columns stand over those that come with the images: a corrected label
+                # wins.
+                labels = Embeddings.from_arrays(rows.features, self.sources.get(role, {})).labels
+                rows = replace(rows, labels={**rows.labels, **labels})
+                rows = rows.without(self.options.unknown)
+            self._opened[key] = rows
+        return self._opened[key]
 
     @property
     def model(self) -> Loaded:
@@ -195,37 +225,6 @@ class Inputs(Mapping[str, Any]):
             edits[path.resolve().name] = edit_of_role[TEXT]
         return edits
 
-    def embedded(self, name: str, source: Any = None) -> Any:
-        """Return the `Embeddings` of a split, embedded once, with its labels and the user's unknown
-        values.
-
-        Args:
-            name: "images", "reference", "train" or "val".
-            source: what to open; None: what was given by this name.
-
-        Returns:
-            The embeddings; None where nothing names the split, and of "train" and "val" where the
-            user's file of features lacks it.
-        """
-        source = self.sources.get(name, source)
-        # Two tasks may name different splits under one input, so that the name alone is no key;
-        # what Python gives is one object for all.
-        key = name, source.model_dump_json() if isinstance(source, Data) else None
-        if key not in self._opened:
-            rows = self._open_split(name, source)
-            if isinstance(rows, ImageData):
-                rows = self._embed(name, rows)
-            if rows is not None:
-                # labels are of the images, train_labels of train.
-                role = "labels" if name == "images" else f"{name}_labels"
-                # The user's columns stand over those that come with the images: a corrected label
-                # wins.
-                labels = Embeddings.from_arrays(rows.features, self.sources.get(role, {})).labels
-                rows = replace(rows, labels={**rows.labels, **labels})
-                rows = rows.without(self.options.unknown)
-            self._opened[key] = rows
-        return self._opened[key]
-
     def _embed(self, name: str, images: ImageData) -> Embeddings:
         """Return the features that the model gives for images, from the cache where it has them."""
         model = self.model
@@ -253,7 +252,8 @@ class Inputs(Mapping[str, Any]):
         return rows
 
     def _open_split(self, name: str, source: Any) -> Embeddings | ImageData | None:
-        """Return what a split is: objects and arrays, a file, a folder, or a part of a data set."""
+        """Return the images of a split: an object, an array, what a suite names, or what
+        `_open_named` opens."""
         if source is None and name == "images":
             raise InvalidInputError(
                 "images: expected features (n, d), a file, a folder or a data set, got none"
@@ -262,8 +262,21 @@ class Inputs(Mapping[str, Any]):
             return source
         if isinstance(source, Data):
             return self._split_of_suite(source, is_optional=name in ("train", "val"))
-        if not isinstance(source, (str, Path)):
-            return _of_array(name, source)
+        if isinstance(source, (str, Path)):
+            return self._open_named(name, source)
+        rows = Embeddings.from_arrays(source)
+        if not len(rows):
+            raise InvalidInputError(
+                f"{name}: got shape {rows.features.shape}; expected features (n, d) with n > 0"
+            )
+        features = rows.features
+        # The digest is of the numbers and not of a file, so that a loaded array and its file are
+        # the same data.
+        shards = features if isinstance(features, Shards) else Shards([features])
+        return replace(rows, about={"data": "given", "digest": shards.digest()})
+
+    def _open_named(self, name: str, source: str | Path) -> Embeddings | ImageData:
+        """Return the features of a file or a pattern, or the images of a folder or a data set."""
         # A path goes before the name of a data set: a folder "celeba" in the working folder is that
         # folder.
         is_file = Path(source).suffix in (".npz", ".npy")
@@ -354,20 +367,6 @@ def open_split(
             f"{name}: got a stream; expected images in any order: open them without streaming"
         )
     return opened
-
-
-def _of_array(name: str, array: Any) -> Embeddings:
-    """Return the embeddings of an array, with a digest of their numbers."""
-    rows = Embeddings.from_arrays(array)
-    if not len(rows):
-        raise InvalidInputError(
-            f"{name}: got shape {rows.features.shape}; expected features (n, d) with n > 0"
-        )
-    features = rows.features
-    # The digest is of the numbers and not of a file, so that a loaded array and its file are the
-    # same data.
-    shards = features if isinstance(features, Shards) else Shards([features])
-    return replace(rows, about={"data": "given", "digest": shards.digest()})
 
 
 def images_of_folder(folder: Path) -> ImageData:

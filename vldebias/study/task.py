@@ -167,15 +167,6 @@ def with_looks(
 TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, "task"))
 
 
-def find_task(name: str) -> type[Task]:
-    """Return the kind of task that is registered by a name.
-
-    Raises:
-        InvalidInputError: there is none.
-    """
-    return TASKS[str(name)]
-
-
 def register_task(kind: type[T]) -> type[T]:
     """Register a kind of task for `vldebias.evaluate` and suites, as a decorator; refuse one
     without its own name."""

@@ -29,7 +29,8 @@ class Gallery:
     see `RetrievalTask`.
 
     Groups without an image are left out: nothing could retrieve them. codes: (n,) positions in
-    `names`, in the smallest integer type, since small types sort in linear time.
+    `names`, in the smallest integer type, since small types sort in linear time. prior: (g,) share
+    that each group should have.
 
     other_prior: name of the prior that was not asked for, where the gallery is uneven: its figures
     are reported alongside, since no ranking of an uneven gallery is fair by both. "" where it is
@@ -51,7 +52,8 @@ class Gallery:
         self.by_size = prior == "dataset"
         self.resamples = resamples
         self.seed = seed
-        self.names = tuple(name for name, n in labels.counts.items() if n)
+        self.size_of_group = {name: n for name, n in labels.counts.items() if n}
+        self.names = tuple(self.size_of_group)
         if len(self.names) < 2:
             raise InvalidInputError(
                 f"gallery: expected images of two or more groups, got {labels.counts}"
@@ -70,16 +72,6 @@ class Gallery:
         is_uneven = self.sizes.max() >= UNEVEN * self.sizes.min()
         name_of_other = "uniform" if self.by_size else "dataset"
         self.other_prior = name_of_other if is_uneven else ""
-
-    @property
-    def size_of_group(self) -> dict[str, int]:
-        """Return name of a group -> number of its images."""
-        return dict(zip(self.names, self.sizes.tolist(), strict=True))
-
-    @property
-    def prior_of_group(self) -> dict[str, float]:
-        """Return name of a group -> the share that it should have."""
-        return dict(zip(self.names, self.prior.tolist(), strict=True))
 
     def measure(
         self, groups: NDArray[np.integer], own_shares: Floats, relevant: Mask | None = None
@@ -128,11 +120,11 @@ class Gallery:
         codes = self.codes[read]
         # From here on a row is known by its place among those that are read.
         places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
-        # method -> a block of resamples -> query -> metric -> values
-        blocks: dict[str, list[list[Skews]]] = {method: [] for method in ranked}
+        skews: dict[str, Skews] = {method: {} for method in ranked}
+        start = 0
         for weights, own_shares in self._resampled(read):
+            end = start + len(weights)
             for method, orders in places.items():
-                block = []
                 for query, order in enumerate(orders):
                     # (b, k) the first rows of each resample
                     if labels and method in labels:
@@ -143,9 +135,13 @@ class Gallery:
                     hits = None
                     if relevant is not None:
                         hits = relevant[query, read[order]][top]
-                    block.append(self.measure(codes[order][top], own_shares, hits))
-                blocks[method].append(block)
-        return {method: _joined(blocks_of_method) for method, blocks_of_method in blocks.items()}
+                    values_of_metric = self.measure(codes[order][top], own_shares, hits)
+                    for metric, values in values_of_metric.items():
+                        shape = (len(orders), 1 + self.resamples)
+                        table = skews[method].setdefault(metric, np.empty(shape))
+                        table[query, start:end] = values
+            start = end
+        return skews
 
     def _resampled(self, read: Rows) -> Iterator[tuple[NDArray[np.integer], Floats]]:
         """Yield the gallery as it is, then blocks of b resamples: how often each holds the rows
@@ -212,15 +208,6 @@ class Gallery:
             " shares (prior='dataset').",
             SuspectInputWarning,
         )
-
-
-def _joined(blocks: Sequence[Sequence[Skews]]) -> Skews:
-    """Return metric -> values (q, 1 + resamples) from blocks of resamples of each query."""
-    joined: Skews = {}
-    for metric in blocks[0][0]:
-        queries = zip(*blocks, strict=True)
-        joined[metric] = np.block([[part[metric] for part in query] for query in queries])
-    return joined
 
 
 def counted(sizes: Mapping[str, int]) -> str:

@@ -219,7 +219,9 @@ class RetrievalTask(ImageTask):
                         **reference_counts,
                     },
                     settings={
-                        "prior shares": gallery.prior_of_group,
+                        "prior shares": dict(
+                            zip(gallery.names, gallery.prior.tolist(), strict=True)
+                        ),
                         "groups": labels.counts,
                         "gallery": facts_of(images),
                     },
@@ -315,14 +317,16 @@ class RetrievalTask(ImageTask):
                 break
         result.provenance.settings["column of precision"] = column_of_precision
 
+        # method -> metric -> (q, 1 + resamples), of the gallery and then of its resamples
         skews = gallery.skews(rankings.first(max(self.k)), relevant, rankings.labels)
         chance = gallery.random()
         n = {"queries": len(self.queries), "images": len(gallery.codes)}
         for metric in skews[NONE]:
-            values = {method: skews[method][metric] for method in skews}
-            self._add_mean_over_queries(result, metric, values, n)
+            values = {method: skews[method][metric][:, 0] for method in skews}
+            draws = {method: skews[method][metric][:, 1:].mean(axis=0) for method in skews}
+            self._add_mean_over_queries(result, metric, values, draws, n)
             if metric == f"max_skew@{self.k[0]}":
-                bare = float(values[NONE][:, 0].mean())
+                bare = float(values[NONE].mean())
                 gallery.warn_if_uneven(self.k[0], bare, float(chance[metric].mean()))
             if metric in chance:
                 # As many random rankings are averaged as there are queries: a mean over 20 queries
@@ -335,8 +339,8 @@ class RetrievalTask(ImageTask):
         # No image changes a cosine of queries, which is exact.
         cosines = {}
         for method, rows in rankings.queries.items():
-            cosines[method] = (rankings.queries[NONE] * rows).sum(dim=1, keepdim=True).numpy()
-        self._add_mean_over_queries(result, "query_cosine", cosines, n)
+            cosines[method] = (rankings.queries[NONE] * rows).sum(dim=1).numpy()
+        self._add_mean_over_queries(result, "query_cosine", cosines, None, n)
 
         for metric in skews[NONE]:
             for i, query in enumerate(self.queries):
@@ -350,24 +354,23 @@ class RetrievalTask(ImageTask):
                 )
 
     def _add_mean_over_queries(
-        self, result: TaskResult, metric: str, values: Mapping[str, Floats], n: Mapping[str, int]
+        self,
+        result: TaskResult,
+        metric: str,
+        values: Mapping[str, Floats],
+        draws: Mapping[str, Floats] | None,
+        n: Mapping[str, int],
     ) -> None:
-        """Add the mean over queries of every method.
+        """Add the mean over queries of every method, resampled over `resample`.
 
-        values: method -> (q, 1 + resamples), of the gallery and then of its resamples; (q, 1)
-        where no image changes them.
+        values: method -> value (q,) of each query. draws: method -> mean over queries in the
+        resamples of the images (resamples,); None where no image changes the values.
         """
-        first_columns = {method: values[method][:, 0] for method in values}
         if self.resample == "queries":
-            result.add_resampled(
-                metric, first_columns, n=n, resamples=self.resamples, seed=self.seed
-            )
-            return
-        means = {method: float(first_columns[method].mean()) for method in values}
-        draws = None
-        if values[NONE].shape[1] > 1:
-            draws = {method: values[method][:, 1:].mean(axis=0) for method in values}
-        result.add_draws(metric, means, draws, n=n, interval=recentred_interval)
+            result.add_resampled(metric, values, n=n, resamples=self.resamples, seed=self.seed)
+        else:
+            means = {method: float(values[method].mean()) for method in values}
+            result.add_draws(metric, means, draws, n=n, interval=recentred_interval)
 
     def _add_kept(self, result: TaskResult, gallery: Gallery, rankings: Rankings) -> None:
         """Add the share of the first hits inside each value that are still there after an edit,
@@ -402,17 +405,9 @@ class RetrievalTask(ImageTask):
             if not shares:
                 continue
             metric = f"kept@{k}"
-            means = _means_over_values(shares)
-            if self.resample == "queries":
-                result.add_resampled(metric, means, n=n, resamples=self.resamples, seed=self.seed)
-            else:
-                result.add_draws(
-                    metric,
-                    {method: float(mean.mean()) for method, mean in means.items()},
-                    _means_over_values(draws),
-                    n=n,
-                    interval=recentred_interval,
-                )
+            self._add_mean_over_queries(
+                result, metric, _means_over_values(shares), _means_over_values(draws), n
+            )
             random = np.mean(chances, axis=0)
             result.add(metric, CHANCE, float(random.mean()), percentile_interval(random), n=n)
 

@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from eval.tables import RESULTS, span, table
 from vldebias.errors import VldebiasError
@@ -35,7 +36,13 @@ def problems(folder: Path) -> Iterator[str]:
     except (OSError, ValueError, VldebiasError) as error:
         yield f"expected a result.json and the manifest.json of its run: {error}"
         return
-    digest = hashlib.sha256((folder / "result.json").read_bytes()).hexdigest()
+    yield from wrong_run(result, manifest, (folder / "result.json").read_bytes())
+    yield from wrong_figures(result)
+
+
+def wrong_run(result: Result, manifest: dict[str, Any], content: bytes) -> Iterator[str]:
+    """Yield why a result file is not what a run of a commit left."""
+    digest = hashlib.sha256(content).hexdigest()
     if manifest.get("files", {}).get("result.json") != digest:
         yield (
             "result.json is not the file that the run left: its SHA-256 differs from that in"
@@ -46,16 +53,21 @@ def problems(folder: Path) -> Iterator[str]:
         yield f"versions: expected those of {', '.join(missing)} among {sorted(result.versions)}"
     if result.commit and result.commit.endswith("-dirty"):
         yield f"commit {result.commit}: measured with changed files; commit them first"
-    tasks = {one.task: one for one in result.provenance}
+
+
+def wrong_figures(result: Result) -> Iterator[str]:
+    """Yield which rows have no provenance, no count, or no interval around their value."""
+    tasks = {protocol.task for protocol in result.provenance}
     for row in result.rows:
-        where = f"{row.task}, {row.metric}, {row.method}{f', {row.subset}' if row.subset else ''}"
+        where = ", ".join(filter(None, (row.task, row.metric, row.method, row.subset)))
         if row.task not in tasks:
             yield f"{where}: no provenance of its task"
         elif not row.n:
             yield f"{where}: does not say of how many images"
         low, high = row.interval
+        is_finite = all(map(math.isfinite, (row.value, low, high)))
         is_around = low <= row.value <= high or (row.metric in PICKED_AGAIN and low <= high)
-        if not all(map(math.isfinite, (row.value, low, high))) or not is_around:
+        if not is_finite or not is_around:
             yield f"{where}: {row.value} [{low}, {high}] is no figure with an interval around it"
 
 
@@ -63,62 +75,51 @@ def headlines(result: Result) -> Iterator[tuple[Measurement, Measurement]]:
     """Yield (none, method) of each task's headline metric, for every method that was measured."""
     for task in dict.fromkeys(row.task for row in result.rows):
         rows = [row for row in result.rows if row.task == task and not row.subset]
-        metric = next((name for name in HEADLINE if any(row.metric == name for row in rows)), None)
-        of = {
-            row.method: row for row in reversed(rows) if row.metric == metric
-        }  # the first, where lam varies
-        if NONE in of:
-            yield from (
-                (of[NONE], row)
-                for name, row in of.items()
-                if name != NONE and row.change is not None
-            )
+        measured_metrics = {row.metric for row in rows}
+        metric = next((name for name in HEADLINE if name in measured_metrics), None)
+        # The first row of a method, where lam varies.
+        row_of_method = {row.method: row for row in reversed(rows) if row.metric == metric}
+        none = row_of_method.pop(NONE, None)
+        if none is None:
+            continue
+        for row in row_of_method.values():
+            if row.change is not None:
+                yield none, row
 
 
 def measured() -> str:
     """Return a row for each model, data set and method that somebody measured; a command where
     nobody did."""
-    rows, done = [], set()
-    for folder in sorted(path.parent for path in REAL.glob("*/result.json")):
-        result = Result.read(folder / "result.json")
-        models = {one.task: one.model for one in result.provenance}
-        for bare, row in headlines(result):
-            n = ", ".join(f"{count:,} {what}" for what, count in row.n.items())
-            model = models[row.task]
-            rows.append(
-                [
-                    model,
-                    row.task,
-                    f"`{row.method}`",
-                    row.metric,
-                    span(bare),
-                    span(row),
-                    n,
-                    f"`{folder.name}`",
-                ]
-            )
-        done |= {
-            (suite, wanted)
-            for suite in PARTS
-            for wanted in PARTS[suite]
-            if _is_of(result, suite, wanted)
-        }
-    for suite, models_wanted in PARTS.items():
-        for model in models_wanted:
-            if (suite, model) not in done:
+    lines = [["model", "data", "method", "metric", "none", "with it", "n", "result"]]
+    results = []
+    for path in sorted(REAL.glob("*/result.json")):
+        result = Result.read(path)
+        results.append(result)
+        models = {protocol.task: protocol.model for protocol in result.provenance}
+        for none, row in headlines(result):
+            n = ", ".join(f"{count:,} {counted}" for counted, count in row.n.items())
+            start = [models[row.task], row.task, f"`{row.method}`", row.metric]
+            lines.append([*start, span(none), span(row), n, f"`{path.parent.name}`"])
+    for suite, models_of_suite in PARTS.items():
+        for model in models_of_suite:
+            if not any(has_measured(result, suite, model) for result in results):
                 note = f"not measured: `{command(suite, model)}`"
-                rows.append([model, suite, "", "", "", "", "", note])
-    return table(["model", "data", "method", "metric", "none", "with it", "n", "result"], *rows)
+                lines.append([model, suite, "", "", "", "", "", note])
+    return table(*lines)
 
 
-def _is_of(result: Result, suite: str, model: str) -> bool:
-    plain = "".join(filter(str.isalnum, model.lower()))
-    # The tasks of `generation` and `human` have names of their own.
-    return any(
-        suite in (result.name, *one.task.split())
-        and plain in "".join(filter(str.isalnum, one.model.lower()))
-        for one in result.provenance
-    )
+def has_measured(result: Result, suite: str, model: str) -> bool:
+    """Tell whether a result has a task of a suite on a model."""
+
+    def plain(name: str) -> str:
+        return "".join(filter(str.isalnum, name.lower()))
+
+    for protocol in result.provenance:
+        # The tasks of `generation` and `human` have names of their own.
+        is_of_suite = suite in (result.name, *protocol.task.split())
+        if is_of_suite and plain(model) in plain(protocol.model):
+            return True
+    return False
 
 
 def main() -> int:

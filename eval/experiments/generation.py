@@ -301,37 +301,39 @@ def over_fits(
     )
 
 
+def unseen_codes(studio: Studio, name: str, fits: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the genders and the professions that a form's images show of the professions that so
+    many fits leave out, (fits * LEFT_OUT, images)."""
+    genders: list[NDArray[Any]] = []
+    professions: list[NDArray[Any]] = []
+    for fit, split in enumerate(splits()[:fits]):
+        (form,) = [form for form in studio.forms(fit) if form.name == name]
+        answers = []
+        for seed in SEEDS:
+            prompts = split.held_out_classes
+            pixels = studio.pixels(form, f"unseen-{fit}", prompts, studio.images, seed)
+            answers.append(judged(pixels))
+        for codes, field in ((genders, "gender"), (professions, "profession")):
+            by_seed = [answer[field].reshape(LEFT_OUT, -1) for answer in answers]
+            codes.append(np.concatenate(by_seed, axis=1))
+    return np.concatenate(genders), np.concatenate(professions)
+
+
 def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) -> None:
     """Add the rows of some forms on the professions that so many fits leave out."""
-    codes: dict[str, dict[str, list[Any]]] = {
-        name: {"gender": [], "profession": []} for name in names
-    }
-    for fit, split in enumerate(splits()[:fits]):
-        for form in studio.forms(fit):
-            if form.name not in names:
-                continue
-            seeds = [
-                studio.pixels(form, f"unseen-{fit}", split.held_out_classes, studio.images, s)
-                for s in SEEDS
-            ]
-            told = [judged(pixels) for pixels in seeds]
-            for name, parts in codes[form.name].items():
-                parts.append(
-                    np.concatenate([one[name].reshape(LEFT_OUT, -1) for one in told], axis=1)
-                )
-    found = {
-        form: {name: np.concatenate(parts) for name, parts in own.items()}
-        for form, own in codes.items()
-    }
-    left_out = [name.lower() for split in splits()[:fits] for name in split.held_out_class_names]
+    left_out: list[str] = []
+    for split in splits()[:fits]:
+        left_out += [name.lower() for name in split.held_out_class_names]
     wanted = np.array([[PROFESSIONS.index(name)] for name in left_out])
-    counts = {
-        m: np.stack([(own["gender"] == v).sum(1) for v in range(len(GENDERS))], 1)
-        for m, own in found.items()
-    }
-    gaps = {m: discrepancies(c) for m, c in counts.items()}
-    squares = {m: squared_discrepancies(c) for m, c in counts.items()}
-    right = {m: (own["profession"] == wanted).mean(1) for m, own in found.items()}
+    gaps: dict[str, Floats] = {}
+    squares: dict[str, Floats] = {}
+    right: dict[str, Floats] = {}
+    for name in names:
+        gender, profession = unseen_codes(studio, name, fits)
+        counts = np.stack([(gender == value).sum(1) for value in range(len(GENDERS))], axis=1)
+        gaps[name] = discrepancies(counts)
+        squares[name] = squared_discrepancies(counts)
+        right[name] = (profession == wanted).mean(1)
     n = {"professions": len(left_out), "images each": studio.images * len(SEEDS), "fits": fits}
     which = np.repeat(np.arange(fits), LEFT_OUT)
     for metric, values in (

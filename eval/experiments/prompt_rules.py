@@ -136,21 +136,33 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
         rows = read(path)
         decisions = [decide(row) for row in rows]
         part = TaskResult(TaskProvenance(task=path.stem, description="labelled prompts", seeds=[0]))
-        for label in dict.fromkeys(decision.label for decision in decisions):
-            inside = [decision for decision in decisions if decision.label == label]
-            add_rates(part, label, inside)
-            for attribute in sorted({decision.attribute for decision in inside}):
-                about = [decision for decision in inside if decision.attribute == attribute]
-                add_rates(part, f"{label}, {attribute}", about)
-                reasons = Counter(decision.reason for decision in about)
-                for reason, count in reasons.most_common():
-                    n = {"prompts": len(about)}
-                    where = f"{label}, {attribute}: {reason}"
-                    part.add(REASON, METHOD, count / len(about), n=n, subset=where)
-        for kind in dict.fromkeys(row["kind"] for row in rows if row["kind"]):
-            pairs = zip(rows, decisions, strict=True)
-            add_rates(part, f"kind: {kind}", [made for row, made in pairs if row["kind"] == kind])
+        by_label = grouped(decisions, [decision.label for decision in decisions])
+        for label, alike in by_label.items():
+            add_rates(part, label, alike)
+            by_attribute = grouped(alike, [decision.attribute for decision in alike])
+            for attribute in sorted(by_attribute):
+                add_rates(part, f"{label}, {attribute}", by_attribute[attribute])
+                add_reasons(part, f"{label}, {attribute}", by_attribute[attribute])
+        by_kind = grouped(decisions, [row["kind"] for row in rows])
+        by_kind.pop(None, None)
+        for kind, alike in by_kind.items():
+            add_rates(part, f"kind: {kind}", alike)
         yield part
+
+
+def grouped(decisions: Sequence[Decision], keys: Sequence[Any]) -> dict[Any, list[Decision]]:
+    """Return key -> the decisions with this key, in the order in which keys first occur."""
+    groups: dict[Any, list[Decision]] = {}
+    for decision, key in zip(decisions, keys, strict=True):
+        groups.setdefault(key, []).append(decision)
+    return groups
+
+
+def add_reasons(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
+    """Add the share of each reason, the most frequent first."""
+    n = len(decisions)
+    for reason, count in Counter(decision.reason for decision in decisions).most_common():
+        part.add(REASON, METHOD, count / n, n={"prompts": n}, subset=f"{title}: {reason}")
 
 
 def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:

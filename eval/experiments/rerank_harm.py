@@ -300,27 +300,27 @@ def results(searches: Iterator[tuple[int, Search]]) -> Iterator[TaskResult]:
 def tally(family: str, cells: list[Mapping[str, Mapping[str, Any]]]) -> TaskResult:
     """Return the figures of one family of cells, of each method that was measured in some."""
     part = TaskResult(TaskProvenance(task=family, title=family, description="counts of cells"))
-    for method in dict.fromkeys(method for figures in cells for method in figures):
-        rows = [figures[method] for figures in cells if method in figures]
-        gap = sum(row["gap"] for row in rows)
-        removed = -sum(row["change"][0] for row in rows)
-        figures = {
-            "cells": len(rows),
-            "harmed": sum(row["change"][1] > 0 for row in rows),
-            "helped": sum(row["change"][2] < 0 for row in rows),
-            "removed": removed / gap if gap else 0.0,
-            "kept": float(np.mean([row["kept"] for row in rows])),
-        }
+    rows_of_method: dict[str, list[Mapping[str, Any]]] = {}
+    for figures_of_method in cells:
+        for method, row in figures_of_method.items():
+            rows_of_method.setdefault(method, []).append(row)
+    for method, rows in rows_of_method.items():
+        figures: dict[str, float] = {"cells": len(rows)}
         if method == "none":
-            figures = {"cells": len(rows), "labels_right": _mean([row["right"] for row in rows])}
+            right = np.array([row["right"] for row in rows])
+            known = right[~np.isnan(right)]
+            figures["labels_right"] = known.mean() if len(known) else 0.0
+        else:
+            gap = sum(row["gap"] for row in rows)
+            # (cells, 3): the change of MaxSkew, and the ends of its interval.
+            changes = np.array([row["change"] for row in rows])
+            figures["harmed"] = (changes[:, 1] > 0).sum()
+            figures["helped"] = (changes[:, 2] < 0).sum()
+            figures["removed"] = -sum(changes[:, 0]) / gap if gap else 0.0
+            figures["kept"] = np.mean([row["kept"] for row in rows])
         for name, value in figures.items():
             part.add(FIGURES[name], method, float(value), n={"cells": len(rows)})
     return part
-
-
-def _mean(values: list[float]) -> float:
-    known = [value for value in values if value == value]
-    return float(np.mean(known)) if known else 0.0
 
 
 def main() -> None:

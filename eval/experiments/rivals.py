@@ -226,35 +226,30 @@ def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
 
 def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Method]) -> TaskResult:
     """Return the means over splits of what each of them gives."""
-    gathered: dict[tuple[str, str], list[Measurement]] = {}
+    rows_of_figure: dict[tuple[str, str], list[Measurement]] = {}
     orders: dict[str, list[float]] = {}
-    told: dict[str, dict[str, Any]] = {
+    facts_of_method: dict[str, dict[str, Any]] = {
         NONE: {"name": "none", "needs": []},
         CHANCE: {"name": "random rankings", "needs": []},
     }
     for number, split in enumerate(splits):
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", VldebiasWarning
-            )  # what they warn of is among the figures
+            # What they warn of is among the figures.
+            warnings.simplefilter("ignore", VldebiasWarning)
             edits = split.fit(methods)
             result = split.measure(edits)
+        shown = (NONE, CHANCE, *edits)
         for row in result.rows:
-            if (
-                not row.subset
-                and row.metric.partition("@")[0] in KEPT
-                and row.method in (NONE, CHANCE, *edits)
-            ):
-                gathered.setdefault((row.metric, row.method), []).append(row)
-        for method, value in split.order_kept(edits).items():
-            orders.setdefault(method, []).append(value)
-        told |= {one.title: facts(one, edits[one.title]) for one in methods if one.title in edits}
-        about = result.provenance[0]
+            is_kept = row.metric.partition("@")[0] in KEPT
+            if is_kept and row.method in shown and not row.subset:
+                rows_of_figure.setdefault((row.metric, row.method), []).append(row)
+        for title, value in split.order_kept(edits).items():
+            orders.setdefault(title, []).append(value)
+        for method in methods:
+            if method.title in edits:
+                facts_of_method[method.title] = facts(method, edits[method.title])
+        protocol = result.provenance[0]
         print(f"{name}: split {number + 1} of {len(splits)}", file=sys.stderr)
-    alike = {
-        field: getattr(about, field)
-        for field in ("model", "fingerprint", "prompts", "prompts_hash")
-    }
     done = TaskResult(
         TaskProvenance(
             task=name,
@@ -264,27 +259,26 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
                 " one split."
             ),
             split=str(splits[0].gallery.about.get("data", "")),
-            methods=told,
+            methods=facts_of_method,
             seeds=list(range(len(splits))),
-            n={**about.n, "splits": len(splits), "reference": len(splits[0].reference)},
+            n={**protocol.n, "splits": len(splits), "reference": len(splits[0].reference)},
             settings={"k": splits[0].k, "resamples": RESAMPLES, "queries": list(splits[0].queries)},
-            **alike,
+            model=protocol.model,
+            fingerprint=protocol.fingerprint,
+            prompts=protocol.prompts,
+            prompts_hash=protocol.prompts_hash,
         )
     )
-    for (metric, method), rows in gathered.items():
+    for (metric, title), rows in rows_of_figure.items():
         value, low, high = np.mean([[row.value, *row.interval] for row in rows], axis=0).tolist()
         changes = [row.change for row in rows if row.change is not None]
         change = tuple(np.mean(changes, axis=0).tolist()) if changes else None
-        n, labels = {**rows[0].n, "splits": len(rows)}, {"uses_labels": rows[0].uses_labels}
-        done.add(metric, method, value, (low, high), n=n, change=change, **labels)
-    for method, values in orders.items():
-        done.add(
-            ORDER_KEPT,
-            method,
-            float(np.mean(values)),
-            (min(values), max(values)),
-            n={"splits": len(values)},
-        )
+        n = {**rows[0].n, "splits": len(rows)}
+        uses_labels = rows[0].uses_labels
+        done.add(metric, title, value, (low, high), n=n, change=change, uses_labels=uses_labels)
+    for title, values in orders.items():
+        ends = (min(values), max(values))
+        done.add(ORDER_KEPT, title, float(np.mean(values)), ends, n={"splits": len(values)})
     return done
 
 
@@ -466,57 +460,64 @@ WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
 # -------------------------------------------------------------------------------------------------
 
 
+KINDS = {  # of methods -> what the legend calls them, and their colour
+    "ours": ("ours and the paper's", "#2a78b5"),
+    "theirs": ("the field's", "#d9822b"),
+    "labels": ("given labels", "#7a7a7a"),
+}
+
+
+def draw_task(axis: Any, rows: Rivals, title: str) -> None:
+    """Draw a point per method, gain against cost, with the interval of its gain."""
+    names_of_point: dict[tuple[float, float], list[str]] = {}
+    for method in rows.methods:
+        main = rows.rows[rows.main, method]
+        kept = rows.rows.get(("order_kept", method))
+        if main.change is None or kept is None:
+            continue
+        gain, *ends = (rows.sign * end for end in main.change)
+        cost = 1 - kept.value
+        _, color = KINDS[rows.kind(method)]
+        axis.vlines(cost, *sorted(ends), color=color, linewidth=0.8, alpha=0.25)
+        is_zero_shot = rows.fact(method, "labels") == "zero-shot"
+        face = "white" if is_zero_shot else color
+        axis.scatter(cost, gain, s=16, color=face, edgecolors=color, zorder=3)
+        if not is_zero_shot:
+            # Methods that do the same here share a label.
+            point = (round(cost, 3), round(gain, 3))
+            names_of_point.setdefault(point, []).append(rows.fact(method, "name"))
+    for point, names in names_of_point.items():
+        axis.annotate(", ".join(names), point, (3, 2), textcoords="offset points", fontsize=6)
+    costs = sorted(cost for cost, _ in names_of_point)
+    # Where most cost little, show how little.
+    if costs[len(costs) // 2] < 0.1:
+        axis.set_xscale("symlog", linthresh=0.01)
+    axis.set_xlim(left=-0.001)
+    axis.axhline(0, color="0.6", linewidth=0.7)
+    axis.set_title(title, fontsize=9, parse_math=False)
+    axis.set_xlabel("cost: order inside a group that is lost", fontsize=8)
+    axis.set_ylabel("gain: " + ("MaxSkew" if rows.sign < 0 else "worst group"), fontsize=8)
+    axis.tick_params(labelsize=7)
+
+
 def draw(results: Mapping[str, Result], path: Path) -> Path:
-    """Draw gain against cost: one panel per task, a point per method with the interval of its
-    gain."""
-    tasks = [(result, about.task) for result in results.values() for about in result.provenance]
-    plot, axes = subplots(2, -(-len(tasks) // 2), (4.6 * -(-len(tasks) // 2), 7.6))
-    kinds = {"ours": "ours and the paper's", "theirs": "the field's", "labels": "given labels"}
-    colors = dict(zip(kinds, ("#2a78b5", "#d9822b", "#7a7a7a"), strict=True))
+    """Draw gain against cost: one panel per task."""
+    tasks = []
+    for result in results.values():
+        tasks += [(result, protocol.task) for protocol in result.provenance]
+    columns = -(-len(tasks) // 2)
+    plot, axes = subplots(2, columns, (4.6 * columns, 7.6))
     for axis, (result, task) in zip(axes, tasks, strict=False):
-        rows, names = Rivals(result, task), dict[tuple[float, float], list[str]]()
-        for method in rows.methods:
-            main, kept = rows.rows[rows.main, method], rows.rows.get(("order_kept", method))
-            if main.change is None or kept is None:
-                continue
-            gain, ends = (
-                rows.sign * main.change[0],
-                sorted(rows.sign * end for end in main.change[1:]),
-            )
-            color, x = colors[rows.kind(method)], 1 - kept.value
-            axis.vlines(x, *ends, color=color, linewidth=0.8, alpha=0.25)
-            hollow = rows.fact(method, "labels") == "zero-shot"
-            axis.scatter(
-                x, gain, s=16, color="white" if hollow else color, edgecolors=color, zorder=3
-            )
-            if not hollow:  # methods that do the same here share a label
-                names.setdefault((round(x, 3), round(gain, 3)), []).append(
-                    rows.fact(method, "name")
-                )
-        for place, alike in names.items():
-            axis.annotate(", ".join(alike), place, (3, 2), textcoords="offset points", fontsize=6)
-        if sorted(x for x, _ in names)[len(names) // 2] < 0.1:  # most cost little: show how little
-            axis.set_xscale("symlog", linthresh=0.01)
-        axis.set_xlim(left=-0.001)
-        axis.axhline(0, color="0.6", linewidth=0.7)
-        axis.set_title(task, fontsize=9, parse_math=False)
-        axis.set_xlabel("cost: order inside a group that is lost", fontsize=8)
-        axis.set_ylabel("gain: " + ("MaxSkew" if rows.sign < 0 else "worst group"), fontsize=8)
-        axis.tick_params(labelsize=7)
+        draw_task(axis, Rivals(result, task), task)
     for axis in axes[len(tasks) :]:
         axis.set_visible(False)
     handles = [
-        axes[0].scatter([], [], s=16, color=color, label=kinds[kind])
-        for kind, color in colors.items()
+        axes[0].scatter([], [], s=16, color=color, label=name) for name, color in KINDS.values()
     ]
     plot.legend(handles=handles, loc="lower center", ncols=3, fontsize=8, frameon=False)
     plot.tight_layout(rect=(0, 0.04, 1, 1))
-    return write_png(
-        plot,
-        path,
-        {"results": {name: result.commit for name, result in results.items()}},
-        small=True,
-    )
+    commits = {name: result.commit for name, result in results.items()}
+    return write_png(plot, path, {"results": commits}, small=True)
 
 
 def main() -> int:

@@ -45,6 +45,7 @@ FOLDER = Path(__file__).parent
 ROWS = "rows: "  # before the name of a figure: what each image scored, see `packed`
 Place = dict[str, Any]
 Cell = Mapping[str, Any]
+Runs = dict[int, Mapping[str, Any]]  # seed -> figures
 Work = Callable[[Cell], dict[str, Any]]
 
 
@@ -328,29 +329,45 @@ def summed_up(
     metric that the other arm lacks has none. Where cells have `packed` what each image scored,
     intervals are over seeds and images together.
     """
-    by_key: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
+    runs_of_key: dict[tuple[Any, ...], Runs] = {}
     for cell in cells:
-        by_key.setdefault(tuple(cell[name] for name in by), {})[cell["seed"]] = cell["figures"]
+        key = tuple(cell[name] for name in by)
+        runs_of_key.setdefault(key, {})[cell["seed"]] = cell["figures"]
     rows = []
-    for key, seeds in by_key.items():
+    for key, runs in runs_of_key.items():
         place = dict(zip(by, key, strict=True))
-        base = (
-            seeds if against is None else by_key[tuple({**place, **against}[name] for name in by)]
-        )
-        for metric in (name for name in next(iter(seeds.values())) if not name.startswith(ROWS)):
-            each = [unpacked(figures, metric) for figures in seeds.values()]
-            found = interval([figures[metric] for figures in seeds.values()], rows=each)
-            row = {**place, "metric": metric, **found, "seeds": sorted(seeds)}
-            if base is not seeds and metric in next(iter(base.values())):
-                others = [unpacked(base[seed], metric) for seed in seeds]
-                pairs = zip(each, others, strict=True)
-                apart = [
-                    None if one is None or other is None else one - other for one, other in pairs
-                ]
-                gains = [figures[metric] - base[seed][metric] for seed, figures in seeds.items()]
-                row["change"] = interval(gains, rows=apart)
+        base = runs
+        if against is not None:
+            place_of_base = {**place, **against}
+            base = runs_of_key[tuple(place_of_base[name] for name in by)]
+        for metric in next(iter(runs.values())):
+            if metric.startswith(ROWS):
+                continue
+            row = {**place, "metric": metric, **mean(runs, metric), "seeds": sorted(runs)}
+            if base is not runs and metric in next(iter(base.values())):
+                row["change"] = mean_change(runs, base, metric)
             rows.append(row)
     return rows
+
+
+def mean(runs: Runs, metric: str) -> dict[str, float]:
+    """Return the mean of a metric over seeds, with its interval."""
+    values = [figures[metric] for figures in runs.values()]
+    rows = [unpacked(figures, metric) for figures in runs.values()]
+    return interval(values, rows=rows)
+
+
+def mean_change(runs: Runs, base: Runs, metric: str) -> dict[str, float]:
+    """Return the mean difference to the run of the same seed, with its interval."""
+    gains = []
+    gains_of_images = []
+    for seed, figures in runs.items():
+        gains.append(figures[metric] - base[seed][metric])
+        scored = unpacked(figures, metric)
+        scored_before = unpacked(base[seed], metric)
+        has_both = scored is not None and scored_before is not None
+        gains_of_images.append(scored - scored_before if has_both else None)
+    return interval(gains, rows=gains_of_images)
 
 
 def interval(

@@ -147,8 +147,9 @@ def sample(
     fixed = {"gender": gender, "tone": tone, "age": age}
     looks, scene = _looks(draws, professions or PROFESSIONS, balanced, fixed, life)
     images, odd = _paint(draws, looks, scene, mixed)
-    fields = (torch.from_numpy(field) for field in (*looks, odd))
-    return Portraits(images, write_captions(draws, looks, scene, life, shares), *fields)
+    texts = write_captions(draws, looks, scene, life, shares)
+    codes = {name: torch.from_numpy(rows) for name, rows in vars(looks).items()}
+    return Portraits(images, texts, **codes, mixed=torch.from_numpy(odd))
 
 
 def captions(n: int, *, seed: int, start: int = 0, life: Life = USUAL) -> list[str]:

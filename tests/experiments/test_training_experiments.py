@@ -216,7 +216,7 @@ class TestEachOnNextToNothing:
             "share": 0.8,
             "arm": "InfoNCE",
             "seed": 0,
-            "steps": 5,
+            "steps": 2,
             "lr": 0.01,
         }
         figures_of_cell = captions.which_loss(
@@ -236,9 +236,9 @@ class TestEachOnNextToNothing:
         assert figures_of_cell["worst group"] <= figures_of_cell["zero_shot_accuracy"]
         is_filtered = any(name.startswith("InfoNCE, filtered") for name in figures_of_cell)
         assert is_filtered == (arm == "InfoNCE")
-        coarse = every_loss.every_loss({**cell, "data": "coarse captions"})
-        assert 0.2 < coarse["species by means"] <= 1
-        if arm != "not trained":
+        if arm == "InfoNCE":  # data and tuning are the same for every loss
+            coarse = every_loss.every_loss({**cell, "data": "coarse captions"})
+            assert 0.2 < coarse["species by means"] <= 1
             assert 0 <= every_loss.every_loss({**cell, "tuning": True})["validation"] <= 1
 
     def test_noisy_digits(self) -> None:

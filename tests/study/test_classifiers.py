@@ -342,5 +342,10 @@ def test_copies_chunks_and_scaling_do_not_matter(
     )
     constant = solve(wide, y, classes, like=wide_like, **how)  # a constant column is not scaled
     torch.testing.assert_close(constant.logits(wide), folded.logits(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("penalty", ["l1", "l2"])
+def test_what_does_not_converge_says_so(penalty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data(2)
     with pytest.warns(VldebiasWarning, match="did not converge"):
-        solve(x, y, classes, tolerance=0.0, **how)
+        solve(x, y, 2, tolerance=0.0, penalty=penalty)

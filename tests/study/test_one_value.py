@@ -5,6 +5,7 @@ import json
 import re
 from html import unescape
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from rich.console import Console
@@ -26,6 +27,23 @@ def result(request: pytest.FixtureRequest) -> Result:
     return Result.read(RESULTS / f"{request.param}.json")
 
 
+class Shown(NamedTuple):
+    """What a result says in each place, as words with one space between them."""
+
+    page: str
+    notebook: str
+    terminal: str
+
+
+@pytest.fixture(scope="module")
+def shown(result: Result, tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    folder = tmp_path_factory.mktemp("shown")
+    page = render(result, folder / "p.html", beside=folder).read_text(encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        terminal = printed(result, patch, color_system=None)
+    return Shown(plain(page), plain(result._repr_html_()), plain(terminal))
+
+
 def plain(words: str) -> str:
     """Words with one space between them, whatever the width or the markup was."""
     return " ".join(unescape(re.sub(r"<[^>]*>", "", words)).split())
@@ -41,30 +59,22 @@ def printed(result: Result, monkeypatch: pytest.MonkeyPatch, **console: object) 
 
 
 def test_page_terminal_notebook_and_json_have_the_same_sentences(
-    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    result: Result, shown: Shown, tmp_path: Path
 ) -> None:
     conclusions = result.conclusions()
     assert conclusions
     written = json.loads(result.write(tmp_path / "result.json").read_text())["conclusions"]
     assert [Conclusion(**content) for content in written] == conclusions
-    page = plain(render(result, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8"))
-    notebook = plain(result._repr_html_())
-    terminal = plain(printed(result, monkeypatch, color_system=None))
+    places = (*shown, plain(text(result)))
     for conclusion in conclusions:
-        for place in (page, notebook, terminal, plain(text(result))):
+        for place in places:
             assert conclusion.sentence in place
 
 
 def test_each_place_has_the_same_number_interval_and_verdict_of_a_row(
-    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    result: Result, shown: Shown
 ) -> None:
     frame = readable(result)
-    page = plain(render(result, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8"))
-    places = {
-        "page": page,
-        "notebook": plain(result._repr_html_()),
-        "terminal": plain(printed(result, monkeypatch, color_system=None)),
-    }
     written = {}
     for row in result.rows:
         written[row.task, row.metric, row.subset, row.method] = row
@@ -80,7 +90,7 @@ def test_each_place_has_the_same_number_interval_and_verdict_of_a_row(
         )
         change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*conclusion.change)
         assert (row.number, row.moved, row.verdict) == (value, change, conclusion.verdict)
-        for name, text_of_place in places.items():
+        for name, text_of_place in shown._asdict().items():
             # Between the two may stand that so few units make a narrow interval.
             few = rf"(?:,?\s*{re.escape(row.few)})?"
             line = rf"{re.escape(value)}\s*{few}\s*{re.escape(change)}\s*{conclusion.verdict}"
@@ -126,9 +136,8 @@ def test_a_pipe_has_the_sentences_and_a_table_with_tabs(
         )
 
 
-def test_colour_is_left_out_where_it_is_not_wanted(
-    result: Result, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colour_is_left_out_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = Result.read(RESULTS / "wordings.json")
     colours = r"\x1b\[[0-9;]*3[0-7]"
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert re.search(colours, printed(result, monkeypatch, color_system="standard"))
@@ -145,10 +154,12 @@ def test_a_comparison_of_a_run_with_itself_has_its_values(result: Result) -> Non
 
 def test_the_table_of_the_readme_has_the_values_of_the_conclusions() -> None:
     table = front.window()
+    conclusions_of_file = {}
+    for name in {line.result for line in front.WINDOW}:
+        conclusions_of_file[name] = Result.read(RESULTS / f"{name}.json").conclusions()
     compared = 0
     for line in front.WINDOW:
-        result = Result.read(RESULTS / f"{line.result}.json")
-        for conclusion in result.conclusions():
+        for conclusion in conclusions_of_file[line.result]:
             key = (conclusion.task, conclusion.metric, conclusion.subset, conclusion.method)
             if key != (line.block, line.metric, line.subset, line.row):
                 continue

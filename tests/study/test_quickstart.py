@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from eval.miniature.birds import LEAN
+from tests.fewer import few
 from vldebias.api import debias, fit_projection, fit_projections
 from vldebias.cli import app
 from vldebias.edits.edit import Fingerprint
@@ -62,10 +63,11 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
     model, _, tokenizer = load_clip()
     host = resolve(model, tokenizer=tokenizer)
     birds, portraits, generation = load_suite("quickstart").tasks
-    for task, prompts in ((birds, "waterbirds"), (portraits, "professions-gender")):
+    genders = few(load_prompts("professions-gender"))
+    for task, prompts in ((birds, load_prompts("waterbirds")), (portraits, genders)):
         method, images, paper = task.methods[1:]
         assert (method, images, paper) == ("default", "default+equalise", "paper")
-        stated = list(chain.from_iterable(load_prompts(prompts).groups)) * 3
+        stated = list(chain.from_iterable(prompts.groups)) * 3
         rows = host.embed(stated, "joint")  # as images would lie that show a value
         noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
         reference = rows + 0.02 * noise
@@ -74,9 +76,7 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
             (images, reference, {}),
             (paper, None, {"method": paper}),
         ):
-            measured = fit_method(
-                host, load_prompts(prompts), name, task.lam, reference=images_of_reference
-            )
+            measured = fit_method(host, prompts, name, task.lam, reference=images_of_reference)
             attached = fit_projection(host, prompts, reference=images_of_reference, **options)
             assert torch.equal(measured.matrix(), attached.matrix())
     pipe = resolve(load_pipeline())

@@ -555,11 +555,11 @@ def test_recentred_intervals_hold_the_expected_skew_and_percentiles_miss(
 ) -> None:
     even = len(shares) == 8
     rng = np.random.default_rng(0)
-    population = Population(shares, 400, **({"lean": 0.0} if even else {}))
+    population = Population(shares, 200, **({"lean": 0.0} if even else {}))
     held = []
-    truth = np.mean([population.value(*population.open(rng, 1)) for _ in range(300)])
-    for _ in range(100):
-        gallery, ranked = population.open(rng, 200)
+    truth = np.mean([population.value(*population.open(rng, 1)) for _ in range(100)])
+    for _ in range(50):
+        gallery, ranked = population.open(rng, 100)
         value, *means = gallery.skews({"none": ranked})["none"][f"max_skew@{population.k}"].mean(
             axis=0
         )

@@ -25,8 +25,9 @@ test: $(READY)  ## the default test run: offline, on the CPU
 test-plain: $(READY)  ## those that compare floats, on one thread with the plainest instructions: what passes here passes on other machines
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(FLOATS)
 
+# One thread a process, as many processes as cores. Files begin in the order of tests/conftest.py, the longest first.
 test-slow: $(READY)  ## the longer tests
-	$(BIN)/python -m pytest -m slow -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder
 
 test-integrations: $(BESIDE)/.ready  ## queries of faiss, qdrant, chroma, LangChain and others, and the real openai client
 	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \

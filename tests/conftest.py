@@ -49,6 +49,24 @@ settings.register_profile(
 settings.load_profile("untimed")
 
 
+# Files whose slow tests take a minute and more. They begin first, so that no worker is left alone
+# with one of them at the end.
+LONGEST = (
+    "test_printed_commands",
+    "test_pipeline_contract",
+    "test_training_processes",
+    "test_readme",
+    "test_notebooks",
+    "test_paper",
+    "test_kills",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take longest first, each as it is."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Call a case by what it holds, `method=cali, lam=20.0`, instead of `options0`."""
     if isinstance(val, (str, bytes)):

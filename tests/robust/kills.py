@@ -39,7 +39,7 @@ from vldebias.data.cache import embed_images
 from vldebias.files import digest, write_atomically
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.judge.answers import AnnotationLog
-from vldebias.miniature import load_clip, open_world
+from vldebias.miniature import load_clip, load_pipeline, open_world
 from vldebias.options import Options
 from vldebias.progress import SILENT
 from vldebias.study.running import run_suite
@@ -191,7 +191,9 @@ def labelled(folder: Path) -> Left:
 WORKS = {
     "train": Work(train, trained, 10),
     "eval": Work(suite("miniature", 0, lams=[0, 1000], baselines=["erm-linear"]), measured, 8),
-    "generation": Work(suite("quickstart", -1), measured, 8),
+    "generation": Work(
+        suite("quickstart", -1, variants={"cali": {"method": "paper"}}), measured, 8
+    ),
     "embedding cache": Work(embed, embedded, 7),
     "label": Work(label, labelled, 7),
 }
@@ -248,6 +250,9 @@ def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator
 def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
     """Runs of one kind until they have been killed so often, beside one that nobody killed."""
     work = WORKS[name]
+    # Lives are forks: what this process has imported, none of them imports anew.
+    load_clip()
+    load_pipeline()
     moments = np.random.default_rng([seed, *name.encode()])
     expected = outlive(work, 0, 0.0, moments)
     if "lost" in expected:

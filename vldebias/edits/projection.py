@@ -194,38 +194,43 @@ class CalibratedProjection(Edit):
         Raises:
             InvalidInputError: as of `fit`.
         """
-        lams = _weights(lam, len(scatters))
-        matrices = [*scatters]
-        if spurious is not None:
-            matrices.append(spurious)
-        widths = {rows.shape[1] for rows in matrices}
-        bad = sum(int((~rows.isfinite()).sum()) for rows in matrices)
-        if len(widths) > 1 or bad:
-            raise InvalidInputError(
-                "pairs and spurious: expected finite embeddings of one model; got widths"
-                f" {sorted(widths)}, and {bad} values are NaN or infinite"
-            )
+        lams = _checked_weights(lam, scatters, spurious)
         weighted_rows = []
         for rows, weight in zip(scatters, lams, strict=True):
             # A weight of 0, or pairs that the model embeds alike, add nothing to the inverse.
             if weight > 0 and rows.any():
                 weighted_rows.append(rows * math.sqrt(weight))
-        basis = None
+        root = None  # W with (I + X^T X)^-1 = I - W W^T
+        if weighted_rows:
+            root = _root(torch.cat(weighted_rows))
+        basis = None  # Q with P0 = I - Q Q^T
         if spurious is not None and spurious.any():
             basis = span_of(spurious)
-        if basis is None and not weighted_rows:
+        # P* = I - L R^T, under the name that the paper's methods have.
+        if basis is not None and root is not None:
+            name = "orth-cali"
+            # P0 (I - W W^T) = I - Q Q^T - (I - Q Q^T) W W^T
+            left_factor = torch.cat([basis, root - basis @ (basis.T @ root)], 1)
+            right_factor = torch.cat([basis, root], 1)
+        elif root is not None:
+            name = "cali"
+            left_factor = right_factor = root
+        elif basis is not None:
+            name = "orth"
+            left_factor = right_factor = basis
+        else:
             raise NothingToRemoveError(
                 "fit: nothing to remove; expected spurious prompts (m, d), or prompt pairs (n, 2,"
                 " d) whose embeddings differ and lam above 0"
             )
-        name, left_factor, right_factor = _factors(weighted_rows, basis)
+        if left_factor.shape[1] >= len(left_factor):
+            # As many columns as the width: the dense matrix is no larger than the factors.
+            left_factor = left_factor @ right_factor.T
+            right_factor = torch.eye(len(left_factor), dtype=left_factor.dtype)
         # A file holds one weight where all are the same, and 0 without any.
-        recorded: float | tuple[float, ...] = lams
-        if len(set(lams)) <= 1:
-            recorded = lams[0] if lams else 0.0
-        provenance = Provenance(name, recorded)
+        recorded = lams if len(set(lams)) > 1 else max(lams, default=0.0)
         spurious_rank = 0 if basis is None else basis.shape[1]
-        return cls(lam, left_factor, right_factor, provenance, spurious_rank)
+        return cls(lam, left_factor, right_factor, Provenance(name, recorded), spurious_rank)
 
     @property
     def rank(self) -> int:
@@ -335,49 +340,35 @@ def _float64(values: Any, name: str, shape: str) -> Tensor:
     )
 
 
-def _weights(lam: Weights, attributes: int) -> tuple[float, ...]:
-    """Return the weight of each attribute.
+def _checked_weights(
+    lam: Weights, scatters: Sequence[Tensor], spurious: Tensor | None
+) -> tuple[float, ...]:
+    """Return the weight of each scatter.
 
     Raises:
-        InvalidInputError: a weight that is negative, infinite or no number, or too many or too few.
+        InvalidInputError: a weight that is negative, infinite or no number, too many or too few;
+            rows that are not finite, or of different widths.
     """
-    lams: list[Any] = list(lam) if isinstance(lam, (list, tuple)) else [lam] * attributes
+    lams: list[Any] = list(lam) if isinstance(lam, (list, tuple)) else [lam] * len(scatters)
     are_weights = all(
         isinstance(weight, (int, float, np.number)) and 0 <= weight < math.inf for weight in lams
     )
-    if len(lams) != attributes or not are_weights:
+    if len(lams) != len(scatters) or not are_weights:
         raise InvalidInputError(
-            f"lam: expected finite numbers >= 0, one value or one per attribute ({attributes}), got"
-            f" {lam!r}"
+            "lam: expected finite numbers >= 0, one value or one per attribute"
+            f" ({len(scatters)}), got {lam!r}"
+        )
+    matrices = [*scatters]
+    if spurious is not None:
+        matrices.append(spurious)
+    widths = {rows.shape[1] for rows in matrices}
+    bad = sum(int((~rows.isfinite()).sum()) for rows in matrices)
+    if len(widths) > 1 or bad:
+        raise InvalidInputError(
+            "pairs and spurious: expected finite embeddings of one model; got widths"
+            f" {sorted(widths)}, and {bad} values are NaN or infinite"
         )
     return tuple(map(float, lams))
-
-
-def _factors(weighted_rows: Sequence[Tensor], basis: Tensor | None) -> tuple[str, Tensor, Tensor]:
-    """Return the paper's name of the method, and L and R (d, rank) with P* = I - L R^T.
-
-    weighted_rows: scatters (n, d) times the root of their lam. basis: orthonormal columns (d, m)
-    of the span that P0 removes; at least one of the two is there.
-    """
-    if basis is None:
-        name = "cali"
-        right_factor = _root(torch.cat(list(weighted_rows)))
-        left_factor = right_factor
-    elif not weighted_rows:
-        name = "orth"
-        left_factor = basis
-        right_factor = basis
-    else:
-        name = "orth-cali"
-        root = _root(torch.cat(list(weighted_rows)))
-        # P0 (I - W W^T) = I - Q Q^T - (I - Q Q^T) W W^T
-        left_factor = torch.cat([basis, root - basis @ (basis.T @ root)], 1)
-        right_factor = torch.cat([basis, root], 1)
-    if left_factor.shape[1] >= len(left_factor):
-        # As many columns as the width: the dense matrix is no larger than the factors.
-        left_factor = left_factor @ right_factor.T
-        right_factor = torch.eye(len(left_factor), dtype=left_factor.dtype)
-    return name, left_factor, right_factor
 
 
 def _root(rows: Tensor) -> Tensor:

@@ -30,7 +30,6 @@ from vldebias.edits.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.methods.equalise import image_scatter
 from vldebias.methods.method import (
     LAM_OF_MODELS,
-    LAM_OF_PIPELINES,
     Method,
     Need,
     Problem,
@@ -86,14 +85,10 @@ class ClosedForm(Method):
             if term.need is Need.IMAGES:
                 scatters_of_attributes = _without_span(scatters_of_attributes, span)
             scatters += scatters_of_attributes
-            # A weight for each attribute, by default that of the paper for models or pipelines.
-            lam = problem.lam
-            if lam is None:
-                lam = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
-            if isinstance(lam, tuple):
-                lams += lam
+            if isinstance(problem.weight, tuple):
+                lams += problem.weight
             else:
-                lams += [lam] * len(scatters_of_attributes)
+                lams += [problem.weight] * len(scatters_of_attributes)
         if span is None and not any(lams):  # (I + 0 M)^-1 = I
             return CalibratedProjection.identity(problem.host.dim(role), self.name)
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)

@@ -239,6 +239,13 @@ class Problem:
         if not isinstance(self.reference, Reference | None):
             self.reference = Reference(self.reference, labels=getattr(self.reference, "labels", {}))
 
+    @property
+    def weight(self) -> Any:
+        """Return the weight of the prompt pairs, or one per set: `lam`, or that of the paper."""
+        if self.lam is not None:
+            return self.lam
+        return LAM_OF_PIPELINES if self.host.generative else LAM_OF_MODELS
+
     def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
         """Return zero-shot classifier weights (a, d): the mean text of each value of an attribute,
         at length 1."""

@@ -33,7 +33,7 @@ from torch.special import ndtri
 from vldebias.edits.edit import Provenance, Rowwise
 from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import InvalidInputError
-from vldebias.methods.method import LAM_OF_MODELS, Method, Need, Problem, register_method
+from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.methods.reference import zero_shot
 
 _ROUNDS = 8  # of solving targets and spreads in turn
@@ -112,7 +112,7 @@ class RankShares(Method):
                 be reached, or images whose embeddings are zero or not finite.
             NothingToRemoveError: the means of all groups are equal.
         """
-        lam = LAM_OF_MODELS if problem.lam is None else problem.lam
+        lam = problem.weight
         if not 0 < self.top < 1 or isinstance(lam, tuple) or lam <= 0:
             raise InvalidInputError(
                 "expected top, the fraction k / n of the images, in (0, 1), and one lam above 0,"

@@ -143,7 +143,16 @@ def test_a_pipeline_whose_prompts_cannot_be_changed_gets_an_edit(
     vldebias.methods.presets.say_once.cache_clear()
     with vldebias.debias(Words(generative=True), GENDER) as attachment:
         assert attachment.projections["joint"].method == "cali"
-    assert "its prompts are not balanced" in caplog.text
+    assert "does not rewrite prompts, so its prompts are not balanced" in caplog.text
+
+
+def test_what_a_fitted_edit_has_no_use_for_is_refused() -> None:
+    host = Words()
+    edit = vldebias.fit_projection(host, GENDER)
+    with pytest.raises(InvalidInputError, match="a fitted edit deals no values"):
+        vldebias.debias(host, edit, shares={"m": 0.3, "f": 0.7})
+    with pytest.raises(InvalidInputError, match="empty mapping; expected role -> fitted edit"):
+        vldebias.debias(host, {})
 
 
 def test_a_missing_role_is_named() -> None:

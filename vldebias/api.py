@@ -3,7 +3,7 @@ related functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,46 +130,38 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
         return _attach_following(target, prompts)
     log = CallLog(on_call, follow_seeds)
 
-    # Three things can be attached: edits that were fitted before, a balancer of prompts, or the
-    # edits of a method, which are fitted here.
+    # Three things can be attached: edits that were fitted before, what deals values to images, or
+    # the edits of a method, which are fitted here.
     if isinstance(prompts, (Edit, Mapping)):
         for setting in (method, lam, reference, max_loss):
             if setting is not None:
                 raise InvalidInputError(
                     "got a fitted edit and method, lam, reference or max_loss; leave these out"
                 )
-        if any(edit.side != DENOISER for edit in _listed(prompts)):
-            _refuse_log(log, "a fitted edit")
         return _attach_fitted(target, prompts, strength, keep_stated, side, shares, log)
     # Prompts are read and looked at here, before a method is chosen and anything is embedded.
     problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
     chosen = get_method(method, lam=lam, reference=reference)
-    if chosen.side == DENOISER:
+    dealer = _dealing_method(problem, chosen, is_default=method is None)
+    if dealer is not None:
         if negative or not keep_stated:
             raise InvalidInputError(
-                f"method {chosen.name!r} changes neither negative prompts nor prompts that state a"
-                " value; leave negative= and keep_stated= out"
+                f"method {dealer.name!r} rewrites no negative prompts, and writes no value where"
+                " the prompt states one; leave out negative=True and keep_stated=False, or use an"
+                " edit such as method='cali'"
             )
-        dealer = _with_shares(chosen, shares)
-        problem = _at_denoiser(problem, dealer)
-        edits = {role: problem.fit(dealer, role) for role in problem.host.roles}
-        return _attach_dealing(problem, dealer, edits, strength, log)
-    balanced = _balancing_method(problem, chosen, is_default=method is None)
-    if balanced is not None:
-        return _attach_balanced(
-            problem, _with_shares(balanced, shares), strength, keep_stated, negative, log
+        if shares is not None:
+            dealer = replace(dealer, shares=shares)
+        edits = dict[str, Edit]()  # in cross-attention; where words are written there is none
+        if dealer.side == DENOISER:
+            target = _at_denoiser(target, problem.attributes)
+            problem = replace(problem, host=target)
+            edits = {role: problem.fit(dealer, role) for role in target.roles}
+        balancer = dealer.balancer(_single_or_all(problem.sets))
+        return Attachment(
+            target, edits, strength=strength, label=problem.label, balancer=balancer, log=log
         )
-    _refuse_log(log, f"method {chosen.name!r}")
-    # From here on no value is dealt: shares are refused, with what the method is called.
-    _with_shares(chosen, shares)
-    if target.generative and method is None:
-        reason = "the set has no words for values of persons"
-        if target.edits_images:
-            reason = "the pipeline edits given images"
-        say_once(
-            f'{reason}, so its prompts are not balanced: the default here is "cali", which makes'
-            " prompts say less of the attribute and hardly changes who appears"
-        )
+    _refuse_dealing(f"method {chosen.name!r}", shares, log)
     return _fit_and_attach(problem, chosen, strength, keep_stated, side)
 
 
@@ -213,82 +205,6 @@ def _attach_following(target: Host, first: Attachment) -> Attachment:
     return attachment
 
 
-def _fit_and_attach(
-    problem: Problem, method: Method, strength: float, keep_stated: bool, side: str | None
-) -> Attachment:
-    """Fit an edit for each role and attach them."""
-    # Texts and images of a model are two roles of one space: fitted once, both get the same edit.
-    edit_of_space = dict[str, Edit]()
-    edits = dict[str, Edit]()
-    for role in problem.host.roles:
-        space = problem.host.space(role)
-        if space not in edit_of_space:
-            edit_of_space[space] = problem.fit(method, role)
-        edits[role] = edit_of_space[space]
-    target = _at_side_of_edits(problem.host, edits, side)
-    # Both towers are edited: roles become those of the host at its new side.
-    if target is not problem.host:
-        edits = Attachment.placed(target, edits)
-    stated_words = problem.stated_words if keep_stated else ()
-    return Attachment(
-        target, edits, strength=strength, stated_words=stated_words, label=problem.label
-    )
-
-
-def _with_shares(method: Any, shares: Mapping[str, float] | None) -> Any:
-    """Return a method that deals values in these shares; the method itself for None.
-
-    Raises:
-        InvalidInputError: the method assigns no values.
-    """
-    if shares is None:
-        return method
-    if not hasattr(method, "shares"):
-        raise InvalidInputError(
-            f"shares: method {method.name!r} deals no values; use method='balanced-prompts' or"
-            " 'cross-attention'"
-        )
-    return replace(method, shares=shares)
-
-
-def _listed(fitted: Edit | Mapping[str, Edit]) -> list[Edit]:
-    """Return fitted edits as a list."""
-    return list(fitted.values()) if isinstance(fitted, Mapping) else [fitted]
-
-
-def _at_denoiser(problem: Problem, method: Method) -> Problem:
-    """Return the problem for the denoiser of its pipeline, if the method acts there; its roles are
-    the attributes."""
-    if method.side != DENOISER:
-        return problem
-    host = problem.host.at(DENOISER)
-    host.roles = tuple(prompt_set.name for prompt_set in problem.attributes)
-    return replace(problem, host=host)
-
-
-def _attach_fitted_dealing(
-    target: Host,
-    edits: Mapping[str, Any],
-    strength: float,
-    shares: Mapping[str, float] | None,
-    log: CallLog,
-) -> Attachment:
-    """Attach edits of cross-attention that were fitted before; prompts are read by the words that
-    they carry."""
-    host = target.at(DENOISER)
-    host.roles = tuple(edit.attribute for edit in edits.values())
-    edit_of_role = {edit.attribute: edit for edit in edits.values()}
-    for role, edit in edit_of_role.items():
-        host.check(role, edit)
-    sets = [prompt_set_of(edit) for edit in edit_of_role.values()]
-    method = _with_shares(get_method(CROSS_ATTENTION), shares)
-    balancer = method.balancer(sets[0] if len(sets) == 1 else sets)
-    label = "+".join(edit_of_role)
-    return Attachment(
-        host, edit_of_role, strength=strength, label=label, balancer=balancer, log=log
-    )
-
-
 def _attach_fitted(
     target: Host,
     fitted: Edit | Mapping[str, Edit],
@@ -302,11 +218,16 @@ def _attach_fitted(
     if isinstance(fitted, Mapping):
         edits = dict(fitted)
     elif fitted.side == DENOISER:
-        edits = {DENOISER: fitted}
+        edits = {fitted.side: fitted}
     else:
         edits = {target.roles[0]: fitted}
+    if not edits:
+        raise InvalidInputError(
+            "got an empty mapping; expected role -> fitted edit, as of vldebias.fit_projections"
+        )
     if all(edit.side == DENOISER for edit in edits.values()):
-        return _attach_fitted_dealing(target, edits, strength, shares, log)
+        return _attach_fitted_dealing(target, list(edits.values()), strength, shares, log)
+    _refuse_dealing("a fitted edit", shares, log)
     stated_words: dict[str, None] = {}  # each word and label once, in order
     labels: dict[str, None] = {}
     for edit in edits.values():
@@ -332,67 +253,106 @@ def _attach_fitted(
     )
 
 
-def _balancing_method(problem: Problem, chosen: Method, *, is_default: bool) -> Balanced | None:
-    """Return the chosen method if it writes values into prompts, else None.
-
-    A bound is of an edit, and a pipeline that edits a given image keeps its person: neither has its
-    prompts balanced by default.
-    """
-    if isinstance(chosen, Preset):
-        chosen.check(problem)
-        chosen = chosen.selected(problem)[0]
-    if not isinstance(chosen, Balanced) or problem.max_loss is not None:
-        return None
-    keeps_person = problem.host.generative and problem.host.edits_images
-    if is_default and keeps_person:
-        return None
-    return chosen
-
-
-def _attach_balanced(
-    problem: Problem,
-    method: Balanced,
+def _attach_fitted_dealing(
+    target: Host,
+    edits: Sequence[Any],
     strength: float,
-    keep_stated: bool,
-    negative: bool,
+    shares: Mapping[str, float] | None,
     log: CallLog,
 ) -> Attachment:
-    """Attach what writes values into prompts."""
-    if negative:
-        raise InvalidInputError(
-            f"method {method.name!r} rewrites no negative prompts; leave negative= out"
-        )
-    if not keep_stated:
-        raise InvalidInputError(
-            f"method {method.name!r} writes no value where the prompt states one; leave"
-            " keep_stated=False out, or use an edit such as method='cali'"
-        )
-    return _attach_dealing(problem, method, {}, strength, log)
-
-
-def _attach_dealing(
-    problem: Problem, method: Any, edits: Mapping[str, Edit], strength: float, log: CallLog
-) -> Attachment:
-    """Attach what deals values to images, with the edits that read them, if there are any."""
-    sets = problem.sets[0] if len(problem.sets) == 1 else problem.sets
+    """Attach edits of cross-attention that were fitted before; prompts are read by the words that
+    they carry."""
+    sets = [prompt_set_of(edit) for edit in edits]
+    host = _at_denoiser(target, sets)
+    edit_of_role = {edit.attribute: edit for edit in edits}
+    for role, edit in edit_of_role.items():
+        host.check(role, edit)
+    dealer: Any = get_method(CROSS_ATTENTION)
+    if shares is not None:
+        dealer = replace(dealer, shares=shares)
     return Attachment(
-        problem.host,
-        edits,
+        host,
+        edit_of_role,
         strength=strength,
-        label=problem.label,
-        balancer=method.balancer(sets),
+        label="+".join(edit_of_role),
+        balancer=dealer.balancer(_single_or_all(sets)),
         log=log,
     )
 
 
-def _refuse_log(log: CallLog, method: str) -> None:
-    """Refuse `on_call` where no values are dealt to images, so that a call has nothing to
-    record."""
+def _dealing_method(problem: Problem, chosen: Method, *, is_default: bool) -> Any:
+    """Return the chosen method if it deals values to images, by words in prompts or in
+    cross-attention; else None, and log why a pipeline's default does not."""
+    if isinstance(chosen, Preset):
+        chosen.check(problem)
+        chosen = chosen.selected(problem)[0]
+    if chosen.side == DENOISER:
+        return chosen
+    if is_default and problem.host.generative and problem.host.edits_images:
+        reason = "the pipeline edits given images"  # and keeps their persons
+    elif problem.host.generative and not problem.host.rewrites:
+        reason = "this host does not rewrite prompts"
+    elif not isinstance(chosen, Balanced):
+        reason = "the set has no words for values of persons"
+    elif problem.max_loss is not None:
+        reason = "max_loss bounds an edit of embeddings"
+    else:
+        return chosen
+    if is_default and problem.host.generative:
+        say_once(
+            f'{reason}, so its prompts are not balanced: the default here is "cali", which makes'
+            " prompts say less of the attribute and hardly changes who appears"
+        )
+    return None
+
+
+def _single_or_all(sets: Sequence[PromptSet]) -> PromptSet | Sequence[PromptSet]:
+    """Return the only set, whose values are then no tuples, or all of them."""
+    return sets[0] if len(sets) == 1 else sets
+
+
+def _refuse_dealing(subject: str, shares: Mapping[str, float] | None, log: CallLog) -> None:
+    """Refuse `on_call` and `shares` for a method or an edit that deals no values to images."""
     if log.on_call is not None:
         raise InvalidInputError(
-            f"on_call: {method} deals no values to images, so there is nothing to report; leave it"
+            f"on_call: {subject} deals no values to images, so there is nothing to report; leave it"
             " out, or use method='balanced-prompts'"
         )
+    if shares is not None:
+        raise InvalidInputError(
+            f"shares: {subject} deals no values; use method='balanced-prompts' or 'cross-attention'"
+        )
+
+
+def _fit_and_attach(
+    problem: Problem, method: Method, strength: float, keep_stated: bool, side: str | None
+) -> Attachment:
+    """Fit an edit for each role and attach them."""
+    target = problem.host
+    # Texts and images of a model are two roles of one space: fitted once, both get the same edit.
+    edit_of_space = dict[str, Edit]()
+    edits = dict[str, Edit]()
+    for role in target.roles:
+        space = target.space(role)
+        if space not in edit_of_space:
+            edit_of_space[space] = problem.fit(method, role)
+        edits[role] = edit_of_space[space]
+    if any(edit.side != "text" for edit in edits.values()):
+        target = _at_side_of_edits(target, edits, side)
+    # There a host has other roles.
+    if target is not problem.host:
+        edits = Attachment.placed(target, edits)
+    stated_words = problem.stated_words if keep_stated else ()
+    return Attachment(
+        target, edits, strength=strength, stated_words=stated_words, label=problem.label
+    )
+
+
+def _at_denoiser(pipeline: Host, sets: Iterable[PromptSet]) -> Host:
+    """Return the host of a pipeline's denoiser, where each attribute is a role."""
+    host = pipeline.at(DENOISER)
+    host.roles = tuple(prompt_set.name for prompt_set in sets)
+    return host
 
 
 def _at_side_of_edits(target: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
@@ -427,7 +387,8 @@ def fit_projections(
         resolve(host, tokenizer=tokenizer), prompts, lam=lam, reference=reference, max_loss=max_loss
     )
     chosen = get_method(method, lam=lam, reference=reference)
-    problem = _at_denoiser(problem, chosen)
+    if chosen.side == DENOISER:
+        problem = replace(problem, host=_at_denoiser(problem.host, problem.attributes))
     return {role: problem.fit(chosen, role) for role in problem.host.roles}
 
 

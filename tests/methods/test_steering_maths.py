@@ -32,7 +32,7 @@ def test_the_layer_that_tells_best_is_read() -> None:
     others = made(40, 9, seed=1)
     kind = made(40, 9, seed=2)
     kind[:, 4:] += 3
-    found = Readings.best([kind], others, [("first", 4), ("second", 5)])
+    found = Readings([kind], others, [("first", 4), ("second", 5)])
     assert found.auroc["second"] > 0.95 > found.auroc["first"]
     assert not found.rows[:, :4].any()
     is_kind = kind @ found.rows[0] > found.offsets[0]

@@ -533,19 +533,22 @@ class Attachment:
         if role == IMAGE:
             return edit.image(embeddings, self._strength)
         # A prompt is read where a gate looks for what it states, or where the edit rewords it.
-        rewords = hasattr(edit, "wordings")
         prompts = list[str]()
-        if texts is not None and (self._gate is not None or rewords):
-            prompts = self._prompts_of_rows(texts, len(embeddings))
-        if rewords and not prompts:
-            raise InvalidInputError(f"{self.host.name}: {edit!r} needs the prompt of each row")
+        if texts is not None and (self._gate is not None or hasattr(edit, "wordings")):
+            with TOKENIZING:  # texts may be read from token ids
+                prompts = list(texts())
+            rows = len(embeddings)
+            if not prompts or rows % len(prompts):
+                raise InvalidInputError(
+                    f"{self.host.name}: {rows} embeddings for {len(prompts)} prompts;"
+                    " expected a multiple"
+                )
+            repeats = rows // len(prompts)
+            prompts = [prompts[row // repeats] for row in range(rows)]
         stated = self.stated(prompts)
         if stated and all(stated):
             return embeddings
-        if rewords:  # the host encodes the other wordings
-            changed = self.host.edited(edit, role, embeddings, prompts, self._strength)
-        else:
-            changed = edit(embeddings, self._strength)
+        changed = self.host.edited(edit, role, embeddings, prompts, self._strength)
         if not any(stated):
             return changed
         return _where(torch.tensor(stated, device=embeddings.device), embeddings, changed)
@@ -610,21 +613,6 @@ class Attachment:
             " and they change its embeddings. Fit again with them: attachment.remove(), then"
             " vldebias.debias(host, prompts)"
         )
-
-    def _prompts_of_rows(self, texts: Callable[[], Sequence[str]], rows: int) -> list[str]:
-        """Return the prompt of each row."""
-        with TOKENIZING:  # texts may be read from token ids
-            prompts = texts()
-        if not prompts or rows % len(prompts):
-            raise InvalidInputError(
-                f"{self.host.name}: {rows} embeddings for {len(prompts)} prompts;"
-                " expected a multiple"
-            )
-        repeats = rows // len(prompts)
-        repeated = list[str]()
-        for prompt in prompts:
-            repeated += [prompt] * repeats
-        return repeated
 
     def stated(self, texts: Sequence[str]) -> list[bool]:
         """Tell for each prompt whether it states its attribute, so that it is left unchanged."""
@@ -740,7 +728,9 @@ class Attachment:
         call."""
         if not self.projections:  # else the strength is that of the edit
             self.balancer.strength = self._strength
-        images = [_TextsOfImage(row, read) for row in _rows(columns)]
+        images = []
+        for row in zip(*columns.values(), strict=True):
+            images.append(_TextsOfImage(dict(zip(columns, row, strict=True)), read))
         prompts = _joined(columns)
         indices = indices_of(seeds, originals or prompts) if self.follow_seeds else None
         written, balanced = self.balancer.next_texts(
@@ -809,12 +799,6 @@ def _watch(module: nn.Module, _: Any) -> None:
                 f" To apply it there too: vldebias.debias(other, {edits}); to leave it out on"
                 " purpose: inside `with attachment.disabled():`"
             )
-
-
-def _rows(columns: Mapping[str, list[str]]) -> list[dict[str, str]]:
-    """Return the texts of each image by name."""
-    rows = zip(*columns.values(), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _joined(columns: Mapping[str, list[str]]) -> tuple[str, ...]:

@@ -206,6 +206,8 @@ class Host(ABC):
         in those words."""
         if not hasattr(edit, "wordings"):
             return cast("Tensor", edit(z, strength))
+        if not prompts:
+            raise InvalidInputError(f"{self.name}: {edit!r} needs the prompt of each row")
         wordings_of_row = [edit.wordings(prompt) for prompt in prompts]
         # Many prompts share wordings: each text is read once.
         different: dict[str, None] = {}

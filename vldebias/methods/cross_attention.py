@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -170,40 +170,41 @@ def fit_gate(
         rows[kind] = torch.cat(blocks)
     layers = host.layers_and_widths
     persons = torch.cat([rows["neutral"], *(rows[value] for value in texts_of_value)])
-    stated = Readings.best([rows[value] for value in texts_of_value], rows["neutral"], layers)
-    return stated, Readings.best([persons], rows["things"], layers)
+    stated = Readings([rows[value] for value in texts_of_value], rows["neutral"], layers)
+    return stated, Readings([persons], rows["things"], layers)
 
 
-class Readings(NamedTuple):
-    """Hold linear readings that tell kinds of texts from open ones: rows (kinds, d), offsets, and
-    layer -> AUROC."""
+class Readings:
+    """Fit linear readings that tell kinds of texts from open ones, of the layer that tells them
+    best.
 
-    rows: Tensor
-    offsets: Tensor
-    auroc: dict[str, float]
+    Attributes:
+        rows: (kinds, d), a reading of each kind, which is zero in the other layers. offsets:
+            (kinds,), above which the reading of a response says that it is of that kind.
+        auroc: layer -> AUROC of its readings, on texts that they were not fitted to.
+    """
 
-    @classmethod
-    def best(
-        cls, kinds: Sequence[Tensor], open_rows: Tensor, layers: Sequence[tuple[str, int]]
-    ) -> Readings:
-        """Return the readings of the layer that tells kinds (n, d) from open rows (m, d)
-        best."""
-        auroc = {}
-        tried = {}
-        start = 0
+    def __init__(
+        self, kinds: Sequence[Tensor], open_rows: Tensor, layers: Sequence[tuple[str, int]]
+    ) -> None:
+        """Fit to kinds (n, d) and open rows (m, d), the widths of all layers behind each other."""
+        self.auroc: dict[str, float] = {}
+        scores_of_layer = {}
         part_of_layer = {}
+        start = 0
         for name, width in layers:
             part = slice(start, start + width)
             start += width
             part_of_layer[name] = part
-            tried[name] = _tried([kind[:, part] for kind in kinds], open_rows[:, part])
-            auroc[name] = round(_auroc(*tried[name]), 4)
-        layer = max(auroc, key=lambda name: auroc[name])
+            scores = _held_out_scores([kind[:, part] for kind in kinds], open_rows[:, part])
+            scores_of_layer[name] = scores
+            self.auroc[name] = round(_auroc(*scores), 4)
+        layer = max(self.auroc, key=lambda name: self.auroc[name])
         part = part_of_layer[layer]
-        readings, means = discriminant([kind[:, part] for kind in kinds], open_rows[:, part])
-        rows = torch.zeros(len(kinds), open_rows.shape[1], dtype=open_rows.dtype)
-        rows[:, part] = readings
-        return cls(rows, readings @ means + _between(*tried[layer]), auroc)
+        readings, mean = discriminant([kind[:, part] for kind in kinds], open_rows[:, part])
+        self.rows = torch.zeros(len(kinds), open_rows.shape[1], dtype=open_rows.dtype)
+        self.rows[:, part] = readings
+        self.offsets = readings @ mean + _threshold(*scores_of_layer[layer])
 
 
 def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -220,20 +221,20 @@ def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Te
     return solved / (solved * effects).sum(1, keepdim=True).clamp(min=1e-12), mean
 
 
-def _tried(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
+def _held_out_scores(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the largest reading of each row, of the kinds and of the open ones, by readings that
     were fitted to the other half of the rows."""
-    of_kinds = []
-    of_others = []
+    scores_of_kinds = []
+    scores_of_open_rows = []
     for half in (0, 1):
         readings, mean = discriminant([kind[half::2] for kind in kinds], open_rows[half::2])
-        tried = torch.cat([kind[1 - half :: 2] for kind in kinds])
-        of_kinds.append(((tried - mean) @ readings.T).amax(1))
-        of_others.append(((open_rows[1 - half :: 2] - mean) @ readings.T).amax(1))
-    return torch.cat(of_kinds), torch.cat(of_others)
+        held_out = torch.cat([kind[1 - half :: 2] for kind in kinds])
+        scores_of_kinds.append(((held_out - mean) @ readings.T).amax(1))
+        scores_of_open_rows.append(((open_rows[1 - half :: 2] - mean) @ readings.T).amax(1))
+    return torch.cat(scores_of_kinds), torch.cat(scores_of_open_rows)
 
 
-def _between(positive: Tensor, negative: Tensor) -> float:
+def _threshold(positive: Tensor, negative: Tensor) -> float:
     """Return the threshold with the best mean of both shares that are right; where several are
     best, their mean."""
     scores = torch.cat([positive, negative]).sort().values

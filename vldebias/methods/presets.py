@@ -121,32 +121,26 @@ class Preset(Method):
         return self.name in ("default", WITH_IMAGES)
 
     def selected(self, problem: Problem) -> tuple[Method, float | None]:
-        """Return the method and its lam for a problem."""
-        preset = "default" if self.is_default else self.name
-        name, lam = PRESETS[preset, self._kind_of(problem)]
+        """Return the method and its lam for a problem, from the table `PRESETS`."""
+        preset = self.name
+        kind = "pipeline" if problem.host.generative else "model"
+        if self.is_default:
+            preset = "default"
+            if problem.host.generative:
+                can_rewrite = problem.host.rewrites and all(map(can_balance, problem.attributes))
+                if not can_rewrite:
+                    kind = "pipeline that prompts cannot be balanced for"
+            elif self.needs:
+                kind = "model with reference images"
+                if is_for_ranking(problem):
+                    kind += " to rank"
+            elif not all(prompt_set.names_values for prompt_set in problem.attributes):
+                kind = "model without words for its values"
+        name, lam = PRESETS[preset, kind]
         method = METHODS[name]
         if self.needs:
             method = method.with_images()
         return method, lam
-
-    def _kind_of(self, problem: Problem) -> str:
-        """Return the kind of host and inputs under which `PRESETS` has the method."""
-        if problem.host.generative:
-            can_rewrite = problem.host.rewrites and all(map(can_balance, problem.attributes))
-            if self.is_default and not can_rewrite:
-                return "pipeline that prompts cannot be balanced for"
-            return "pipeline"
-        names_values = all(prompt_set.names_values for prompt_set in problem.attributes)
-        kind = "model"
-        if not self.is_default:
-            pass
-        elif self.needs and is_for_ranking(problem):
-            kind = "model with reference images to rank"
-        elif self.needs:
-            kind = "model with reference images"
-        elif not names_values:
-            kind = "model without words for its values"
-        return kind
 
     def with_images(self) -> Preset:
         """Return the preset for problems with reference images."""

@@ -529,8 +529,8 @@ class Balancer:
 def _are_as_even(
     prompts: Sequence[str], hands: Sequence[Sequence[_Hand]], even: Sequence[Sequence[_Hand]]
 ) -> bool:
-    """Return whether values are spread over the images as evenly as others are that were dealt in
-    one call: of each prompt, and of all together."""
+    """Return whether values are spread over images as evenly as values that were dealt in one call:
+    over those of each prompt, and over all."""
     counts = _counts(prompts, hands)
     even_counts = _counts(prompts, even)
     for group in counts.keys() | even_counts.keys():
@@ -586,7 +586,7 @@ _BALANCERS: WeakSet[Balancer] = WeakSet()
 
 
 def _draw_new_seeds() -> None:
-    """Let the balancers of a forked child draw seeds of their own."""
+    """Draw new seeds for the balancers of a forked child."""
     for balancer in list(_BALANCERS):
         balancer._lock = Lock()  # another thread of the parent may have held it
         if balancer.has_drawn_seed:
@@ -618,7 +618,7 @@ def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:
     """Return a whole number, of Python or of numpy, as an int.
 
     Raises:
-        InvalidInputError: it is none, or less than the least.
+        InvalidInputError: something else, or a number less than the least.
     """
     is_whole = isinstance(number, Integral) and not isinstance(number, bool)
     if not is_whole or number < least:

@@ -43,7 +43,7 @@ _Reading = tuple[_Mention, ...] | str
 
 
 class Shown:
-    """A person whom the images of a prompt show.
+    """Describe a person whom the images of a prompt show.
 
     Attributes:
         mentions: where the person is named, and the language that reads it: once in each
@@ -72,7 +72,7 @@ class Shown:
 
 
 def in_one_line(prompt: str) -> str:
-    """Return the texts of one image as one that a reader can read."""
+    """Return the texts of one image in one line, with bars between them."""
     return prompt.replace(NEXT_TEXT, " | ")
 
 
@@ -229,7 +229,7 @@ class Finder:
     # ---- reading a prompt
 
     def _read(self, prompt: str) -> tuple[Shown, ...] | str:
-        """Return the persons of a prompt, open or not; of several texts of one image, of all."""
+        """Return the persons of a prompt, open or not, in all texts of the image; or a reason."""
         readings: list[list[_Mention]] = []
         reasons: list[str] = []
         start = 0
@@ -249,7 +249,7 @@ class Finder:
         return tuple(map(Shown, _same_persons(readings))) or reasons[0]
 
     def _find_without_reading(self, text: str) -> list[_Reading]:
-        """Return what is known of a text before a language reads it; none if it has to."""
+        """Return what markup, emoji or `find` say of a text; [] if a language has to read it."""
         slots = list(self.attribute.slots.finditer(text))
         if slots:
             # A placeholder says where the value goes, so that nothing else is read.

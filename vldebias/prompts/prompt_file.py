@@ -1,4 +1,4 @@
-"""Read prompts from what people hold them in: a file of lines, a table, JSON, or a frame."""
+"""Read prompts from a file of lines, a table, JSON or a data frame."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
 
 
 def is_frame(prompts: Any) -> bool:
-    """Tell whether these are columns of pandas or polars: a loop over them gives their names."""
+    """Return whether prompts are a data frame of pandas or polars, which iterates over names."""
     return hasattr(prompts, "columns") and hasattr(prompts, "iloc")
 
 

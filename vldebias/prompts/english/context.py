@@ -46,11 +46,11 @@ def attribute_kind(prompt_set: PromptSet) -> str:
     return likeliest if known[likeliest] else ""
 
 
-# ---- what takes facts back
+# ---- exceptions: facts that fix nothing
 
 
 def _is_pretended(scene: Scene) -> bool:
-    """Whether the scene is fiction, costume or acting: "a child dressed as a crusader"."""
+    """Return whether the scene is fiction, costume or acting: "a child dressed as a crusader"."""
     if scene.has("pretends", "invents"):
         return True
     # Somebody plays somebody: "an actor playing a Wehrmacht officer".
@@ -65,12 +65,12 @@ def _is_pretended(scene: Scene) -> bool:
 
 
 def _is_shown(scene: Scene) -> bool:
-    """Whether history is only shown: in a museum, on a stage, on a film set."""
+    """Return whether history is only shown: in a museum, on a stage, on a film set."""
     return _is_pretended(scene) or scene.has_place("shows")
 
 
 def _looks_on(scene: Scene) -> bool:
-    """Whether the subject is of today and looks at history: a tourist, a historian, a fan.
+    """Return whether the subject is a person of today who looks at history: a tourist, a fan.
 
     "a teacher in Edo" is of Edo; "a teacher of Edo poetry" is not, nor a tourist anywhere.
     """
@@ -80,7 +80,7 @@ def _looks_on(scene: Scene) -> bool:
 
 
 def _has_women_too(scene: Scene) -> bool:
-    """Whether women are known to have fought in the force: "a Soviet sniper"."""
+    """Return whether women are known to have fought in the troops: "a Soviet sniper"."""
     if scene.year == 1936 and "militia" in scene.text.bare:
         return True  # those of Spain
     return scene.has("women-too")
@@ -90,18 +90,18 @@ def _has_women_too(scene: Scene) -> bool:
 
 
 def _is_event(scene: Scene) -> bool:
-    """Whether the prompt names a war or another event up to 1975: "Battle of Blenheim"."""
+    """Return whether the prompt names a war or another event up to 1975: "Battle of Blenheim"."""
     if scene.has("modern-war") or _is_after(scene, 1975):
         return False
     if scene.has("war-site") and scene.has_in_phrase("armed"):
-        return True  # "a drummer at Shiloh"; a waiter there is of today
+        return True  # "a drummer at Shiloh"; a waiter there is a person of today
     if scene.has("war-place") and _is_after(scene, 1945):
         return True  # "a soldier in Saigon, 1968"
     return scene.has("war") or _has_named_event(scene)
 
 
 def _has_named_event(scene: Scene) -> bool:
-    """Whether an event has a name in capitals: "Battle of Maip\u00fa", "Gordon Riots"."""
+    """Return whether an event has a name in capitals: "Battle of Maipú", "Gordon Riots"."""
     text = scene.text
     for fact in scene.facts("event-of"):
         has_place_behind = text.after(fact.first) in ("of", "in")
@@ -115,17 +115,17 @@ def _has_named_event(scene: Scene) -> bool:
 
 
 def _is_before(scene: Scene, year: int) -> bool:
-    """Whether the scene is dated to before a year."""
+    """Return whether the scene is dated to before a year."""
     return scene.year is not None and scene.year < year
 
 
 def _is_after(scene: Scene, year: int) -> bool:
-    """Whether the scene is dated to after a year."""
+    """Return whether the scene is dated to after a year."""
     return scene.year is not None and scene.year > year
 
 
 def _is_dated(scene: Scene, year: int) -> bool:
-    """Whether the scene is of before a year, by its date or by an event."""
+    """Return whether the scene is before a year, by its date or by an event."""
     return _is_before(scene, year) or _is_event(scene)
 
 
@@ -133,7 +133,7 @@ def _is_dated(scene: Scene, year: int) -> bool:
 
 
 def _has_body_of_one_sex(scene: Scene) -> bool:
-    """Whether the subject has or undergoes what bodies of one sex do: no doctor who treats it."""
+    """Return whether the subject has a condition of one sex; a doctor who treats it has not."""
     if scene.does("body"):
         return True  # "a nurse expecting triplets"
     treats = scene.has_role("treats")
@@ -150,7 +150,7 @@ def _has_body_of_one_sex(scene: Scene) -> bool:
 
 
 def _nurses_child(scene: Scene) -> bool:
-    """Whether the subject nurses a child at the breast: "nursing a two-month-old"."""
+    """Return whether the subject nurses a child at the breast: "nursing a two-month-old"."""
     words = scene.text.bare
     if "nursing" not in words[scene.head + 1 :] or scene.is_called("nurse"):
         return False
@@ -162,7 +162,7 @@ def _nurses_child(scene: Scene) -> bool:
 
 
 def _plays_in_league(scene: Scene) -> bool:
-    """Whether the subject plays in a league of one gender, and does not only work there."""
+    """Return whether the subject plays in a league of one gender, and does not only work there."""
     if scene.has_role("league-staff"):
         return False
     if scene.has_in_phrase("league"):
@@ -181,7 +181,7 @@ def _plays_in_league(scene: Scene) -> bool:
 
 
 def _nurses_in_old_war(scene: Scene) -> bool:
-    """Whether the subject is a nurse of an army before 1945, who were women by rule."""
+    """Return whether the subject is a nurse of an army before 1945, who were women by rule."""
     if not scene.is_called("nurse"):
         return False
     if scene.year is None:
@@ -194,7 +194,8 @@ def _nurses_in_old_war(scene: Scene) -> bool:
 
 
 def _is_of_a_people(scene: Scene) -> bool:
-    """Whether the subject's own words say where the person is from: "Hmong farmer", "Vikings"."""
+    """Return whether the subject's own words say where the person is from: "Hmong farmer",
+    "Vikings"."""
     for name in _ORIGINS:
         for fact in scene.facts(name):
             if name == "people-capital" and not is_capital(scene.text, fact.first):
@@ -210,14 +211,14 @@ def _is_of_a_people(scene: Scene) -> bool:
 
 
 def _is_of_past_region(scene: Scene) -> bool:
-    """Whether the scene is of before 1900, where the region decides."""
+    """Return whether the scene is before 1900, when the region says the origin."""
     if scene.year is None:
         return _is_event(scene)
     return scene.year < 1900
 
 
 def _is_veteran_of_something(scene: Scene) -> bool:
-    """Whether the subject is a veteran of something: "a veteran of many tours"."""
+    """Return whether the subject is a veteran of something: "a veteran of many tours"."""
     return scene.has_in_phrase("veteran") and scene.text.after(scene.head) == "of"
 
 
@@ -225,8 +226,7 @@ def _is_veteran_of_something(scene: Scene) -> bool:
 
 # A function of a scene, and what it takes besides.
 _Condition = tuple[Callable[..., bool], *tuple[Any, ...]]
-# What has to be in a scene, what takes it back, a prompt to which the rule applies, and a prompt
-# that looks like it, to which no rule of this kind applies.
+# The fields of a `Rule` behind its kind.
 _Row = tuple[tuple[_Condition, ...], tuple[_Condition, ...], str, str]
 
 
@@ -236,7 +236,7 @@ class Rule(NamedTuple):
     Attributes:
         kind: "gender", "race", "skin tone" or "age".
         needs: what has to be in a scene, each as a function of it with its other arguments.
-        unless: what takes these facts back, likewise.
+        unless: the exceptions, likewise.
         fixed: a prompt to which the rule applies.
         open: a prompt that looks like it, to which no rule of this kind applies.
     """
@@ -248,7 +248,7 @@ class Rule(NamedTuple):
     open: str
 
     def fixes(self, scene: Scene) -> bool:
-        """Return whether all facts are in a scene and nothing takes them back."""
+        """Return whether a scene has all that the rule needs, and no exception."""
         for condition, *arguments in self.needs:
             if not condition(scene, *arguments):
                 return False
@@ -258,7 +258,7 @@ class Rule(NamedTuple):
         return True
 
 
-# What takes facts back; where women fought as well, being in arms says no gender.
+# Exceptions. Where women fought as well, being in arms says no gender.
 _NEVER = ()
 _PRETENDED = ((_is_pretended,),)
 _SHOWN = ((_is_shown,),)

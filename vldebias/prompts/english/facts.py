@@ -30,7 +30,7 @@ class Fact(NamedTuple):
 
 
 class _Index:
-    """Find the lists that have an entry; a text drops the ending of "Scott's", and so do entries.
+    """Find the lists that contain a word or phrase; a possessive "'s" is dropped from entries.
 
     Attributes:
         lists_of_phrase, lists_of_stem, lists_of_ending: phrase, stem or ending -> names of lists.

@@ -39,7 +39,7 @@ def find_names(text: Text) -> list[tuple[int, int]]:
 
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:
-    """Whether word i can be part of a name; `inside`, after another such word."""
+    """Return whether word i can be part of a name; `inside`, after another such word."""
     word = text.bare[i]
     if listed(word, *STOPS, "tag", "draw", "picture"):
         return False
@@ -60,7 +60,7 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
 
 
 def _is_name_in_capitals(text: Text, i: int, inside: bool) -> bool:
-    """Whether a word with a capital can be part of a name."""
+    """Return whether a word with a capital can be part of a name."""
     word_classes = kinds(text.bare[i])
     is_person = person(text.bare[i])
     is_surname = "l" in word_classes or not is_person
@@ -72,7 +72,7 @@ def _is_name_in_capitals(text: Text, i: int, inside: bool) -> bool:
 
 
 def _is_in_full_name(text: Text, i: int) -> bool:
-    """Whether word i is of a full name, capitals or not: "john smith", "tom hanks"."""
+    """Return whether word i is of a full name, capitals or not: "john smith", "tom hanks"."""
     first = i if listed(text.low[i], "given-name") else i - 1
     last = first + 1
     if first < 0 or text.opens[last]:
@@ -84,7 +84,8 @@ def _is_in_full_name(text: Text, i: int) -> bool:
 
 
 def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
-    """Whether a run of name words is that of a person, not of a place, a brand or a thing."""
+    """Return whether a run of name words is that of a person, not of a place, a brand or a
+    thing."""
     words = text.bare[first:stop]
     for i in range(first, stop):
         if _is_in_full_name(text, i):
@@ -128,7 +129,8 @@ def is_named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
 
 
 def _is_in_picture(text: Text, first: int, stop: int, i: int) -> bool:
-    """Whether a name is that of somebody in the picture, not of a place, an artist or a style."""
+    """Return whether a name is that of somebody in the picture, not of a place, an artist or a
+    style."""
     before = _word_before_name(text, first)
     after = text.after(stop - 1)
     if text.credited[first] or listed(before, "elsewhere"):
@@ -148,7 +150,7 @@ def _is_in_picture(text: Text, first: int, stop: int, i: int) -> bool:
 
 
 def _word_before_name(text: Text, first: int) -> str:
-    """The word before a name and what goes with it: "in" of "in medieval New France"."""
+    """Return the word before a name and what goes with it: "in" of "in medieval New France"."""
     before = text.before(first)
     while before:
         is_time = listed(before, "time-of-place") or _NUMBER.fullmatch(before)

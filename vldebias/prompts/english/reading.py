@@ -127,9 +127,9 @@ class English(Language):
 def _sayings_of_rest(
     turned: str, attribute: Attribute, people: Sequence[Dealt], unsaid: dict[int | None, Dealt]
 ) -> list[Saying]:
-    """Return what is to be said of the people of whom no word of a turned text says it.
+    """Return the values to write into a turned text: of the people of whom no word says one yet.
 
-    unsaid: number -> the person; those who are found are taken out.
+    unsaid: number -> person; those who are found are removed from it.
 
     Raises:
         UnturnableError: the text still states a value, or has no noun for somebody.
@@ -158,7 +158,7 @@ def _sayings_of_rest(
 
 
 def _say_of_noun(text: str, attribute: Attribute, dealt: Dealt) -> Saying:
-    """Return what is said where a rewritten prompt has the noun of a person of the original one.
+    """Return the value to write beside the noun of a person, where a rewritten prompt contains it.
 
     Raises:
         UnturnableError: the rewritten prompt does not contain it.
@@ -208,7 +208,7 @@ def _leaves(group: Group, attribute: Attribute) -> bool:
 
 
 def _why_nobody(reason: str, text: str) -> str:
-    """Return a reason that says more: a group is shown, or the person is a pronoun."""
+    """Return a more precise reason than "no person": "group" or "pronoun"."""
     if not reason.startswith("no person"):
         return reason
     if _PRONOUN.search(text):

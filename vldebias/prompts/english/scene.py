@@ -94,7 +94,8 @@ class Scene:
             self.year = _LAST_YEAR_OF_PERIODS
 
     def _sort_facts(self, facts: list[Fact]) -> dict[str, list[Fact]]:
-        """The facts of each list that are true of the scene: not of its picture or of a thing."""
+        """Return the facts of each list that are true of the scene: not of its picture or of a
+        thing."""
         facts_of_list = defaultdict[str, list[Fact]](list)
         for fact in facts:
             if self._about_picture[fact.first]:
@@ -127,7 +128,7 @@ class Scene:
         return "".join(kept)
 
     def _ages_of_others(self) -> set[int]:
-        """The words that state the age of a thing or of another person than the subject."""
+        """Return the words that state the age of a thing or of another person than the subject."""
         words = set[int]()
         for age in self._ages_before_nouns():
             if not self._is_age_of_subject(age):
@@ -157,7 +158,7 @@ class Scene:
         return False
 
     def _is_said_of_other(self, fact: Fact) -> bool:
-        """Whether a word for an age is not about the subject.
+        """Return whether a word for an age is not about the subject.
 
         "young adult novels", "an elderly care worker", "a doctor helping a young patient".
         """
@@ -197,7 +198,7 @@ class Scene:
         return self.noun.startswith(word)
 
     def has_in_phrase(self, *names: str) -> bool:
-        """Return whether the subject's own phrase has one: "a Catholic priest"."""
+        """Return whether the subject's phrase has a fact of the lists: "a Catholic priest"."""
         for name in names:
             for fact in self._facts.get(name, ()):
                 if self.is_in_phrase(fact):
@@ -209,7 +210,7 @@ class Scene:
         return self._facts[name]
 
     def has_on_subject(self, *names: str) -> bool:
-        """Return whether the phrase or what describes it has one: "a member of the Klan"."""
+        """Return whether a fact of the lists describes the subject: "a member of the Klan"."""
         for name in names:
             for fact in self._facts.get(name, ()):
                 if self.is_in_phrase(fact) or self._describes(fact):
@@ -217,7 +218,7 @@ class Scene:
         return False
 
     def has_own_age(self, name: str) -> bool:
-        """Return whether a word for an age is on the subject: not in "a young adult novel"."""
+        """Return whether a word for an age describes the subject: not in "a young adult novel"."""
         left_out = self._ages_of_others()
         for level in self._facts["level"]:
             # The "junior" of "a junior high principal" is of the school.
@@ -234,7 +235,7 @@ class Scene:
         return False
 
     def has_owned(self, name: str) -> bool:
-        """Return whether a fact is the subject's: not in "a nurse with a prostate patient"."""
+        """Return whether a fact describes the subject: not in "a nurse with a prostate patient"."""
         for fact in self._facts[name]:
             if self._owner(fact) == self.head:
                 return True
@@ -258,7 +259,8 @@ class Scene:
         return all(self._follows(fact, "speaks-of") for fact in self._facts[name])
 
     def _follows(self, fact: Fact, name: str) -> bool:
-        """Whether a word of a list stands at most four words before a fact, behind the subject."""
+        """Return whether a word of a list stands at most four words before a fact, behind the
+        subject."""
         first = max(self.head + 1, fact.first - 4)
         for word in self.text.bare[first : fact.first]:
             if name in lists_of_word(word):
@@ -315,7 +317,7 @@ class Scene:
         return False
 
     def _words_before(self, fact: Fact, n: int) -> list[str]:
-        """The n words before a fact."""
+        """Return the n words before a fact."""
         return self.text.bare[max(0, fact.first - n) : fact.first]
 
     def has_stated_age(self) -> bool:
@@ -331,7 +333,7 @@ class Scene:
         return False
 
     def _ages_before_nouns(self) -> list[Fact]:
-        """The ages in years that stand before a noun: "a 30-year-old Bordeaux"."""
+        """Return the ages in years that stand before a noun: "a 30-year-old Bordeaux"."""
         matches = AGE_BEFORE_NOUN.finditer(self.text.prompt)
         places = [self._words_at(match.start(), match.end()) for match in matches]
         ages = []
@@ -343,13 +345,14 @@ class Scene:
         return ages
 
     def _words_at(self, start: int, end: int) -> tuple[int, int]:
-        """The first word that begins in characters start to end, and the one behind the last."""
+        """Return the first word that begins in characters start to end, and the one behind the
+        last."""
         first = bisect_left(self.text.start, start)
         stop = bisect_left(self.text.start, end)
         return (first, stop) if first < stop else (0, 0)
 
     def _is_age_of_subject(self, fact: Fact) -> bool:
-        """Whether an age describes the subject, not a thing or another person."""
+        """Return whether an age describes the subject, not a thing or another person."""
         if self.is_in_phrase(fact):
             return True
         if fact.name != "age before":
@@ -364,14 +367,14 @@ class Scene:
         return self._owner(fact) == self.head
 
     def _last_person_before(self, stop: int) -> int:
-        """The position of the last person before a word; the subject if there is none."""
+        """Return the position of the last person before a word; the subject if there is none."""
         for i in range(stop - 1, -1, -1):
             if i == self.head or self.is_person(i):
                 return i
         return self.head
 
     def _goes_on(self, i: int) -> bool:
-        """Whether the phrase before word i goes on with it."""
+        """Return whether word i is part of the phrase before it."""
         if i >= len(self.text.bare) or self.text.opens[i]:
             return False
         return not self._ends_phrase(i)
@@ -381,7 +384,8 @@ class Scene:
         return self.first <= fact.first and fact.stop <= self.head + 1
 
     def _describes(self, fact: Fact) -> bool:
-        """Whether a fact stands behind the subject, linked to it: "a pledge of a sorority"."""
+        """Return whether a fact stands behind the subject, linked to it: "a pledge of a
+        sorority"."""
         between = range(self.head + 1, fact.first)
         if fact.first <= self.head or len(between) >= _NEAR:
             return False
@@ -401,8 +405,8 @@ class Scene:
         return person(self.text.bare[i]) or gendered(word)
 
     def _owner(self, fact: Fact) -> int:
-        """The position of the person whom a fact describes: the one behind it ("a prostate cancer
-        patient") or else the last one before it."""
+        """Return the position of the person whom a fact describes: the one behind it ("a prostate
+        cancer patient") or else the last one before it."""
         for i in range(fact.first, min(fact.stop + 3, len(self.text.bare))):
             if i > fact.first and not self._goes_on(i):
                 break
@@ -414,7 +418,8 @@ class Scene:
         return listed(self.text.low[i], *STOPS)
 
     def _names_thing(self, fact: Fact) -> bool:
-        """Whether a fact only says which thing is meant: "a Viking museum", "Victorian house"."""
+        """Return whether a fact only says which thing is meant: "a Viking museum", "Victorian
+        house"."""
         if fact.first > self.head and self._is_thing(fact.stop):
             is_origin = self.text.bare[fact.first] in origins()  # "Chinese medicine"
             # "making a Japanese lantern"; not "leading a Zulu army", "at the Tudor court"
@@ -438,14 +443,15 @@ class Scene:
         return False
 
     def _word_before_object(self, fact: Fact) -> str:
-        """The word behind the subject that a fact is the object of: "making" of "making a ..."."""
+        """Return the word behind the subject that a fact is the object of: "making" of "making a
+        ..."."""
         i = fact.first - 1
         while i > self.head and listed(self.text.low[i], "determiner"):
             i -= 1
         return self.text.low[i] if i > self.head else ""
 
     def _is_thing(self, i: int) -> bool:
-        """Whether word i goes on with a noun for a thing, not for a person or a scene."""
+        """Return whether word i goes on with a noun for a thing, not for a person or a scene."""
         if not self._goes_on(i):
             return False
         word = self.text.bare[i]
@@ -458,7 +464,7 @@ class Scene:
     # ---- words about the picture
 
     def _find_picture(self, facts: list[Fact]) -> list[bool]:
-        """For each word whether it is about the picture."""
+        """Return for each word whether it is about the picture."""
         skipped = [False] * len(self.text.bare)
         for fact in facts:
             if fact.name == "medium-phrase":
@@ -523,7 +529,7 @@ class Scene:
     # ---- the time of the scene
 
     def _read_numbers(self) -> list[int]:
-        """The years that numbers of the scene stand for."""
+        """Return the years that numbers of the scene stand for."""
         years: list[int] = []
         for i in range(len(self.text.bare)):
             if self._about_picture[i]:
@@ -541,7 +547,7 @@ def read_scene(prompt: str, start: int, end: int) -> Scene:
 
 
 def _of_lists(facts: Iterable[Fact], names: Container[str]) -> list[Fact]:
-    """The facts that are of these lists."""
+    """Return the facts that are of these lists."""
     return [fact for fact in facts if fact.name in names]
 
 

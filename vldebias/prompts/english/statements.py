@@ -67,7 +67,7 @@ def is_joined(text: Text, subject: Subject) -> bool:
 
 
 def _is_same(text: Text, subjects: Sequence[Subject], number: int) -> bool:
-    """Whether a phrase names the person of the phrase before it."""
+    """Return whether a phrase names the person of the phrase before it."""
     # In a list only commas part the phrases, until "and": "a cook, a waiter and a guest".
     words = _words_between(text, subjects, number)
     later = number
@@ -86,12 +86,12 @@ def _is_same(text: Text, subjects: Sequence[Subject], number: int) -> bool:
 
 
 def _words_between(text: Text, subjects: Sequence[Subject], number: int) -> list[str]:
-    """The words between a phrase with its determiners and the phrase before it."""
+    """Return the words between a phrase with its determiners and the phrase before it."""
     return text.low[subjects[number - 1].head + 1 : subjects[number].opening]
 
 
 def _gap(text: Text, subjects: Sequence[Subject], number: int) -> str:
-    """The characters between a phrase and the one before it."""
+    """Return the characters between a phrase and the one before it."""
     return text.prompt[subjects[number - 1].end : text.start[subjects[number].opening]]
 
 
@@ -128,7 +128,7 @@ def states(text: str, attribute: Attribute) -> bool:
 
 
 def _is_unspecified(text: str, attribute: Attribute) -> bool:
-    """Whether a text says that a value is to stay open: "of unspecified gender"."""
+    """Return whether a text says that a value is to stay open: "of unspecified gender"."""
     for name in _UNSPECIFIED.findall(text):
         if name.lower() in attribute.names:
             return True
@@ -136,7 +136,7 @@ def _is_unspecified(text: str, attribute: Attribute) -> bool:
 
 
 def _states_by_set(text: str, attribute: Attribute) -> bool:
-    """Whether a word of the set is in a text; roles such as "alumnus" state gender alone."""
+    """Return whether a word of the set is in a text; roles such as "alumnus" state gender alone."""
     for word in attribute.stated.find(text):
         is_role = attribute.gender and person(word.lower())
         if not is_role:
@@ -195,7 +195,7 @@ def _owners_of_pronouns(text: Text, persons: Sequence[Sequence[Subject]]) -> dic
 
 
 def _gender_of(text: Text, subject: Subject) -> frozenset[str] | None:
-    """The pronouns of the gender that a phrase states; None if it states none."""
+    """Return the pronouns of the gender that a phrase states; None if it states none."""
     words = [singular(word) for word in text.low[subject.opening : subject.head + 1]]
     for word in words:
         if listed(word, "female-noun") or word.endswith(("woman", "women", "girl")):
@@ -208,8 +208,8 @@ def _gender_of(text: Text, subject: Subject) -> frozenset[str] | None:
 def _states_of_picture_alone(
     rest: str, prompt: str, subject: Subject, attribute: Attribute
 ) -> bool:
-    """Whether all that states a value says how a picture is made, or where a thing is from: "a
-    nurse, Japanese woodblock print", "a chef in a Japanese restaurant"."""
+    """Return whether all that states a value says how a picture is made, or where a thing is from:
+    "a nurse, Japanese woodblock print", "a chef in a Japanese restaurant"."""
     if attribute.gender and has_gendered(read_text(rest).low):
         return False
     scene = read_scene(prompt, subject.start, subject.end)
@@ -221,7 +221,7 @@ def _states_of_picture_alone(
 
 
 def _states_in_phrase(text: str, subject: Subject, attribute: Attribute) -> bool:
-    """Whether an adjective of the subject's phrase states a value."""
+    """Return whether an adjective of the subject's phrase states a value."""
     for offset, word in subject.words[:-1]:
         if attribute.kind == "origin" and word.endswith("skinned"):
             return True  # "a pale skinned nurse"

@@ -84,7 +84,7 @@ def is_foreign(text: Text) -> bool:
 
 
 def _find_persons(text: Text) -> tuple[Subject, ...] | str:
-    """The unnamed persons in the picture, or the reason why there are none."""
+    """Return the unnamed persons in the picture, or the reason why there are none."""
     names = find_names(text)
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     has_noun = False
@@ -115,7 +115,7 @@ def _find_persons(text: Text) -> tuple[Subject, ...] | str:
 
 
 def _may_be_person(text: Text, i: int) -> bool:
-    """Whether word i can be a noun for a person."""
+    """Return whether word i can be a noun for a person."""
     word = text.low[i]
     if text.silent[i] or listed(word, "no-single-value"):
         return False
@@ -128,8 +128,8 @@ def _may_be_person(text: Text, i: int) -> bool:
 
 
 def _has_face(text: Text, i: int) -> bool:
-    """Whether word i is an agent of whom a face or a portrait is asked for: "the face of a mover",
-    "a headshot of a tile setter", not "the face of a river"."""
+    """Return whether word i is an agent whose face or portrait the prompt asks for: "the face of a
+    mover", "a headshot of a tile setter", not "the face of a river"."""
     noun = singular(text.low[i])
     if not noun.endswith(_AGENT_ENDINGS) or listed(noun, "agent-like", "animal"):
         return False
@@ -155,7 +155,7 @@ def is_gendered_noun(word: str) -> bool:
 
 
 def _is_nobody_else(text: Text, subject: Subject, before: Subject, nouns: set[str]) -> bool:
-    """Whether a phrase behind another is no further person.
+    """Return whether a phrase behind another is not a further person.
 
     It names somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
     Spitfire"; or a baby, whose gender a picture does not show.
@@ -181,8 +181,8 @@ def _is_nobody_else(text: Text, subject: Subject, before: Subject, nouns: set[st
 
 
 def _phrase(text: Text, i: int) -> Subject | None:
-    """The phrase whose head is word i, a noun for a person; None where it is no person in the
-    picture."""
+    """Return the phrase whose head is word i, a noun for a person; None where it is no person in
+    the picture."""
     noun = singular(text.low[i])
     is_plural = text.low[i] != noun
     start, first_noun = _extend_left(text, i)
@@ -211,7 +211,7 @@ def _phrase(text: Text, i: int) -> Subject | None:
 
 
 def _is_head(text: Text, i: int, plural: bool) -> bool:
-    """Whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
+    """Return whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
     if after in ("portrait", "headshot") and rest == "of":
@@ -228,7 +228,8 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
 
 
 def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
-    """Whether word i is no noun, or says of which kind the next noun is: "an alien liquid"."""
+    """Return whether word i is no noun, or says of which kind the next noun is: "an alien
+    liquid"."""
     after = text.after(i)
     is_noun = plural or "a" not in kinds(text.low[i])  # not as in "an alien liquid"
     if after.endswith("ing"):
@@ -242,8 +243,8 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
 
 
 def _is_verb(text: Text, i: int, verb_classes: str) -> bool:
-    """Whether the word in -s behind word i is a verb, by the words around it: "the chef cooks a
-    meal", "a nurse talks to a child", not a noun in the plural: "the nurse uniforms".
+    """Return whether the word in -s behind word i is a verb, by the words around it: "the chef
+    cooks a meal", "a nurse talks to a child", not a noun in the plural: "the nurse uniforms".
 
     verb_classes: those of its base form.
     """
@@ -263,7 +264,7 @@ def _is_verb(text: Text, i: int, verb_classes: str) -> bool:
 
 
 def _ends_with_head(after: str, rest: str) -> bool:
-    """Whether a phrase ends before a word, by the word and the one behind it."""
+    """Return whether a phrase ends before a word, by the word and the one behind it."""
     if not after or listed(after, *STOPS, "asleep", "tag", "past"):
         return True
     if after in ("number", "no") and rest.isdigit():
@@ -275,7 +276,7 @@ def _ends_with_head(after: str, rest: str) -> bool:
 
 
 def _noun_follows(text: Text, i: int) -> bool:
-    """Whether a noun follows word i, at once or after adjectives, and is the head: "a giant
+    """Return whether a noun follows word i, at once or after adjectives, and is the head: "a giant
     floating castle"."""
     word = text.after(i)
     while word and not listed(word, *STOPS, "tag"):
@@ -287,7 +288,8 @@ def _noun_follows(text: Text, i: int) -> bool:
 
 
 def _extend_left(text: Text, i: int) -> tuple[int, int]:
-    """Where the phrase of word i starts, and where its nouns do: "tired old | police officer"."""
+    """Return where the phrase of word i starts, and where its nouns do: "tired old | police
+    officer"."""
     start = i
     first_noun = i
     while not text.opens[start] and i - start < _LONGEST_PHRASE:
@@ -310,7 +312,8 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
 
 
 def _joins_adjectives(text: Text, start: int) -> bool:
-    """Whether the word before start goes on with adjectives: "tall and tired", "very tired"."""
+    """Return whether the word before start goes on with adjectives: "tall and tired", "very
+    tired"."""
     word = text.low[start - 1]
     if word != "and" or start < 2:
         return word in ("very", "quite", "most", "so")
@@ -318,14 +321,15 @@ def _joins_adjectives(text: Text, start: int) -> bool:
 
 
 def _is_compound(word: str, following: str) -> bool:
-    """Whether a list or a dictionary has two words as one noun: "police officer"."""
+    """Return whether a list or a dictionary has two words as one noun: "police officer"."""
     if listed(f"{word} {singular(following)}", "person-phrase", "pair"):
         return True
     return classes(f"{word} {following}") in ("c", "p", "n") and not listed(word, "age")
 
 
 def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
-    """Whether the word before start is part of the noun and no adjective: "civil engineer"."""
+    """Return whether the word before start is part of the noun and no adjective: "civil
+    engineer"."""
     word = text.low[start - 1]
     describes = adjective(word) or listed(word, "size", "age", "skin")
     if not describes or listed(word, "occupational"):
@@ -342,8 +346,8 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
 
 
 def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
-    """Whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a server
-    in a rack"."""
+    """Return whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a
+    server in a rack"."""
     after = text.after(i)
     is_comic_book = noun == "comic" and after in ("about", "of")
     if is_comic_book or _is_made_or_animal(noun, modifiers):
@@ -364,7 +368,7 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
 
 
 def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
-    """Whether modifiers make a noun a product, a toy or an animal: "a Ford Explorer"."""
+    """Return whether modifiers make a noun a product, a toy or an animal: "a Ford Explorer"."""
     for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
         if has_listed(modifiers, kind) and not listed(noun, exceptions):
             return True
@@ -380,7 +384,7 @@ def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
 
 
 def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
-    """Whether a noun that is often a thing is a person: "a fan in the stands"."""
+    """Return whether a noun that is often a thing is a person: "a fan in the stands"."""
     if listed(after, "human-verb") or has_listed(modifiers, "thing-person"):
         return True
     if has_listed(text.low, "person-cue"):
@@ -391,8 +395,8 @@ def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
 
 
 def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -> bool:
-    """Whether a noun without a determiner is a subject: "doctor, 4k", not "a lake, award winning
-    photographer"."""
+    """Return whether a noun without a determiner is a subject: "doctor, 4k", not "a lake, award
+    winning photographer"."""
     clauses_before = sum(text.opens[1 : start + 1])
     if listed(noun, "style-tag") and not modifiers:
         return False
@@ -408,8 +412,8 @@ def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -
 
 
 def _is_on_thing(text: Text, where: int) -> bool:
-    """Whether the noun at a position is a picture inside of the picture: "a cook beside a poster
-    of a nurse", not "a poster of a nurse" or "taking a picture of a nurse"."""
+    """Return whether the noun at a position is a picture inside of the picture: "a cook beside a
+    poster of a nurse", not "a poster of a nurse" or "taking a picture of a nurse"."""
     if not listed(text.low[where], "picture"):
         return False
     start, _ = _extend_left(text, where)
@@ -422,8 +426,8 @@ def _is_on_thing(text: Text, where: int) -> bool:
 
 
 def _shows_person(text: Text, relation: str, where: int, bare: bool) -> bool:
-    """Whether what stands before a phrase leaves the person in the picture: not "a painting by a
-    master"."""
+    """Return whether what stands before a phrase leaves the person in the picture: not "a painting
+    by a master"."""
     before = text.before(where)
     if listed(relation, "not-subject"):
         return False

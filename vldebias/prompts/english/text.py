@@ -79,7 +79,8 @@ class Text:
 
 
 def _is_title(words: list[str]) -> bool:
-    """Whether most words are written with a capital, as in a title: then capitals say nothing."""
+    """Return whether most words are written with a capital, as in a title: then capitals say
+    nothing."""
     content_words = 0
     capitals = 0
     for word in words:
@@ -91,14 +92,14 @@ def _is_title(words: list[str]) -> bool:
 
 
 def _lower(word: str) -> str:
-    """A word in lower case; "US" stays different from "us", "IT" from "it"."""
+    """Return a word in lower case; "US" stays different from "us", "IT" from "it"."""
     if word in ("US", "IT"):
         return f"{word[0]}.{word[1]}".lower()
     return word.lower().replace("\u2019", "'")
 
 
 def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
-    """For each word whether it stands in quotation marks."""
+    """Return for each word whether it stands in quotation marks."""
     # The last quotation that opens before a word is searched by bisection, so that a long prompt
     # with many of them stays fast.
     quotes = [match.span() for match in _QUOTED.finditer(prompt)]
@@ -111,7 +112,8 @@ def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
 
 
 def _is_credited(words: list[str]) -> list[bool]:
-    """For each word whether it may be part of an artist's name: behind "by" or "style of"."""
+    """Return for each word whether it may be part of an artist's name: behind "by" or "style
+    of"."""
     credited = []
     credits = False
     for i, word in enumerate(words):

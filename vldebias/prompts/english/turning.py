@@ -254,7 +254,7 @@ def match(
 
 
 def _is_on_thing(words: Text, i: int) -> bool:
-    """Whether a noun names somebody on a picture: "paints a portrait of a woman"."""
+    """Return whether a noun names somebody on a picture: "paints a portrait of a woman"."""
     before = [word for word in words.low[max(0, i - 4) : i] if not listed(word, "determiner")]
     return i > 4 and "of" in before and listed(before[before.index("of") - 1], "picture")
 
@@ -265,7 +265,7 @@ def is_pronoun(word: str) -> bool:
 
 
 def _turned(words: Text, i: int, word: str, side: str) -> tuple[str, str]:
-    """Return what word i is for a side, and the list that has it.
+    """Return the word of a side for word i, and the list of the pair.
 
     Raises:
         UnturnableError: it has no counterpart.

@@ -36,7 +36,7 @@ class Unread(Language):
         self.name = NAMES.get(code, code)
 
     def reads(self, text: str) -> bool:
-        """Return False: it is told from others by its function words alone."""
+        """Return False: such a language is recognised by its function words alone."""
         return False
 
     def states(self, text: str, attribute: Attribute) -> bool:

@@ -246,7 +246,7 @@ class ListedLanguage(Language):
         return gender, adjectives
 
     def write_at_places(self, sayings: Sequence[Saying]) -> list[Replacement]:
-        """Return values in the places that a placeholder or the user gives."""
+        """Return the words of values at placeholders, or at places that the user gives."""
         replacements: list[Replacement] = []
         for saying in sayings:
             word = self.word_of(saying.value, saying.attribute)
@@ -277,15 +277,15 @@ class ListedLanguage(Language):
         return parts
 
     def counted(self, gender: str, count: int | None, is_young: bool) -> str:
-        """Return how so many women or men, of children girls or boys, are called.
+        """Return the words for a number of women or men, or of girls or boys.
 
-        count: None of a group that is not counted.
+        count: None for a group that is not counted.
         """
         nouns = self.entries(f"count-{_YOUTHS[gender] if is_young else gender}")
         return nouns[0] if count is None else nouns[count]
 
     def kind_of(self, attribute: Attribute) -> str:
-        """Return of which kind the lists for an attribute are; "" where there are none."""
+        """Return the kind of an attribute in the names of lists; "" if there are no lists."""
         kind = _KIND_OF_LISTS.get(attribute.kind, "")
         return kind or ("own" if self.code in attribute.set.languages else "")
 
@@ -471,7 +471,7 @@ class SpacedLanguage(ListedLanguage):
         return roles
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
-        """Return the changes by which what a person is agrees with the person; here nothing."""
+        """Return the changes that make a role agree with its person, "als Pilotin"; here none."""
         return []
 
     def is_out_of_picture(self, tokens: Reading, phrase: Phrase) -> bool:

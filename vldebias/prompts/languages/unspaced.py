@@ -163,7 +163,7 @@ class UnspacedLanguage(ListedLanguage):
         return self.without_roles(text, self.without_heads(text, kept))
 
     def without_roles(self, text: str, matches: list[Match]) -> list[Match]:
-        """Return matches but those that say what another person is: 当水管工的人 is one person."""
+        """Return the matches without roles of another person: 当水管工的人 is one person."""
         persons = [match for match in matches if not self.is_role(text, match)]
         # Of 看護師として働く the nurse is the person.
         return persons or matches

@@ -183,10 +183,6 @@ class Balancer:
         _BALANCERS.add(self)
         is_one_set = isinstance(self.sets, str | Path | PromptSet | Mapping)
         sets: Any = [self.sets] if is_one_set else self.sets
-        if not isinstance(sets, Iterable):
-            raise InvalidInputError(
-                f"sets: got {sets!r}; expected a prompt set by name or path, or a list of them"
-            )
         # A set over several attributes, such as "fairface", is balanced by each of them.
         parts: list[PromptSet] = []
         for prompt_set in map(load_prompts, sets):
@@ -202,7 +198,7 @@ class Balancer:
                 decider = Decider(self.decide, part.attributes, self.most)
             attribute = Attribute(part, shares, self.groups)
             self._finders.append(Finder(attribute, self.find, decider))
-        _check_different([finder.attribute for finder in self._finders])
+        _check_different(self._finders)
         self._single = is_one_set and len(parts) == 1
         self._dealers = self._new_dealers(self.seed)
 
@@ -245,7 +241,7 @@ class Balancer:
 
         original: as in `balance_prompts`.
         """
-        texts = list(checked_texts([prompts] if isinstance(prompts, str) else prompts))
+        texts = list(checked_texts(_as_list(prompts)))
         numbers = index if isinstance(index, Iterable) else [index]
         indices = [_whole_number("index", number, least=0) for number in numbers]
         if len(indices) != len(texts):
@@ -394,6 +390,10 @@ class Balancer:
         if self.seed is not None:
             self.seed = _whole_number("seed", self.seed)
         self.most = _whole_number("most", self.most, least=1)
+        if not isinstance(self.sets, Iterable | PromptSet | Path):
+            raise InvalidInputError(
+                f"sets: got {self.sets!r}; expected a prompt set by name or path, or a list of them"
+            )
         if self.groups not in GROUPS:
             raise InvalidInputError(f"groups: got {self.groups!r}; expected one of {GROUPS}")
         for name in ("find", "decide"):
@@ -638,10 +638,11 @@ def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSe
             raise InvalidInputError(f"shares: got {share!r} for {value!r}; expected a number")
 
 
-def _check_different(attributes: Sequence[Attribute]) -> None:
+def _check_different(finders: Sequence[Finder]) -> None:
     """Raise InvalidInputError where two sets are about one attribute."""
     name_of_kind: dict[str, str] = {}
-    for attribute in attributes:
+    for finder in finders:
+        attribute = finder.attribute
         name = attribute.set.name
         kinds = {attribute.kind} if attribute.kind else set(attribute.words.values())
         for kind in kinds:

@@ -133,9 +133,13 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
     likely = [code for code in ranked if scores[code] >= _LIKELY * best]
     candidates = likely
-    if best < _SURE and not _is_mostly_english(text):
-        # "Krankenpfleger, 4k" has no function word at all.
-        candidates = list(dict.fromkeys([*likely, *_LATIN]))
+    if best < _SURE:
+        # "Krankenpfleger, 4k" has no function word at all. If English knows most words of three
+        # letters or more, as in "police officer, city street", other languages are not asked.
+        words = re.findall(r"[^\W\d_]{3,}", text.lower())
+        known = [word for word in words if kinds(word)]
+        if 2 * len(known) <= len(words):
+            candidates = list(dict.fromkeys([*likely, *_LATIN]))
     for code in candidates:
         if load_language(code).reads(text):
             return load_language(code)
@@ -146,11 +150,3 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
         return None
     # The likeliest of those that have a grammar, if there is one.
     return load_language(min(likely, key=lambda code: code not in CODES))
-
-
-def _is_mostly_english(text: str) -> bool:
-    """Return whether English knows most words of three letters or more, as in "police officer,
-    city street"."""
-    words = re.findall(r"[^\W\d_]{3,}", text.lower())
-    known = [word for word in words if kinds(word)]
-    return 2 * len(known) > len(words)

@@ -143,7 +143,7 @@ class RomanceLanguage(SpacedLanguage):
             return True
         if token.low in self.feminine_nouns and not self.matcher("thing").has_at(tokens, i):
             # In "la persona anziana" it is an adjective of a noun that is feminine for everybody.
-            described = None if token.opens else self.nouns.get(tokens[i - 1].low)
+            described = self.nouns.get(tokens.before(i).low)
             if described is None or described.gender != "f":
                 return True
         noun = self.nouns.get(token.low)

@@ -113,12 +113,11 @@ class Arabic(SpacedLanguage):
             is_adjective = self.matcher("adjective").has(token)
             if self.matcher("given").has(token) and not is_adjective:
                 return True
-            if not self.matcher("title").has(token) or i + 1 == len(tokens):
-                continue
-            after = tokens[i + 1]
+            after = tokens.after(i)
             is_word = self.matcher("no-adjective").has(after) or after.low.startswith("ال")
-            if not after.opens and not is_word and not self._is_verb(after):
-                return True
+            if self.matcher("title").has(token) and after.text:
+                if not is_word and not self._is_verb(after):
+                    return True
         return False
 
     # ---- phrases
@@ -283,7 +282,9 @@ class Arabic(SpacedLanguage):
             return "نفسها"
         if token.low == "الذي" and is_subject:
             return "التي"
-        if self._is_thing_of_person(token, before):
+        # A thing of somebody, behind a verb or a preposition: "in his studio".
+        is_object = before.low in _PLACES or self._is_verb(before)
+        if token.low.endswith("ته") or (is_object and _is_possessed(token.low)):
             return token.text + "ا"
         # A masculine adjective behind a feminine noun belongs to the person: لاعب كرة سلة طويل.
         adjectives = self.matcher("adjective").words
@@ -295,14 +296,6 @@ class Arabic(SpacedLanguage):
         if before.low in ("يعمل", "يشتغل"):
             states = states | self._nouns.keys()
         return feminine(stem) if stem != token.low and stem in states else ""
-
-    def _is_thing_of_person(self, token: Token, before: Token) -> bool:
-        """Return whether a word is a thing of somebody, "his studio", behind a verb or a
-        preposition."""
-        if token.low.endswith("ته"):
-            return True
-        is_object = before.low in _PLACES or self._is_verb(before)
-        return is_object and _is_possessed(token.low)
 
     def _of_several(
         self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str

@@ -1,6 +1,7 @@
 """What every loss keeps: shapes, types, symmetry, refusals, blocks, precision, derivatives, and its
 module."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -167,7 +168,13 @@ of_items = losses.GlobalContrastiveLoss(4)
         lambda: losses.GroupWeights(2)(torch.ones(3), torch.arange(3)),
         "^groups: expected at most 1, got 2",
     ),
+    (lambda: losses.GroupWeights(2.5), "^groups: .* whole number"),
     (calling("rince", q=0.0), "^q: "),
+    (calling("rince", q="0.5"), "^q: .* got '0.5'"),
+    (calling("rince", lam=None), "^lam: .* got None"),
+    (calling("rince", chunk_size=2.5), "^chunk_size: .* whole number .* got 2.5"),
+    (calling("info_nce", chunk_size=True), "^chunk_size: .* got True"),
+    (lambda: losses.info_nce(X, X.to("meta"), temperature=1.0), "one device, got cpu and meta"),
     (calling("rince", lam=1.5), "^lam: "),
     (calling("info_nce", temperature=torch.ones(1)), "^temperature: "),
     (calling("sigmoid", bias=torch.ones(1)), r"^bias: .* \(1,\)"),
@@ -190,6 +197,7 @@ of_items = losses.GlobalContrastiveLoss(4)
     (calling("hard_negative_contrastive", beta=-1.0), "^beta: "),
     (calling("hard_negative_contrastive", floor=-1.0), "^floor: "),
     (lambda: losses.GlobalContrastiveLoss(1), "^dataset_size: "),
+    (lambda: losses.GlobalContrastiveLoss(3.5), "^dataset_size: .* whole number"),
     (lambda: losses.GlobalContrastiveLoss(4, gamma=0.0), "^gamma: "),
     (lambda: losses.GlobalContrastiveLoss(4, temperature=0.0), "^temperature: "),
     (lambda: of_items(X, X, FOUR / 1), "^index: expected an integer tensor"),
@@ -205,6 +213,27 @@ of_items = losses.GlobalContrastiveLoss(4)
 )
 def test_what_is_outside_of_its_range_or_of_another_shape(call: Any) -> None:
     call()
+
+
+@pytest.mark.parametrize("loss", SUMS, ids=lambda loss: loss.name)
+def test_a_second_derivative_is_right_or_refused(loss: Any) -> None:
+    """`torch.autograd.grad` does not run the node by which torch refuses one."""
+    x, y = _features()
+    x = x.double().requires_grad_()
+
+    def value(rows: Tensor) -> Tensor:
+        return loss.function(rows, y.double(), *loss.extra(7), temperature=0.5)
+
+    with contextlib.suppress(InvalidInputError):
+        (gradient,) = torch.autograd.grad(value(x), x, create_graph=True)
+        direction = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape_as(x)
+        (second,) = torch.autograd.grad((gradient * direction).sum(), x)
+        # The derivative along the direction, by a central difference of gradients.
+        ends = []
+        for step in (-1e-5, 1e-5):
+            moved = (x + step * direction).detach().requires_grad_()
+            ends += torch.autograd.grad(value(moved), moved)
+        torch.testing.assert_close(second, (ends[1] - ends[0]) / 2e-5, rtol=1e-4, atol=1e-5)
 
 
 DEFAULTS = {

@@ -90,7 +90,7 @@ def test_a_gpu_has_room_for_blocks_and_not_for_three_matrices(monkeypatch):
 def test_autocast_decides_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float16)
-    assert contrast._rounded_to("autocast", "cuda") is torch.float16
-    assert contrast._rounded_to("autocast", "cpu") is None
-    assert contrast._rounded_to("float32", "cuda") is None
-    assert contrast._rounded_to("bfloat16", "cuda") is torch.bfloat16
+    assert contrast._factor_dtype("autocast", "cuda") is torch.float16
+    assert contrast._factor_dtype("autocast", "cpu") is None
+    assert contrast._factor_dtype("float32", "cuda") is None
+    assert contrast._factor_dtype("bfloat16", "cuda") is torch.bfloat16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -31,6 +31,11 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
         raise InvalidInputError(
             "expected image_features and text_features of one shape, row i belonging with row i, "
             f"got {tuple(image_features.shape)} and {tuple(text_features.shape)}"
+        )
+    if image_features.device != text_features.device:
+        raise InvalidInputError(
+            f"expected one device, got {image_features.device} and {text_features.device}; move one"
+            " of them"
         )
     if image_features.dtype != text_features.dtype:
         raise InvalidInputError(
@@ -61,13 +66,22 @@ def check_interval(name: str, value: float, interval: str) -> None:
     """Refuse a `value` outside an interval written as in "(0, 1]"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
     # NaN compares false with both ends, so it is refused too.
-    is_inside = low <= value <= high
+    is_inside = isinstance(value, (Real, Tensor)) and bool(low <= value <= high)
     if interval[0] == "(":
         is_inside = is_inside and value != low
     if interval[-1] == ")":
         is_inside = is_inside and value != high
     if not is_inside:
-        raise InvalidInputError(f"{name}: expected a number in {interval}, got {value}")
+        raise InvalidInputError(f"{name}: expected a number in {interval}, got {value!r}")
+
+
+def check_count(name: str, value: int, least: int) -> None:
+    """Refuse a `value` that is no whole number from `least` on."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or value < least:
+        raise InvalidInputError(
+            f"{name}: expected a whole number of at least {least}, got {value!r}"
+        )
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

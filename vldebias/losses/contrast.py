@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.losses.checks import check_choice, check_temperature, matched
+from vldebias.losses.checks import check_choice, check_count, check_temperature, matched
 from vldebias.losses.processes import gather_rows, mean_over_processes, rank
 from vldebias.losses.sums import matrix_sums, matrix_total, product, row_blocks, slope_dtype
 
@@ -31,7 +31,7 @@ _PRECISIONS = {
 }
 
 
-def _rounded_to(precision: str, device: str) -> torch.dtype | None:
+def _factor_dtype(precision: str, device: str) -> torch.dtype | None:
     """Return the dtype to which the factors of similarities are rounded; None: they are not.
 
     Autocast rounds them on a GPU alone: few CPUs multiply half precision faster.
@@ -84,17 +84,15 @@ class Contrast:
         check_choice("precision", precision, tuple(_PRECISIONS))
         if reduction not in ("mean", "none"):
             raise InvalidInputError(f"reduction: expected 'mean' or 'none', got {reduction!r}")
-        if chunk_size is not None and chunk_size < 1:
-            raise InvalidInputError(
-                f"chunk_size: expected a positive number of rows or None, got {chunk_size}"
-            )
+        if chunk_size is not None:
+            check_count("chunk_size", chunk_size, 1)
         self.reduction = reduction
         self.chunk_size = chunk_size
         self.gather = gather
         self.within_view = within_view
         image, text = matched(image_features, text_features)
         self._device = image.device.type
-        self._rounded = _rounded_to(precision, self._device)
+        self._dtype = _factor_dtype(precision, self._device)
         with self.precise():
             self.joint = [gather_rows(image), gather_rows(text)] if self.gather else [image, text]
             # One factor alone is divided by t, so that a product is s = <x, y> / t.
@@ -123,14 +121,31 @@ class Contrast:
             row 0 from those of the texts to images, row 1 from those of the images to texts.
         """
         with self.precise():
-            if self.whole:
-                sums = self._of_both(scales, margin)
+            if not self.whole:
+                # The rows of this process over all: each direction has a matrix.
+                directions = [self._row_sums(scales, k, 1 - k, margin) for k in (0, 1)]
+                sums = torch.stack(directions, dim=1)
+            elif margin is None:
+                # Images over texts are the rows of one matrix, texts over images its columns.
+                both = matrix_sums(
+                    scales,
+                    self.anchors[0],
+                    self.joint[1],
+                    chunk_size=self.chunk_size,
+                    dtype=self._dtype,
+                )
+                sums = torch.stack(both, dim=1)
             else:
-                sums = torch.stack([self._of_rows(scales, k, 1 - k, margin) for k in (0, 1)], dim=1)
+                # s_ij - m_0j - m_1i serves both: an anchor's own comes back outside of the sum. A
+                # margin is not part of a unit row, so it is not rounded.
+                images = _extended(self.anchors[0], 1.0, -margin[1])
+                texts = _extended(self.joint[1], -margin[0], 1.0)
+                both = matrix_sums(scales, images, texts, chunk_size=self.chunk_size)
+                sums = torch.stack(both, dim=1) + margin.flip(0)
             if self.within_view:
                 # In its own view, the anchor itself stands at the pair's place, and is left out.
-                within = torch.stack([self._of_rows(scales, k, k, margin) for k in (0, 1)], dim=1)
-                sums = torch.logaddexp(sums, within)
+                within = [self._row_sums(scales, k, k, margin) for k in (0, 1)]
+                sums = torch.logaddexp(sums, torch.stack(within, dim=1))
             return list(sums)
 
     def mean_total(self, bias: Tensor) -> Tensor:
@@ -146,9 +161,7 @@ class Contrast:
             matrices += [(x, self.joint[0]), (y, self.joint[1])]
         with self.precise():
             parts = [
-                matrix_total(
-                    a, b, bias, pair=start, chunk_size=self.chunk_size, dtype=self._rounded
-                )
+                matrix_total(a, b, bias, pair=start, chunk_size=self.chunk_size, dtype=self._dtype)
                 for a, b in matrices
             ]
             if self.whole:
@@ -156,26 +169,11 @@ class Contrast:
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 
-    def _of_both(self, scales: tuple[float, ...], margin: Tensor | None) -> Tensor:
-        """Return the sums (T, 2, n) of images over texts and of texts over images, from one
-        matrix."""
-        a = self.anchors[0]
-        b = self.joint[1]
-        size = self.chunk_size
-        if margin is None:
-            sums = matrix_sums(scales, a, b, chunk_size=size, dtype=self._rounded)
-            return torch.stack(sums, dim=1)
-        # s_ij - m_0j - m_1i serves both: an anchor's own comes back outside of the sum. A margin is
-        # not part of a unit row, so it is not rounded.
-        a = _extended(a, 1.0, -margin[1])
-        b = _extended(b, -margin[0], 1.0)
-        return torch.stack(matrix_sums(scales, a, b, chunk_size=size), dim=1) + margin.flip(0)
-
-    def _of_rows(self, scales: tuple[float, ...], k: int, j: int, margin: Tensor | None) -> Tensor:
+    def _row_sums(self, scales: tuple[float, ...], k: int, j: int, margin: Tensor | None) -> Tensor:
         """Return the sums (T, n) of the anchors k over the joint rows j: 0 images, 1 texts."""
         a = self.anchors[k]
         b = self.joint[j]
-        dtype = self._rounded
+        dtype = self._dtype
         if margin is not None:
             a = _extended(a, 1.0)
             b = _extended(b, -margin[k])
@@ -197,18 +195,18 @@ class Contrast:
             # Without blocks and with all rows here, one product serves both directions.
             shared: tuple[Tensor, Tensor] | None = None
             if self.chunk_size is None and self.whole:
-                scores = _Scores.apply(self.anchors[0], self.joint[1], 0, self._rounded)
+                scores = _Scores.apply(self.anchors[0], self.joint[1], 0, self._dtype)
                 shared = (scores, scores.T)
 
             def loss_of_block(k: int, block: slice) -> Tensor:
                 anchors = self.anchors[k][block]
                 pair = self.rows.start + block.start
                 if shared is None:
-                    columns = _Scores.apply(anchors, self.joint[1 - k], pair, self._rounded)
+                    columns = _Scores.apply(anchors, self.joint[1 - k], pair, self._dtype)
                 else:
                     columns = shared[k]
                 if self.within_view:
-                    within = _Scores.apply(anchors, self.joint[k], pair, self._rounded)
+                    within = _Scores.apply(anchors, self.joint[k], pair, self._dtype)
                     columns = torch.cat([columns, within], dim=1)
                 return row_loss(columns, block)
 
@@ -386,15 +384,13 @@ class ContrastiveLoss(nn.Module):
         """Return the loss of image_features (n, d) and text_features (n, d); further arguments go
         to the function."""
         return type(self).function(
-            image_features, text_features, *values, **named, **self.options()
-        )
-
-    def options(self) -> dict[str, Any]:
-        """Return the keywords of the loss function, with the temperature of this step."""
-        return {
-            "temperature": self.temperature(),
+            image_features,
+            text_features,
+            *values,
+            **named,
             **{name: getattr(self, name) for name in self.keywords},
-        }
+            temperature=self.temperature(),
+        )
 
     def extra_repr(self) -> str:
         """Return the settings."""

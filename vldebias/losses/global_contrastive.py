@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.losses.checks import check_interval, check_labels, check_temperature
+from vldebias.losses.checks import check_count, check_interval, check_labels, check_temperature
 from vldebias.losses.contrast import BatchOptions, Contrast
 from vldebias.losses.processes import gather_rows, sum_over_processes
 
@@ -76,7 +76,7 @@ class GlobalContrastiveLoss(nn.Module):
         unknown = sorted(set(options) - set(BatchOptions.__annotations__))
         if unknown:
             raise TypeError(f"{type(self).__name__} has no {unknown[0]!r}")
-        check_interval("dataset_size", dataset_size, "[2, inf)")
+        check_count("dataset_size", dataset_size, 2)
         check_interval("gamma", gamma, "(0, 1]")
         check_temperature(temperature)
         self.dataset_size = dataset_size
@@ -132,7 +132,11 @@ class GlobalContrastiveLoss(nn.Module):
         # Algorithm 1, lines 4-7, for both directions at once: value and gradient, after the state
         # has moved
         zeta = self.zeta[:, items].to(batch.positive.dtype).requires_grad_(learning)
-        log_phi = self._log_phi(batch, zeta)
+        (log_sum,) = batch.sums(1.0, margin=zeta / self.temperature)
+        # Log phi (2, n): the batch's sum over `count` negatives stands for that over all n - 1
+        # (twice with both views).
+        negatives = (self.dataset_size - 1) * (2 if self.within_view else 1)
+        log_phi = log_sum - batch.positive + math.log(negatives) - math.log(batch.count)
         # Log u (2, B) of the joint batch after its step.
         new = log_phi.detach()
         new = gather_rows(new.T).T if batch.gather else new
@@ -158,14 +162,6 @@ class GlobalContrastiveLoss(nn.Module):
             self.zeta_mean[:, items] += weight * (self.zeta[:, items] - self.zeta_mean[:, items])
             self.xi.copy_(torch.maximum(self.xi, self.zeta[:, items].abs().amax(1)))
         return batch.reduce(self.temperature * log_denominator + weighted - weighted.detach())
-
-    def _log_phi(self, batch: Contrast, zeta: Tensor) -> Tensor:
-        """Return log phi (2, n) as the batch estimates it."""
-        (log_sum,) = batch.sums(1.0, margin=zeta / self.temperature)
-        # The batch's sum over count negatives stands for
-        # that over all n - 1 (twice with both views).
-        items = (self.dataset_size - 1) * (2 if batch.within_view else 1)
-        return log_sum - batch.positive + math.log(items) - math.log(batch.count)
 
     def _popularity_gradient(
         self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor

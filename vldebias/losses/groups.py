@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
-from vldebias.losses.checks import check_interval, check_labels
+from vldebias.losses.checks import check_count, check_interval, check_labels
 from vldebias.losses.processes import (
     gather_rows,
     mean_over_processes,
@@ -36,7 +36,7 @@ class GroupWeights(nn.Module):
 
     def __init__(self, groups: int, *, step: float = 0.01, gather: bool = False) -> None:
         super().__init__()
-        check_interval("groups", groups, "[2, inf)")
+        check_count("groups", groups, 2)
         check_interval("step", step, "(0, inf)")
         self.step = step
         self.gather = gather

@@ -37,18 +37,11 @@ def _largest_exponent(dtype: torch.dtype, temperature: Tensor) -> Tensor:
     )
 
 
-def _difference_of_exponentials(high: Tensor, low: Tensor, q: float, shift: Tensor) -> Tensor:
-    """Return (e^{q high} - e^{q low}) / q * e^{-shift}, without overflow or cancellation."""
-    # The larger exponential is taken out; of the gap, at most 0, expm1 loses no digits.
-    up = high >= low
-    top = torch.where(up, high, low)
-    gap = torch.where(up, low - high, high - low)
-    return torch.where(up, -1.0, 1.0) * torch.exp(q * top - shift) * torch.expm1(q * gap) / q
-
-
-def _warn(image_features: Tensor, text_features: Tensor, q: float, temperature: Tensor) -> None:
-    """Warn on the CPU, where reading waits for nothing, of a lost gradient and of features that are
-    not of norm 1."""
+def _warn_of_lost_gradients(
+    image_features: Tensor, text_features: Tensor, q: float, temperature: Tensor
+) -> None:
+    """Warn on the CPU, where reading waits for nothing, of a gradient that is lost in rounding, and
+    of features longer than 1."""
     if temperature.device.type == "cpu":
         # A pair of cosine c has the exponent x - (1 - c) q/t: with x the largest and -y the least
         # that count, it is lost below c = 1 - (x + y) t/q.
@@ -118,16 +111,22 @@ def rince(
         if isinstance(received, Tensor)
         else torch.tensor(received, dtype=torch.float64)
     )
-    _warn(image_features, text_features, q, temperature)
+    _warn_of_lost_gradients(image_features, text_features, q, temperature)
     (log_sum,) = batch.sums(1.0)
+    positive = batch.positive
     # log(lam (e^{s+} + sum_i e^{s_i}))
-    log_total = torch.logaddexp(batch.positive, log_sum) + math.log(lam)
-    # how far q/t, the largest exponent of features of norm 1, lies above what the gradient's dtype
-    # holds; a constant
+    total = torch.logaddexp(positive, log_sum) + math.log(lam)
+    # How far q/t, the largest exponent of features of norm 1, lies above what the gradient's dtype
+    # holds; a constant.
     shift = (q / temperature - _largest_exponent(image_features.dtype, temperature)).clamp(min=0)
-    return batch.reduce(
-        _difference_of_exponentials(log_total, batch.positive, q, shift.to(log_total.dtype))
-    )
+    # (e^{q total} - e^{q positive}) / q e^{-shift}: the larger exponential is taken out, and of the
+    # gap, at most 0, expm1 loses no digits.
+    is_total_larger = total >= positive
+    larger = torch.where(is_total_larger, total, positive)
+    gap = torch.where(is_total_larger, positive - total, total - positive)
+    sign = torch.where(is_total_larger, -1.0, 1.0)
+    scale = torch.exp(q * larger - shift.to(total.dtype))
+    return batch.reduce(sign * scale * torch.expm1(q * gap) / q)
 
 
 class RINCELoss(ContrastiveLoss, function=rince):

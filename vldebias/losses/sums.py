@@ -14,13 +14,15 @@ again: four products, and memory O(chunk_size * N).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from vldebias.errors import InvalidInputError
 
 # 256 rows beside a batch of 2,000 are 2 MB in float32, which stay in a core's cache.
 _CACHED = 256  # rows
@@ -54,9 +56,7 @@ def matrix_sums(
         both: the columns are anchors too; N = n then.
         dtype: to which the factors of products are rounded, see `product`; None for that of a, b.
     """
-    size = chunk_size or _rows_at_once(a, b)
-    settings = _Settings(tuple(scales), pair, size, chunk_size is None, both, dtype)
-    sums: tuple[Tensor, ...] = _MatrixSums.apply(settings, a, b)
+    sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, scales, pair, chunk_size, both, dtype)
     return sums
 
 
@@ -83,14 +83,15 @@ def slope_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
     return None if dtype is None else torch.bfloat16
 
 
-def _scores(a: Tensor, b: Tensor, settings: _Settings, block: slice, room: Tensor) -> Tensor:
-    """Return the similarities of a block of rows, in the room for them; -inf for pairs."""
-    if settings.dtype is None:
-        torch.mm(a[block], b.T, out=room)
+def _scores(a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None, room: Tensor) -> Tensor:
+    """Return the similarities of all rows, in the room for them; -inf where row i meets column
+    `pair` + i."""
+    if dtype is None:
+        torch.mm(a, b.T, out=room)
     else:
-        room.copy_(product(a[block], b.T, settings.dtype))
+        room.copy_(product(a, b.T, dtype))
     # A pair is no negative: e^-inf = 0 leaves it out of every sum.
-    room.diagonal(settings.pair + block.start).fill_(-torch.inf)
+    room.diagonal(pair).fill_(-torch.inf)
     return room
 
 
@@ -99,63 +100,89 @@ def _scaled(s: Tensor, scale: float) -> Tensor:
     return s if scale == 1 else scale * s
 
 
-class _Settings(NamedTuple):
-    """Hold the settings of `matrix_sums`; size is the height of a block."""
+def _once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse to differentiate a gradient again.
 
-    scales: tuple[float, ...]
-    pair: int
-    size: int
-    keeps: bool
-    both: bool
-    dtype: torch.dtype | None
+    torch's own decorator of this name lets `torch.autograd.grad` return a wrong second derivative,
+    since the node that would raise is not on the way to the inputs.
+    """
+
+    @wraps(backward)
+    def checked(ctx: Any, *outer: Tensor) -> Any:
+        # Only with create_graph=True.
+        if torch.is_grad_enabled():
+            raise InvalidInputError(
+                "create_graph=True: expected a loss that is differentiated once; the gradients of"
+                " these losses have no derivative. Leave create_graph out, or write the loss in"
+                " plain torch"
+            )
+        return backward(ctx, *outer)
+
+    return checked
 
 
 class _MatrixSums(torch.autograd.Function):
+    """Compute `matrix_sums`, which explains the arguments; the gradient, in the same blocks."""
+
     @staticmethod
-    def forward(ctx: Any, settings: _Settings, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-        scales = settings.scales
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        scales: Sequence[float],
+        pair: int,
+        chunk_size: int | None,
+        both: bool,
+        dtype: torch.dtype | None,
+    ) -> tuple[Tensor, ...]:
+        size = chunk_size or _rows_at_once(a, b)
+        keeps_scores = chunk_size is None
         rows = a.new_empty(len(scales), len(a))
         # A block has all negatives of its rows, but a part of each column's: these begin at log 0.
         columns = a.new_full((len(scales), len(b)), -torch.inf)
         # What is not kept is written into the room of one block, again and again.
-        scores = a.new_empty(len(a) if settings.keeps else min(settings.size, len(a)), len(b))
-        for block in row_blocks(len(a), settings.size):
-            room = scores[block] if settings.keeps else scores[: block.stop - block.start]
-            s = _scores(a, b, settings, block, room)
+        scores = a.new_empty(len(a) if keeps_scores else min(size, len(a)), len(b))
+        for block in row_blocks(len(a), size):
+            room = scores[block] if keeps_scores else scores[: block.stop - block.start]
+            s = _scores(a[block], b, pair + block.start, dtype, room)
             values = [_scaled(s, scale) for scale in scales]
             rows[:, block] = torch.stack([value.logsumexp(1) for value in values])
-            if settings.both:
+            if both:
                 sums_of_block = torch.stack([value.logsumexp(0) for value in values])
                 torch.logaddexp(columns, sums_of_block, out=columns)
-        sums = (rows, columns) if settings.both else (rows,)
-        ctx.settings = settings
-        ctx.save_for_backward(a, b, scores if settings.keeps else None, *sums)
+        sums = (rows, columns) if both else (rows,)
+        ctx.scales = scales
+        ctx.pair = pair
+        ctx.size = size
+        ctx.dtype = dtype
+        ctx.save_for_backward(a, b, scores if keeps_scores else None, *sums)
         return sums
 
     @staticmethod
-    @once_differentiable
+    @_once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
-        settings: _Settings = ctx.settings
+        # kept: the scores, or None. sums: of the rows and, where they are anchors, of the columns.
         a, b, kept, *sums = ctx.saved_tensors
         # Where backward() is called under autocast, it would round the products.
         with torch.autocast(a.device.type, enabled=False):
             to_a = torch.empty_like(a)
             to_b = torch.zeros_like(b)
             # rooms of one block: the slope, the weights and, unless they were kept, the scores
-            count = 2 if settings.keeps else 3
-            rooms = [a.new_empty(min(settings.size, len(a)), len(b)) for _ in range(count)]
-            for block in row_blocks(len(a), settings.size):
+            count = 3 if kept is None else 2
+            rooms = [a.new_empty(min(ctx.size, len(a)), len(b)) for _ in range(count)]
+            for block in row_blocks(len(a), ctx.size):
                 slope, weights, *room = [part[: block.stop - block.start] for part in rooms]
-                s = kept[block] if settings.keeps else _scores(a, b, settings, block, room[0])
+                if kept is None:
+                    s = _scores(a[block], b, ctx.pair + block.start, ctx.dtype, room[0])
+                else:
+                    s = kept[block]
                 slope.zero_()
-                _add_softmax(
-                    slope, s, settings.scales, sums[0][:, block], outer[0][:, block], weights
-                )
+                _add_softmax(slope, s, ctx.scales, sums[0][:, block], outer[0][:, block], weights)
                 # The columns are anchors too: seen from them, the same similarities are S^T.
-                if settings.both:
-                    _add_softmax(slope.T, s.T, settings.scales, sums[1], outer[1], weights.T)
-                _add_slopes(slope, a, b, block, settings.dtype, to_a, to_b)
-        return None, to_a, to_b
+                if len(sums) == 2:
+                    _add_softmax(slope.T, s.T, ctx.scales, sums[1], outer[1], weights.T)
+                _add_slopes(slope, a, b, block, ctx.dtype, to_a, to_b)
+        return to_a, to_b, None, None, None, None, None
 
 
 def _add_softmax(
@@ -242,7 +269,7 @@ class _SoftplusTotal(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
+    @_once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
         (slope,) = outer
         return None, *(slope * gradient for gradient in ctx.saved_tensors)

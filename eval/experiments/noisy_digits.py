@@ -106,7 +106,7 @@ def work(cell: Cell) -> dict[str, Any]:
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = LR * 0.5 * (1 + np.cos(np.pi * step / steps))
-        objective.at(step, steps)
+        objective.schedule(step, steps)
         rows = drawn.permutation(len(images))[:BATCH]
         both = torch.cat([images[rows], images[partners(labels, rows, drawn)]])
         first, second = normalize(projection(encoder(augmented(both, views))), dim=1).chunk(2)

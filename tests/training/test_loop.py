@@ -283,7 +283,7 @@ def test_a_state_of_another_model_is_refused_and_changes_nothing(tmp_path: Path)
     larger = trainee()
     larger.model.image.bias.requires_grad_(False)
     before = weights(larger)
-    with pytest.raises(InvalidInputError, match="not of the model and loss at hand"):
+    with pytest.raises(InvalidInputError, match="of another model or loss"):
         fit(larger, batches(), settings(), folder=tmp_path)
     assert equal(weights(larger), before)
 
@@ -409,7 +409,7 @@ def test_every_micro_batch_has_randomness_of_its_own_and_the_loss_hears_every_st
     made = trainee("info_nce")
     heard = list[tuple[int, int]]()
     made.model.image.register_forward_hook(lambda *_: drawn.append(float(torch.rand(()))))
-    made.objective.at = lambda step, steps: heard.append((step, steps))  # type: ignore[method-assign]
+    made.objective.schedule = lambda step, steps: heard.append((step, steps))  # type: ignore[method-assign]
     fit(made, batches(), settings(steps=3, accumulation=2))
     assert len(set(drawn)) == 6
     assert heard == [(0, 3), (1, 3), (2, 3)]
@@ -446,7 +446,7 @@ def exact(loss: str, **loss_settings: Any) -> Trainee:
     made = trainee(loss, **loss_settings, **LOSSES[loss]).double().eval()
     # its state moves, and dropout, which one batch draws otherwise, does not
     made.objective.train()
-    made.objective.at(1, 2)
+    made.objective.schedule(1, 2)
     return made
 
 

@@ -114,15 +114,15 @@ def test_schedules_move_the_loss() -> None:
     warmed = built("rince", q=0.4, q_start=0.01)
     seen = []
     for step in range(4):
-        warmed.at(step, 4)
+        warmed.schedule(step, 4)
         seen.append(warmed.loss.q)
     assert seen == pytest.approx([0.01, 0.14, 0.27, 0.4])
     popular = built("nuclr", popularity_lr=0.5)
     still = built("sogclr")
     for step, rate in ((0, 0.0), (1, 0.0), (2, 0.5)):
-        popular.at(step, 10)
+        popular.schedule(step, 10)
         assert popular.loss.popularity_lr == rate
-    still.at(9, 10)
+    still.schedule(9, 10)
     still(X.clone().requires_grad_(), Y, BATCH)
     assert not still.loss.zeta.any(), "sogclr never moves its popularity"
 
@@ -132,7 +132,7 @@ def test_the_paper_s_settings_reach_the_loss() -> None:
     assert nuclr.loss.gamma == 0.5
     assert nuclr.loss.zeta.unique().tolist() == pytest.approx([-0.05])
     for step, is_learning in ((4, False), (5, True)):
-        nuclr.at(step, 10)
+        nuclr.schedule(step, 10)
         assert (nuclr.loss.popularity_lr > 0) == is_learning
     debiased = built("debiased", floor=0.0, below_floor="biased")
     assert (debiased.loss.floor, debiased.loss.below_floor) == (0.0, "biased")
@@ -143,8 +143,8 @@ def test_beta_is_annealed_in_equal_steps_as_in_appendix_a_2_2() -> None:
     constant = built("hard_negative")
     seen = []
     for step in range(8):
-        annealed.at(step, 8)
-        constant.at(step, 8)
+        annealed.schedule(step, 8)
+        constant.schedule(step, 8)
         seen.append(annealed.loss.beta)
         assert constant.loss.beta == 1.0
     assert seen == pytest.approx([1, 1, 0.75, 0.75, 0.5, 0.5, 0.25, 0.25])

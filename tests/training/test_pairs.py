@@ -60,7 +60,7 @@ def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told(
 
     assert monitor(100, "a") is not None
     assert monitor(100, "a", captions=()) is None, "there is nothing to score"
-    with pytest.warns(VldebiasWarning, match="5 of 10 images are files to learn from"):
+    with pytest.warns(VldebiasWarning, match="5 of 10 images are also trained on"):
         monitor(5, "a")
     for first, name in ((1, "a"), (100, "b")):
         with pytest.raises(InvalidInputError, match="is the training data"):

@@ -82,6 +82,12 @@ def test_every_number_has_its_range(interval: str) -> None:
         assert high > 1 or (fits(name, 1.0), fits(name, 1.5)) == (interval[-1] == "]", False)
 
 
+def test_paths_are_settings_as_texts_are() -> None:
+    chosen = load_settings(steps=1, data=Path("captions.csv"), image_root=Path("images"))
+    assert (chosen.data, chosen.image_root) == ("captions.csv", "images")
+    assert chosen == load_settings(steps=1, data="captions.csv", image_root="images")
+
+
 def test_the_identity_of_a_run_is_all_but_what_changes_no_weight() -> None:
     watching = {
         "workers",
@@ -152,6 +158,8 @@ def test_the_precision_is_that_of_the_launch_unless_it_is_set(
     ({"group_dro_step": 0.5}, "group_dro_step 0.5 goes with group_dro"),
     ({"rho": 0.5}, "rho 0.5 goes with sharpness"),
     ({"preset": "warm"}, "preset: expected heads, lora, scratch, got 'warm'"),
+    ({"preset": ["lora"]}, r"preset: expected heads, lora, scratch, got \['lora'\]"),
+    ({"seed": 1 << 63}, "seed: .* less than 9223372036854775808"),
     ({"negatives": "step"}, "negatives 'step' goes with accumulation"),
     ({"data": "folder", "group": "place"}, "group 'place' goes with held-out data"),
     (

@@ -30,10 +30,9 @@ from vldebias.training.pairs import CAPTIONS_WANTED, Pairs
 from vldebias.training.sampling import Sampler, numpy_generator, torch_generator, turn
 from vldebias.training.settings import TrainSettings
 
-# Rows that are tried in place of one that cannot be read; so many in a row mean that something else
-# is wrong.
+# How many rows are tried in place of one that cannot be read; if all fail, something else is wrong.
 ATTEMPTS = 10
-# The index of a row of a stream is its number in its shard, and this for every shard before.
+# A row of a stream has the index shard * _SHARD + its number within the shard.
 _SHARD = 1 << 40
 _Row = tuple[int, Record]  # its index, and what is not yet decoded
 TIMEOUT = 600  # seconds without a batch from any worker, as where shared memory fails
@@ -159,8 +158,7 @@ class Batches(ABC):
     ) -> tuple[int, T, dict[str, str]]:
         """Return a readable row, its contents, and id -> reason of the rows that were skipped.
 
-        `spares` must follow from where the row stands alone, so that every process and resumed run
-        takes the same.
+        `spares` must depend on the place of the row alone, so that a resumed run takes the same.
         """
         failed: dict[str, str] = {}
         # A row that cannot be read is replaced, so that
@@ -177,7 +175,7 @@ class Batches(ABC):
             " they start from"
         )
 
-    def _note(self, failed: Mapping[str, str]) -> None:
+    def _warn_of_unreadable(self, failed: Mapping[str, str]) -> None:
         """Warn of the 1st, 10th, 100th image that cannot be read; one that is met again counts
         once."""
         digits_before = 0
@@ -193,16 +191,16 @@ class Batches(ABC):
                 f" ({after} so far)"
             )
 
-    def _looks(self, image: Any, epoch: int, row: int) -> Tensor:
-        """Return the view of an image in an epoch, or both, and its further ones: (v, 3, h, w)."""
+    def _augmented(self, image: Any, epoch: int, row: int) -> Tensor:
+        """Return all augmentations that a batch has of an image in an epoch, (v, 3, h, w)."""
         contrasted = 2 if self.tokenize is None else 1
         views = range(contrasted + self.more_views)
-        looks = list[Tensor]()
+        augmented = list[Tensor]()
         for view in views:
-            # From numbers alone, whichever worker reads it, and whatever was read before.
+            # Seeded by numbers alone: the same in any worker, whatever was read before.
             generator = torch_generator("augmentation", self.seed, epoch, row, view)
-            looks.append(self.augment(image, generator))
-        return torch.stack(looks)
+            augmented.append(self.augment(image, generator))
+        return torch.stack(augmented)
 
     def _batch(
         self, index: Tensor, texts: Sequence[str], views: Tensor, columns: dict[str, Any]
@@ -265,7 +263,7 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
                 if "error" in parts:
                     raise InvalidInputError(parts["error"])
                 # Here and not in the worker, which does not know what others could not read.
-                self._note(parts.pop("failed"))
+                self._warn_of_unreadable(parts.pop("failed"))
                 # Labels follow the rows that were read in fact, replacements as well.
                 columns = {name: codes[parts["index"]] for name, codes in self.columns.items()}
                 yield self._batch(**parts, columns=columns)
@@ -290,7 +288,7 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
             for row in self.sampler.rows(number).tolist():
                 read_row, image, unread = self._read(row, pairs.read, spares, pairs.ids.__getitem__)
                 rows.append(read_row)
-                views.append(self._looks(image, epoch, read_row))
+                views.append(self._augmented(image, epoch, read_row))
                 if self.tokenize is not None:
                     captions = pairs.captions[read_row]
                     texts.append(captions[turn(len(captions), self.seed, epoch, read_row)])
@@ -352,26 +350,25 @@ class StreamBatches(Batches):
     def starting(self, first: int) -> Generator[Batch, None, None]:
         """Yield the micro-batches of this process."""
         size = self.batch_size
-        tasks = self._tasks(first)
-        slots = prefetch(tasks, lambda task: self._slot(*task), self.workers, 2 * size)
+
+        def places() -> Iterator[tuple[list[_Row], int, int]]:
+            for epoch, rows in islice(self._assembled(), first, None):
+                for slot in range(size):
+                    yield rows, slot, epoch
+
+        slots = prefetch(places(), lambda place: self._slot(*place), self.workers, 2 * size)
         try:
             while True:
                 # The stream has no end, so `islice` always has `size` of them.
                 index, labels, texts, views, failed = zip(*islice(slots, size), strict=True)
                 for reasons in failed:
-                    self._note(reasons)
+                    self._warn_of_unreadable(reasons)
                 columns = {}
                 if self.label is not None:
                     columns["labels"] = torch.tensor(labels)
                 yield self._batch(torch.tensor(index), texts, torch.stack(views), columns)
         finally:
             slots.close()  # type: ignore[attr-defined]
-
-    def _tasks(self, first: int) -> Iterator[tuple[list[_Row], int, int]]:
-        """Yield the arguments of `_slot` for each place of the micro-batches from the first on."""
-        for epoch, rows in islice(self._assembled(), first, None):
-            for slot in range(self.batch_size):
-                yield rows, slot, epoch
 
     def _assembled(self) -> Iterator[tuple[int, list[_Row]]]:
         """Yield the epoch and the undecoded rows of every micro-batch."""
@@ -432,4 +429,4 @@ class StreamBatches(Batches):
                 code = self.stream.names[self.label].index(value)
         captions = (record.caption or "", *(record.more_captions or ()))
         caption = captions[turn(len(captions), self.seed, epoch, number)]
-        return number, code, caption, self._looks(image, epoch, number), failed
+        return number, code, caption, self._augmented(image, epoch, number), failed

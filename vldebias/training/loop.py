@@ -92,8 +92,8 @@ def fit(
 ) -> list[Entry]:
     """Train `trainee` in place and return the history, one entry per step.
 
-    A killed run goes on from its last checkpoint. Ctrl-C and SIGTERM let the step finish, write a
-    checkpoint and raise KeyboardInterrupt(number of the signal); a second one raises at once.
+    A killed run is resumed from its last checkpoint. Ctrl-C and SIGTERM let the step finish, write
+    a checkpoint and raise KeyboardInterrupt(number of the signal); a second one raises at once.
 
     Args:
         folder: where the checkpoint and the history, a line per step, are written; None writes
@@ -149,7 +149,7 @@ def _signals() -> Iterator[list[int]]:
     received: list[int] = []
 
     def note(number: int, _: object) -> None:
-        # The first lets the step finish; a second comes from somebody who does not want to wait.
+        # The first lets the step finish; the user who sends a second does not want to wait.
         if received:
             raise KeyboardInterrupt
         received.append(number)
@@ -181,7 +181,7 @@ class Run:
         self.accelerator = accelerator
         self.folder = folder
         self.steps = int(identity["steps"])
-        # As it will come back from a checkpoint: tuples are lists there, paths are texts.
+        # As JSON gives it back from a checkpoint: tuples become lists, paths texts.
         self.identity = json.loads(json.dumps(identity, default=str))
         self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
         # Biases, gains of norms and temperatures do not decay.
@@ -212,7 +212,7 @@ class Run:
         entry: Entry = {
             "step": step,
             "loss": loss,
-            "lr": self.settings.rate(step, self.steps),
+            "lr": self.settings.learning_rate(step, self.steps),
             "temperature": self.trainee.objective.temperature,
             "seconds": seconds,
         }
@@ -229,7 +229,7 @@ class Run:
                 file.write(json.dumps(entry) + "\n")
         return entry
 
-    def update(self, step: int, micro: Sequence[Batch]) -> float:
+    def update(self, step: int, micro_batches: Sequence[Batch]) -> float:
         """Make one update of the weights from micro-batches; return their mean loss.
 
         Raises:
@@ -239,21 +239,21 @@ class Run:
         parameters = []
         for group in self.optimizer.param_groups:
             parameters += group["params"]
-            group["lr"] = settings.rate(step, self.steps)
+            group["lr"] = settings.learning_rate(step, self.steps)
         self.module.train()
-        self.trainee.objective.at(step, self.steps)
-        loss = self.gradient(step, micro)
+        self.trainee.objective.schedule(step, self.steps)
+        loss = self.gradient(step, micro_batches)
         if settings.sharpness != "none":
             # Both passes have the same random numbers, and state moves in the first.
             rho = settings.rho or RHO[settings.sharpness]
             with climbed(parameters, settings.sharpness, rho), still(self.module):
                 self.optimizer.zero_grad()
-                self.gradient(step, micro)
+                self.gradient(step, micro_batches)
         # Before the clipping, which would otherwise compare a scaled norm with the limit.
         self.scaler.unscale_(self.optimizer)
         norm = float(nn.utils.clip_grad_norm_(parameters, settings.clip_norm or math.inf))
         value = float(self.accelerator.reduce(loss, reduction="mean"))
-        # Before it is in every weight. An overflow of half precision lowers the scale, no more.
+        # Before it reaches the weights. An overflow of half precision only lowers the scale.
         may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
         has_gradient = math.isfinite(norm) or may_overflow
         if not math.isfinite(value) or not has_gradient:
@@ -269,7 +269,7 @@ class Run:
             self.average.update(step)
         return value
 
-    def gradient(self, step: int, micro: Sequence[Batch]) -> Tensor:
+    def gradient(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
         """Add the gradient of the step's loss to `.grad`, and return the loss ().
 
         With negatives "micro" the loss of a step is the mean of those of its micro-batches, with
@@ -279,37 +279,39 @@ class Run:
         """
         move = need("accelerate.utils").send_to_device
         device = self.accelerator.device
-        on_device = [Batch(**move(vars(batch), device, non_blocking=True)) for batch in micro]
-        if self.settings.negatives == "step" and len(micro) > 1:
+        on_device = [
+            Batch(**move(vars(batch), device, non_blocking=True)) for batch in micro_batches
+        ]
+        if self.settings.negatives == "step" and len(micro_batches) > 1:
             return self._gradient_of_all(step, on_device)
         total = torch.zeros((), device=device)
         for number, batch in enumerate(on_device):
-            with self._pass(step, number, last=number == len(micro) - 1):
+            with self._seeded_pass(step, number, is_last=number == len(micro_batches) - 1):
                 with self._autocast():
-                    loss = self.module(batch) / len(micro)
+                    loss = self.module(batch) / len(micro_batches)
                 self.scaler.scale(loss).backward()
             total += loss.detach()
         return total
 
-    def _gradient_of_all(self, step: int, micro: Sequence[Batch]) -> Tensor:
+    def _gradient_of_all(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
         """Add the gradient of the loss of all micro-batches together, as `gradient` says."""
         # 1. Features without a graph; 2. the loss of all and its gradient in them.
-        features = self._features(step, micro)
+        features = self._features(step, micro_batches)
         objective = self.trainee.objective
         parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
         with self._autocast():
-            loss = objective(**features, batch=Batch.joined(micro))
+            loss = objective(**features, batch=Batch.joined(micro_batches))
         # Parameters of the loss itself, such as the temperature, get theirs here too.
         gradients = torch.autograd.grad(loss, [*features.values(), *parameters])
-        sizes = [len(batch) for batch in micro]
+        sizes = [len(batch) for batch in micro_batches]
         gradients_of_name = {}
         for name, gradient in zip(features, gradients, strict=False):  # those of parameters follow
             gradients_of_name[name] = gradient.split(sizes)
 
         # 3. Every micro-batch again: the gradient of <features, gradient> is the chain rule's.
-        for number, batch in enumerate(micro):
-            is_last = number == len(micro) - 1
-            with self._pass(step, number, last=is_last):
+        for number, batch in enumerate(micro_batches):
+            is_last = number == len(micro_batches) - 1
+            with self._seeded_pass(step, number, is_last=is_last):
                 with self._autocast():
                     batch_features = self.module(batch, features=True)
                     total = _inner_product(
@@ -318,18 +320,18 @@ class Run:
                     )
                     if is_last:  # the loss's own parameters too go the way that processes exchange
                         total = total + _inner_product(parameters, gradients[len(features) :])
-                # The features of a micro-batch have the same values as before: `_pass` seeds alike.
+                # The features have the same values as before, since both passes are seeded alike.
                 self.scaler.scale(total).backward()
         return loss.detach()
 
-    def _features(self, step: int, micro: Sequence[Batch]) -> dict[str, Tensor]:
+    def _features(self, step: int, micro_batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Return the features (n, d) of all micro-batches by name, without a graph behind them."""
         parts = []
-        for number, batch in enumerate(micro):
+        for number, batch in enumerate(micro_batches):
             with (
                 torch.no_grad(),
                 still(self.module),
-                self._pass(step, number, last=False),
+                self._seeded_pass(step, number, is_last=False),
                 self._autocast(),
             ):
                 # Through the wrapped module, whose buffers
@@ -341,14 +343,14 @@ class Run:
         return features
 
     @contextmanager
-    def _pass(self, step: int, number: int, *, last: bool) -> Iterator[None]:
+    def _seeded_pass(self, step: int, number: int, *, is_last: bool) -> Iterator[None]:
         """Seed dropout and mixing by the place in the run; exchange gradients with the last
         micro-batch."""
         # Primes, so that no two of seed, step, micro-batch and process share a seed in a usual run.
         place = (self.settings.seed * 1_000_003 + step) * 1009 + number
         torch.manual_seed((place * 65_537 + self.accelerator.process_index) % 2**63)
         # Gradients add up here; one exchange for a step is enough.
-        with nullcontext() if last else self.accelerator.no_sync(self.module):
+        with nullcontext() if is_last else self.accelerator.no_sync(self.module):
             yield
 
     def _autocast(self) -> torch.autocast:
@@ -362,10 +364,9 @@ class Run:
         if self.average is not None:
             self.average.copy_to_live()
 
-    def agree(self, *wishes: bool) -> list[bool]:
-        """Return the union of the wishes of all processes, so that all act alike."""
-        # A sum above 0 is a wish of at least one.
-        votes = torch.tensor(wishes, dtype=torch.float32, device=self.accelerator.device)
+    def agree(self, *conditions: bool) -> list[bool]:
+        """Return for each condition whether it holds in any process, so that all act alike."""
+        votes = torch.tensor(conditions, dtype=torch.float32, device=self.accelerator.device)
         return [bool(total) for total in self.accelerator.reduce(votes, reduction="sum")]
 
     def _live(self) -> dict[str, Tensor]:
@@ -405,28 +406,10 @@ class Run:
         """
         state = None if self.folder is None else read_state(self.folder / STATE)
         if state is not None:
-            stored_identity = json.loads(state["identity"])
-            differences = []
-            for name in sorted(stored_identity | self.identity):
-                before = stored_identity.get(name)
-                now = self.identity.get(name)
-                if before != now:
-                    differences.append(f"{name} {before!r} there and {now!r} here")
-            if differences:
-                raise InvalidInputError(
-                    f"{self.folder}: holds a run with other settings: {', '.join(differences)}."
-                    " Choose another folder, or delete it to begin again"
-                )
-            live = self._live()
-            stored = state["tensors"]
             # Before anything is copied, so that a refused checkpoint leaves the model as it was.
-            live_shapes = {name: tensor.shape for name, tensor in live.items()}
-            stored_shapes = {name: tensor.shape for name, tensor in stored.items()}
-            if live_shapes != stored_shapes:
-                raise InvalidInputError(
-                    f"{self.folder}: the state in it is not of the model and loss at hand"
-                )
-            for name, tensor in stored.items():
+            self._refuse_other_run(state)
+            live = self._live()
+            for name, tensor in state["tensors"].items():
                 # In place: optimizer and wrapper hold these very tensors.
                 live[name].copy_(tensor)
             self.history = list(state["history"])
@@ -440,6 +423,28 @@ class Run:
             lines = "".join(json.dumps(entry) + "\n" for entry in self.history)
             write_atomically(self.folder / HISTORY, lines)
         return len(self.history)
+
+    def _refuse_other_run(self, state: dict[str, Any]) -> None:
+        """Raise InvalidInputError for a checkpoint of other settings, or of another model or
+        loss."""
+        stored_identity = json.loads(state["identity"])
+        differences = []
+        for name in sorted(stored_identity | self.identity):
+            before = stored_identity.get(name)
+            now = self.identity.get(name)
+            if before != now:
+                differences.append(f"{name} {before!r} there and {now!r} here")
+        if differences:
+            raise InvalidInputError(
+                f"{self.folder}: holds a run with other settings: {', '.join(differences)}."
+                " Choose another folder, or delete it to begin again"
+            )
+        live_shapes = {name: tensor.shape for name, tensor in self._live().items()}
+        stored_shapes = {name: tensor.shape for name, tensor in state["tensors"].items()}
+        if live_shapes != stored_shapes:
+            raise InvalidInputError(
+                f"{self.folder}: its checkpoint is of another model or loss; choose another folder"
+            )
 
 
 def _inner_product(tensors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:

@@ -202,23 +202,18 @@ def _add_adapters(towers: Towers, rank: int, seed: int) -> None:
 def _running_layers(towers: Towers) -> dict[str, Tensor]:
     """Return the weight of each Linear and stacked attention, without the heads, that is called
     when a pair is embedded, by the name of its module."""
-    heads: set[int] = set()
-    for head in towers.heads:
-        if isinstance(head, nn.Module):
-            heads |= {id(part) for part in head.modules()}
+    heads = _parameters(towers.heads)
     weights = dict[str, Tensor]()
     running = set[str]()
     hooks = []
     for name, module in towers.model.named_modules():
-        if id(module) in heads:
-            continue
         weight: Tensor | None = None
         if isinstance(module, nn.MultiheadAttention):
             # None where query, key and value have matrices of their own.
             weight = module.in_proj_weight
         elif isinstance(module, nn.Linear):
             weight = module.weight
-        if weight is not None:
+        if weight is not None and id(weight) not in heads:
             weights[name] = weight
             hooks.append(module.register_forward_hook(lambda *_, name=name: running.add(name)))
     try:

@@ -206,8 +206,8 @@ class Monitor:
         """Return the monitor of the held-out data; None without such data or without anything to
         score.
 
-        Warn of held-out images that are learned from, whose scores flatter; refuse where nine in
-        ten are.
+        Warn of held-out images that are also trained on, whose scores are too high; refuse where
+        nine in ten are.
         """
         if not settings.has_held_out:
             return None
@@ -217,21 +217,7 @@ class Monitor:
         if settings.label is None and not data.captions:
             return None
         if isinstance(learned, ImageData):
-            # Held-out images that are learned from flatter: refused where nine in ten are.
-            # By files: the same pictures may be listed under other names in two tables.
-            held_out_paths = {data.path(row) for row in range(len(data))}
-            learned_paths = {learned.path(row) for row in range(len(learned))}
-            shared = len((held_out_paths & learned_paths) - {""})
-            name = f"held-out data {data.name} {data.split}"
-            if data.fingerprint == learned.fingerprint or shared >= 0.9 * len(data):
-                raise InvalidInputError(
-                    f"{name}: is the training data; set another val_split or val_data"
-                )
-            if shared:
-                warn(
-                    f"{name}: {shared} of {len(data)} images are files to learn from:"
-                    " scores flatter"
-                )
+            _report_overlap(data, learned)
         return cls.from_data(
             data,
             towers.prepare,
@@ -321,10 +307,26 @@ class Monitor:
                         scores[name] = torch.full((len(images),), torch.nan)
                         scores[name][captioned] = values
                 features.append(texts)
-        # One broken row would still get some nearest text, and a score that looks like any other.
+        # A feature that is not finite would still have a nearest text, and so a score.
         if all(bool(part.isfinite().all()) for part in features):
             return scores
         return {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
+
+
+def _report_overlap(held_out: ImageData, learned: ImageData) -> None:
+    """Warn of held-out images that are also trained on; refuse them where nine in ten are."""
+    # By files: the same pictures may be listed under other names in two tables.
+    held_out_paths = {held_out.path(row) for row in range(len(held_out))}
+    learned_paths = {learned.path(row) for row in range(len(learned))}
+    shared = len((held_out_paths & learned_paths) - {""})
+    name = f"held-out data {held_out.name} {held_out.split}"
+    if held_out.fingerprint == learned.fingerprint or shared >= 0.9 * len(held_out):
+        raise InvalidInputError(f"{name}: is the training data; set another val_split or val_data")
+    if shared:
+        warn(
+            f"{name}: {shared} of {len(held_out)} images are also trained on, so their scores are"
+            " too high; leave them out of one of the two"
+        )
 
 
 def _edited_features(towers: Towers, texts: Sequence[str], edit: Edit | None) -> Tensor:

@@ -18,7 +18,7 @@ from vldebias.training.batches import Batch
 from vldebias.training.optim import still
 from vldebias.training.settings import LossSettings
 
-MILD = 0.1  # least temperature of rince where the settings have none: its pairs weigh e^(q s / t)
+MILD = 0.1  # lowest default temperature of rince, whose pairs weigh e^(q s / t)
 STEEP = 20  # q / t above which rince warns
 # Temperature under which many rows of a batch lie below the floor of the debiased estimate.
 FLOORED = 0.05
@@ -139,7 +139,7 @@ class Objective(nn.Module):
             if settings.loss == "rince":
                 temperature = max(model_temperature, MILD)
         if settings.loss == "rince":
-            # There few pairs weigh as much as all others: at t = .01 and q = .4 a cosine lower by
+            # A few pairs would outweigh all others: at t = .01 and q = .4 a cosine that is lower by
             # .1 weighs 55 times less.
             q = self.settings.q
             if q / temperature > STEEP:
@@ -170,13 +170,13 @@ class Objective(nn.Module):
         name = _KINDS[self.settings.loss].column
         values = list[Any]()
         if name is not None:
-            values.append(self._column(batch, name))
+            values.append(self._batch_column(batch, name))
         if self.settings.positives > 1:
             values.append(self._positives(first, second, further_features))
         loss: Tensor = self.loss(first, second, *values)
         if self.groups is None:
             return loss
-        weighted: Tensor = self.groups(loss, self._column(batch, "groups"))
+        weighted: Tensor = self.groups(loss, self._batch_column(batch, "groups"))
         return weighted
 
     def _positives(
@@ -199,7 +199,7 @@ class Objective(nn.Module):
         # An image's positives are M times its one caption, which weighs as one.
         return second[:, None].expand_as(of_second), of_second
 
-    def _column(self, batch: Batch, name: str) -> Tensor:
+    def _batch_column(self, batch: Batch, name: str) -> Tensor:
         column: Tensor | None = getattr(batch, name)
         if column is None:
             reader = "group_dro" if name == "groups" else self.settings.loss
@@ -208,8 +208,8 @@ class Objective(nn.Module):
             )
         return column
 
-    def at(self, step: int, steps: int) -> None:
-        """Set q, beta or the popularity's step size to its scheduled value at a step."""
+    def schedule(self, step: int, steps: int) -> None:
+        """Set q, beta or the popularity's step size to its scheduled value at one of `steps`."""
         settings = self.settings
         loss = self.loss
         if settings.loss == "rince" and settings.q_start is not None:
@@ -319,8 +319,8 @@ class Trainee(nn.Module):
         """Return images whose amplitudes lean towards those of the most similar image, by up to
         `fourier`.
 
-        Mixed are pixels in [0, 1]: with their mean taken off, the sign of the brightness would be a
-        phase.
+        Pixels are mixed in [0, 1]: of normalised ones the phase would hold the sign of the
+        brightness.
         """
         if not self.fourier:
             return images
@@ -331,7 +331,7 @@ class Trainee(nn.Module):
             numbers = torch.arange(len(images) // views, device=images.device)
             # Views follow each other as whole batches: image i is at i, b + i, ...
             source = numbers.repeat(views)
-        # A look at the batch to find partners, and no step of training.
+        # This pass only finds partners: no gradient, and no running statistics.
         with torch.no_grad(), still(self.model):
             features = unit(self.towers.image(images))
             # The numbers come from the CPU's generator, so that they are the same on any device.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ _ETA = 0.01  # added to |theta| by ASAM
 
 
 @contextmanager
-def _put_back(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Give tensors afterwards the values that they have now, to the bit, whatever happens."""
+def _restored(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Restore the present values of tensors, bit for bit, when the block ends."""
     before = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
         yield
@@ -60,7 +61,7 @@ class Average:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Give the module its averaged weights inside the block, and its own afterwards."""
-        with _put_back(self.live.values()):
+        with _restored(self.live.values()):
             self.copy_to_live()
             yield
 
@@ -86,7 +87,7 @@ def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iter
 
     # Nothing here holds their gradients, which the block may free.
     moving = [parameter for parameter in parameters if parameter.grad is not None]
-    with _put_back(moving):
+    with _restored(moving):
         with torch.no_grad():
             # T g, whose norm is |T g|; the step below is T (T g).
             gradients = [scaled(parameter, parameter.grad) for parameter in moving]
@@ -108,7 +109,7 @@ def still(module: nn.Module) -> Iterator[None]:
     norms = [part for part in module.modules() if isinstance(part, _NormBase)]
     stateful = (GlobalContrastiveLoss, GroupWeights)
     losses = [part for part in module.modules() if isinstance(part, stateful) and part.training]
-    with _put_back([buffer for part in norms for buffer in part.buffers(recurse=False)]):
+    with _restored(chain.from_iterable(part.buffers(recurse=False) for part in norms)):
         try:
             for loss in losses:
                 loss.training = False

@@ -60,16 +60,16 @@ def train_model(
 
     Raises:
         InvalidInputError: settings that do not fit each other or the data, a folder that holds
-            another run or that one writes now. DivergedError: the loss is not a number.
+            another run, or to which another one is writing. DivergedError: the loss is not a
+            number.
     """
     if settings.track is not None:
         # A missing package shows now, and not when the trackers start.
         need(settings.track)
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
     training = _Training(settings, folder, accelerator)
-    weights_at_start = training.weights_for_averaging()
     lock: AbstractContextManager[object] = nullcontext()
-    # The first process alone writes, and speaks.
+    # Only the first process writes files and prints.
     if accelerator.is_main_process:
         lock = only_writer(folder, progress.say)
     else:
@@ -77,8 +77,7 @@ def train_model(
     with lock, progress:
         done = steps_done(folder)[0]
         training.announce(done, progress)
-        # A run that goes on scores the model as loaded, as the first one did: both are of one
-        # start.
+        # A resumed run also scores the model as loaded, so that before and after are comparable.
         rows_before = training.score_rows()
         with progress.bar("training", training.steps, done=done) as advance:
             fit(
@@ -95,7 +94,7 @@ def train_model(
         if not accelerator.is_main_process:
             return None
         # Only the first process writes, so only its copy is averaged.
-        training.average_with(weights_at_start)
+        training.average_with_start()
         return training.write(folder, rows_before, progress)
 
 
@@ -103,7 +102,8 @@ class _Training:
     """Open the parts of a training, and refuse what would fail after the first step.
 
     towers: the model. data: images, or a stream. pairs: None for a stream. batches, objective: what
-    is learned. monitor: scores of held-out data, None without any. steps: number of updates.
+    is learned. monitor: scores of held-out data, None without any. weights_at_start: copies of the
+    weights that learn, where WiSE-FT averages with them. steps: number of updates.
     """
 
     def __init__(self, settings: TrainSettings, folder: Path, accelerator: Accelerator) -> None:
@@ -137,34 +137,29 @@ class _Training:
         )
         self.monitor = Monitor.held_out(settings, self.data, towers)
         towers.model.to(accelerator.device)
+        self.weights_at_start: dict[str, Tensor] = {}
+        if settings.wise_ft is not None:
+            for name, parameter in towers.model.named_parameters():
+                if parameter.requires_grad:
+                    self.weights_at_start[name] = parameter.detach().clone()
 
     @property
     def steps(self) -> int:
         """Return how many steps the training has."""
         return self.settings.updates(self.batches.per_epoch)
 
-    def weights_for_averaging(self) -> dict[str, Tensor]:
-        """Return copies of the weights that learn, where WiSE-FT averages with them at the end."""
-        if self.settings.wise_ft is None:
-            return {}
-        weights = {}
-        for name, parameter in self.towers.model.named_parameters():
-            if parameter.requires_grad:
-                weights[name] = parameter.detach().clone()
-        return weights
-
     @torch.no_grad()
-    def average_with(self, weights_at_start: Mapping[str, Tensor]) -> None:
-        """Move the weights back towards where they began, if that is asked for (WiSE-FT, Wortsman
-        et al., 2022), and set the temperature that was learnt."""
+    def average_with_start(self) -> None:
+        """Average the weights with those at the start where the settings ask for it (WiSE-FT,
+        Wortsman et al., 2022), and set the temperature that was learned."""
         share = self.settings.wise_ft or 1.0
         parameters = dict(self.towers.model.named_parameters())
-        for name, weight in weights_at_start.items():
+        for name, weight in self.weights_at_start.items():
             parameters[name].copy_(torch.lerp(weight, parameters[name], share))
         self.towers.set_temperature(self.objective.temperature, self.objective.bias)
 
     def identity(self) -> dict[str, Any]:
-        """Return what a checkpoint must share to be resumed."""
+        """Return the values by which a checkpoint is known to be of this training."""
         processes = self.accelerator.num_processes
         identity = {
             **self.settings.identity(),
@@ -173,12 +168,12 @@ class _Training:
             "processes": processes,
         }
         if self.batches.items is not None:
-            # More processes with smaller batches go on with the same joint batches.
+            # A run may be resumed by more processes with smaller batches: the joint batch counts.
             identity |= {"processes": 1, "batch_size": self.settings.batch_size * processes}
         return identity
 
     def announce(self, done: int, progress: Progress) -> None:
-        """Say what will learn from what, and start the trackers."""
+        """Print which parameters are trained on which data, and start the trackers."""
         settings = self.settings
         if settings.track is not None:
             config = {name: str(value) for name, value in settings.model_dump().items()}
@@ -270,7 +265,8 @@ class _Training:
 
 
 class _StepReport:
-    """Show what a step gave: in the bar, to the trackers, and a line where the model was scored."""
+    """Report a step: in the progress bar, to the trackers, and in a line where the model was
+    scored."""
 
     def __init__(
         self,

@@ -48,6 +48,11 @@ class _Settings(BaseModel):
     # Validators are built when first used: the groups are mostly parts of `TrainSettings` alone.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_paths_as_texts(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, os.PathLike) else value
+
 
 class ModelSettings(_Settings):
     """Choose the model, and which part of it is trained."""
@@ -157,7 +162,7 @@ class DataSettings(_Settings):
 
     @field_validator("names", mode="before")
     @classmethod
-    def _as_texts(cls, names: Any) -> Any:
+    def _read_codes_as_texts(cls, names: Any) -> Any:
         """Read codes as texts: YAML makes numbers of them, and truth values of yes and no."""
         if not isinstance(names, dict):
             return names
@@ -239,7 +244,7 @@ class LossSettings(_Settings):
     )
 
     @model_validator(mode="after")
-    def _temperature_can_be_learned(self) -> LossSettings:
+    def _check_learned_temperature(self) -> LossSettings:
         if self.learn_temperature and self.loss in ("rince", "sogclr", "nuclr"):
             falls = "its value falls without bound as t falls, whatever the features are"
             why = falls if self.loss == "rince" else "its running averages are in units of t"
@@ -298,18 +303,18 @@ class LoopSettings(_Settings):
         ge=0,
         description="Processes that read images; 0 where the system cannot fork any.",
     )
-    seed: int = Field(0, ge=0, description="All randomness follows from it.")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="All randomness follows from it.")
     track: Literal["tensorboard", "wandb", "trackio"] | None = Field(
         None, description="Also log there."
     )
 
     @field_validator("precision", mode="before")
     @classmethod
-    def _of_the_launch(cls, precision: Any) -> Any:
+    def _default_precision(cls, precision: Any) -> Any:
         return precision or os.environ.get("ACCELERATE_MIXED_PRECISION") or "no"
 
     @model_validator(mode="after")
-    def _one_length(self) -> LoopSettings:
+    def _check_length(self) -> LoopSettings:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("expected either epochs or steps")
         return self
@@ -326,11 +331,12 @@ class LoopSettings(_Settings):
         # Part of an epoch is allowed, no update at all is not.
         return max(1, round(self.epochs * per_epoch / self.accumulation))
 
-    def rate(self, step: int, steps: int) -> float:
+    def learning_rate(self, step: int, steps: int) -> float:
         """Return the learning rate: a linear rise over the first share `warmup` of `steps`, then
         half a cosine to 0.
 
-        >>> [round(LoopSettings(steps=5, lr=1.0, warmup=0.4).rate(step, 5), 2) for step in range(5)]
+        >>> settings = LoopSettings(steps=5, lr=1.0, warmup=0.4)
+        >>> [round(settings.learning_rate(step, 5), 2) for step in range(5)]
         [0.5, 1.0, 1.0, 0.75, 0.25]
         """
         # The first step has a rate above 0 already: (step + 1) / rising.
@@ -346,11 +352,11 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_named_data(cls, values: Any) -> Any:
+    def _fill_in_named_data(cls, values: Any) -> Any:
         """Fill in what a named data set has: its classes, groups, captions and held-out split."""
-        if not isinstance(values, dict) or values.get("data") not in NAMED_DATA:
+        if not isinstance(values, dict) or str(values.get("data")) not in NAMED_DATA:
             return values
-        name = values["data"]
+        name = str(values["data"])
         filled = {**NAMED_DATA[name], **values}
         # What is held out by another name, or is learned from, has no default here.
         has_other_split = "val_data" in values or values.get("split") == filled["val_split"]
@@ -368,8 +374,8 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         return filled
 
     @model_validator(mode="after")
-    def _what_is_given_is_read(self) -> TrainSettings:
-        """Refuse a setting that nothing reads: it would be taken for one that does something."""
+    def _refuse_unread_settings(self) -> TrainSettings:
+        """Refuse a setting that would have no effect."""
         for name, (is_read, reader) in self._readers().items():
             value = getattr(self, name)
             # A default that is written out changes nothing, and may stay in a file.
@@ -489,6 +495,15 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+def _preset(name: object) -> dict[str, Any]:
+    """Return the settings of a preset; none without a name."""
+    if name is None:
+        return {}
+    if not isinstance(name, str) or name not in PRESETS:
+        raise InvalidInputError(f"preset: expected {', '.join(PRESETS)}, got {name!r}")
+    return dict(PRESETS[name])
+
+
 def load_settings(path: Path | None = None, **settings: Any) -> TrainSettings:
     """Return the settings of a YAML file, with `settings` in their place.
 
@@ -498,18 +513,12 @@ def load_settings(path: Path | None = None, **settings: Any) -> TrainSettings:
         InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its
             range.
     """
-    preset: dict[str, Any] = {}
     of_file: dict[str, Any] = {}
     if path is not None:
         of_file = read_yaml(path)
-    of_caller = dict(settings)
-    for layer in (of_file, of_caller):
-        name = layer.pop("preset", None)
-        if name is not None:
-            if name not in PRESETS:
-                raise InvalidInputError(f"preset: expected {', '.join(PRESETS)}, got {name!r}")
-            preset = dict(PRESETS[name])
-    layers = (preset, of_file, of_caller)
+    preset_of_file = _preset(of_file.pop("preset", None))
+    preset = _preset(settings.pop("preset", None)) or preset_of_file
+    layers = (preset, of_file, settings)
     chosen_losses = {layer["loss"] for layer in layers if "loss" in layer}
     if len(chosen_losses) > 1:
         # Not every loss can learn its temperature, as the preset's does.

@@ -57,7 +57,7 @@ def positive_scores(
             advance(len(rows))
     if len(skipped) == pairs.items:
         raise InvalidInputError(f"{pairs.name}: none of {len(skipped)} images can be read")
-    # More are missing than could not be read, so the model gave them.
+    # More scores are NaN than images were unreadable, so the model returned NaN.
     if np.isnan(scores).sum() > len(skipped):
         raise InvalidInputError(
             f"{pairs.name}: some features are not finite; has training diverged?"

@@ -297,12 +297,24 @@ def test_what_is_not_there_is_said_so(name: str, tmp_path: Path) -> None:
         opened(f"{tmp_path}/{name}")
 
 
+@pytest.mark.parametrize(
+    ("root", "named"),
+    [
+        ("https://example.org/captions.csv", "is a URL, .* download it"),
+        ("", "expected a file, a folder or .* got ''"),
+    ],
+)
+def test_a_url_and_an_empty_text_are_no_data(root: str, named: str) -> None:
+    with pytest.raises(InvalidInputError, match=named):
+        opened(root)
+
+
 def test_texts_apart_from_their_images_are_refused_by_that_name(tmp_path: Path) -> None:
     files = sorted(
         (file for number in range(N) for file in brought.members(number) if "json" not in file[0]),
         key=lambda file: file[0].endswith("txt"),
     )
-    with pytest.raises(InvalidInputError, match=r"stand apart: '000000000.jpg' has no text"):
+    with pytest.raises(InvalidInputError, match=r"texts: '000000000.jpg' has no text beside it"):
         opened(brought.write_tar(tmp_path / "a.tar", files))
 
 

@@ -107,6 +107,7 @@ def test_numbers_are_values_whatever_their_sign_and_may_index_names(column: list
     (lambda: Labels.from_array([0.5, 1.0]), "got float64"),
     (lambda: Labels.from_array(np.zeros((2, 2))), r"got \(2, 2\) of float64"),
     (lambda: Labels.from_array("female"), r"got \(\)"),
+    (lambda: Labels.from_array([["a"], ["b", "c"]]), "got lists of different lengths"),
     (lambda: Labels.from_array([b"\xff"]), "bytes of UTF-8, got b'.xff'"),
     (lambda: Labels.from_array([2], ["a", "b"]), r"got \[2\]"),
     (

@@ -1,4 +1,4 @@
-"""Open the binary files of CIFAR-10, CIFAR-100 and STL-10, whose pixels lie one image behind the
+"""Open the binary files of CIFAR-10, CIFAR-100 and STL-10, in which one image follows the
 other.
 
 The "python" layouts of CIFAR are pickles, which run code when they are opened: they are refused.

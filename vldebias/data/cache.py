@@ -29,10 +29,10 @@ from vldebias.progress import SILENT, Progress
 if TYPE_CHECKING:
     from vldebias.hosts.clip.images import ImageEncoder, Pixels
 
-# Rises when a shard holds something else, so that shards of an older release are not read.
+# Raised when the content of shards changes, so that those of an older release are not read.
 FORMAT = 2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-# Where not one of at least so many images can be read, the drive is gone and not the images.
+# If none of at least so many images can be read, the drive is probably not mounted.
 _MANY = 16
 _ENTRY = "vldebias"  # one entry, because safetensors writes several in any order
 
@@ -102,7 +102,7 @@ def embed_images(
         raise InvalidInputError(
             f"{data.name}: expected images, but none of {len(skipped)} can be read {skipped[:1]}"
         )
-    # What a data set says of itself may hold paths, which JSON does not know.
+    # `about` of a data set may hold paths, which JSON cannot.
     source = json.loads(json.dumps(dict(data.about), default=str))
     facts = {**origin, **embeddings.about, "cache": str(folder), "source": source}
     return replace(embeddings, about=facts)
@@ -266,7 +266,7 @@ class _Run:
         if group.rank:
             progress = SILENT
         shards = range(-(-len(data) // self.shard_size))
-        # Process 0 alone looks: the files change while others already write theirs.
+        # Only process 0 looks for them, since others already write theirs.
         first_look: list[int] = []
         if group.rank == 0:
             first_look = [index for index in shards if self.read(index) is None]
@@ -354,7 +354,7 @@ class _Run:
             path = ""
             if self.fast:
                 path = data.path(row)
-            # Without a known side it cannot be said how small a picture may be.
+            # The encoder does not say how small a picture may be.
             if path and self.encoder.side:
                 image = decode(Path(path), draft=2 * self.encoder.side)
             else:

@@ -1,10 +1,10 @@
-"""Open images with captions in the form that they come in."""
+"""Open images with captions, whatever their format."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from vldebias.data.cleaning import clean_captions
@@ -24,6 +24,8 @@ else:
     pa = Lazily("pyarrow")
 
 SPLIT = "split"  # column of a table of captions that names the splits
+# Layouts that have no columns, in words.
+_WITHOUT_COLUMNS = {"coco": "COCO's captions", "pairs": "images with a text beside each"}
 _MAX_COCO = 2_000_000_000  # bytes: captions_train2017.json has 92 million
 
 
@@ -41,12 +43,12 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
     allow_outside: bool = False,
     streaming: bool = False,
 ) -> ImageData | ImageStream:
-    """Open images with captions in whatever form they come; `vldebias train --data` is this.
+    """Open images with captions, whatever their format; `vldebias train --data` does this.
 
     Tables (csv, tsv, txt, jsonl, json, parquet) by the names that tools give their columns, COCO's
     captions_*.json, folders with a text beside each image, tars and parquet of img2dataset and
     webdataset (a file, a folder, a pattern such as "shard-{0000..0012}.tar"), and data sets of
-    Hugging Face. Captions are cleaned of HTML entities, tags and escapes of addresses.
+    Hugging Face. Captions are cleaned of HTML entities, tags and URL escapes.
 
     Args:
         root: a file, a folder, a pattern, or an id of the hub.
@@ -75,16 +77,8 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
     )
     path = Path(root).expanduser()
     folder = None if images is None else Path(images)
-    if layout.kind in ("coco", "pairs"):
-        # These layouts have no columns, and a column that is named would be ignored in silence.
-        columns = {"image": image, "caption": caption, "labels": labels}
-        named = [f"{name} {column!r}" for name, column in columns.items() if column]
-        if named:
-            form = "COCO's captions" if layout.kind == "coco" else "images with a text beside each"
-            raise InvalidInputError(
-                f"{root}: got {', '.join(named)}; {form} have no columns: leave this out, or write"
-                " a table with a row for each image, its path, its caption and its labels"
-            )
+    if layout.kind in _WITHOUT_COLUMNS:
+        _refuse_columns(root, layout, {"image": image, "caption": caption, "labels": labels})
     if layout.kind == "table":
         return _open_table(
             path,
@@ -111,6 +105,18 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
         streaming=streaming,
         files=layout.files if layout.kind == "datasets" else (),
     )
+
+
+def _refuse_columns(root: str | Path, layout: Layout, columns: Mapping[str, object]) -> None:
+    """Raise InvalidInputError where a column is named of a layout without columns, which would
+    ignore it."""
+    named = [f"{name} {column!r}" for name, column in columns.items() if column]
+    if named:
+        raise InvalidInputError(
+            f"{root}: got {', '.join(named)}; {_WITHOUT_COLUMNS[layout.kind]} have no columns:"
+            " leave this out, or write a table with a row for each image, its path, its caption"
+            " and its labels"
+        )
 
 
 def _open_table(
@@ -232,25 +238,25 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
         InvalidInputError: no such split.
     """
     text_of_image = captions_beside(layout.files)
+    # The first folder of each path, which may be called as a split; a file has none.
+    folder_of_image = {image: PurePosixPath(image).parts[0] for image in text_of_image}
+    splits = set(folder_of_image.values()) & set(chain.from_iterable(ALIASES.values()))
     wanted = split or "all"
-    folders = {file.partition("/")[0] for file in text_of_image if "/" in file}
-    splits = folders & set(chain.from_iterable(ALIASES.values()))
     if splits and wanted != "all":
-        names = set(ALIASES.get(wanted, (wanted,)))
-        if not names & splits:
+        names = ALIASES.get(wanted, (wanted,))
+        if splits.isdisjoint(names):
             raise InvalidInputError(
                 f"{path}: expected split {' or '.join(sorted(splits))} or all, got {split!r}"
             )
-        text_of_image = {
-            image: text for image, text in text_of_image.items() if image.partition("/")[0] in names
-        }
+        for image, folder in folder_of_image.items():
+            if folder not in names:
+                del text_of_image[image]
     elif wanted not in ("all", "train"):
         raise InvalidInputError(
             f"{path}: has no folder of a split {split!r}; without splits all images are for"
             " training: take split 'all', or name another folder (val_data)"
         )
-    used = {*text_of_image, *text_of_image.values()}
-    images_alone = [file for file in layout.files if is_picture(file) and file not in used]
+    images_alone = [file for file in filter(is_picture, layout.files) if file not in text_of_image]
     if images_alone and not splits:
         warn(
             f"{path}: {len(images_alone)} of {len(images_alone) + len(text_of_image)} images have"

@@ -1,4 +1,4 @@
-"""Clean captions of what web pages leave in them: entities, tags and escapes of addresses."""
+"""Clean captions of what web pages leave in them: entities, tags and URL escapes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TAG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _ESCAPE = re.compile(r"%[0-9a-f]{2}", re.IGNORECASE)
-# Within words and blanks only what addresses have to escape: "50%de" and "100%25" are no escapes.
+# In a text with blanks only what URLs have to escape: "50%de" and "100%25" are no escapes.
 _ESCAPE_IN_TEXT = re.compile(r"(?<=[a-z,.!?'\")])(%2[0-9a-c]|%3[abf])+", re.IGNORECASE)
 
 
 def cleaned(caption: str) -> str:
-    """Return a caption without entities (&amp;), tags (<b>) and escapes of addresses (%27s+).
+    """Return a caption without entities (&amp;), tags (<b>) and URL escapes (%27s+).
 
     >>> cleaned("Tom &amp; Jerry%27s <b>house</b>")
     "Tom & Jerry's house"
@@ -36,12 +36,12 @@ def cleaned(caption: str) -> str:
             text = _ENTITY.sub(lambda match: html.unescape(match.group()), text)
     if "<" in text:
         text = _TAG.sub(" ", text)
-    # Escapes of addresses, where they are UTF-8.
+    # URL escapes, where they are UTF-8.
     if "%" in text and "://" not in text:
         if " " in text.strip():
             text = _ESCAPE_IN_TEXT.sub(lambda match: unquote_plus(match.group()), text)
         elif _ESCAPE.search(text):
-            # A text without any blank, "denise%27s+chicken", is a part of an address.
+            # A text without any blank, "denise%27s+chicken", is a part of a URL.
             with suppress(UnicodeDecodeError):
                 text = unquote_plus(text, errors="strict")
     if text == caption:
@@ -52,12 +52,12 @@ def cleaned(caption: str) -> str:
 def clean_captions(
     where: str, captions: Sequence[str], more_captions: Sequence[tuple[str, ...]] = ()
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return captions, and further ones of each row, cleaned; a warning says how
-    many were."""
+    """Return captions, and further ones of each row, cleaned; a warning says how many were.
+
+    The further ones are an empty list where no row has any.
+    """
     first = [cleaned(caption) for caption in captions]
-    further = []
-    for texts in more_captions:
-        further.append(tuple(cleaned(text) for text in texts))
+    further = [tuple(map(cleaned, texts)) for texts in more_captions]
     changed = [before for before, after in zip(captions, first, strict=True) if before != after]
     for texts, texts_after in zip(more_captions, further, strict=True):
         changed += [a for a, b in zip(texts, texts_after, strict=True) if a != b]
@@ -65,6 +65,6 @@ def clean_captions(
         number = len(captions) + sum(map(len, more_captions))
         warn(
             f"{where}: {len(changed)} of {number} captions were cleaned of entities, tags or"
-            f" escapes of addresses, such as {changed[0][:60]!r} to {cleaned(changed[0])[:60]!r}"
+            f" URL escapes, such as {changed[0][:60]!r} to {cleaned(changed[0])[:60]!r}"
         )
-    return first, further
+    return first, further if any(further) else []

@@ -166,7 +166,7 @@ class ImageData(Columns):
         if self.more_captions:
             columns["more_captions"] = tuple(self.more_captions[i] for i in index)
 
-        # When asked: a part of a large data set is mostly read without ever being hashed.
+        # Lazily: a part of a large data set is usually read without being hashed.
         def fingerprint() -> str:
             return fingerprint_of([self.fingerprint, *map(str, index)])
 
@@ -233,7 +233,7 @@ def file_images(
 
 
 def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
-    """Refuse paths that leave the root, so that a foreign table cannot read any file it likes."""
+    """Refuse paths that leave the root, so that a table from elsewhere cannot read any file."""
     paths = pa.array(files, pa.string())
     outside = pc.filter(paths, pc.match_substring_regex(paths, OUTSIDE))
     if len(outside):
@@ -246,7 +246,7 @@ def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
 
 def fingerprint_of(parts: Sequence[str]) -> str:
     """Return a short hash of texts, in their order."""
-    # Parted by NUL, or "ab", "c" would have the hash of "a", "bc".
+    # Separated by NUL, or "ab", "c" would have the hash of "a", "bc".
     return hashlib.sha256(b"".join(part.encode() + b"\0" for part in parts)).hexdigest()[:24]
 
 
@@ -313,7 +313,7 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
         display = Progress()
     bad = list[tuple[str, str]]()
     with display, display.bar("checking images", len(data)) as advance:
-        # Decoders of Pillow let go of Python's lock, so threads decode at the same time.
+        # Pillow's decoders release the GIL, so threads decode at the same time.
         for row, why in enumerate(prefetch(range(len(data)), reason, _READERS, _AHEAD)):
             if why:
                 bad.append((data.ids[row], why))

@@ -76,7 +76,7 @@ class Embeddings(Columns):
     name = "embeddings"
 
     def __post_init__(self) -> None:
-        # Whole numbers are refused: pixels and masks would become floats unseen.
+        # Integers are refused: they are probably pixels or masks.
         if self.features.ndim != 2 or self.features.dtype.kind != "f":
             raise InvalidInputError(
                 f"features: expected floats (n, d), got {self.features.shape} of"
@@ -339,7 +339,7 @@ def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Array | None:
     """Return an array under one of our names; None under another."""
-    # Opening compares the name with the one that stands beside the content: also for other names.
+    # Opening checks the name against that in the local header, so others are opened as well.
     with archive.open(info) as member:
         if name in KEYS or name.startswith(COLUMNS):
             return np.lib.format.read_array(member, allow_pickle=False)
@@ -349,8 +349,8 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> 
 def _check_count(path: Path, archive: zipfile.ZipFile) -> None:
     """Refuse an archive that lists another number of members than it counts.
 
-    The list of members has no checksum: a column could vanish from it, or stand there under another
-    name.
+    The list of members has no checksum: a column could be missing from it, or have another name
+    there.
     """
     with path.open("rb") as file:
         file.seek(-_END, os.SEEK_END)
@@ -498,7 +498,7 @@ def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path
             columns[field_of_name] = tuple(as_texts(column, place))
             continue
         try:
-            # Columns of too many values are texts or numbers by which nobody compares groups.
+            # Columns of too many values are texts or numbers, not groups.
             labels[name.removeprefix("label.")] = Labels.from_column(column, None, place)
         except InvalidInputError:
             ignored.append(name)

@@ -1,4 +1,5 @@
-"""Find pictures below a folder, whatever else editors, archives and network drives left there."""
+"""Find pictures below a folder, and leave out what editors, archives and network drives put
+there."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def files_below(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def left_out_of(facts: Mapping[str, Any]) -> list[str]:
-    """Write what of a data set was not read, a sentence for each reason, with the first three
+    """Describe what was left out of a data set, a sentence for each reason, with the first three
     names.
 
     facts: `about` of its images: "skipped", images that cannot be read, and "files left out".
@@ -101,6 +102,16 @@ def is_outside(path: str) -> bool:
     return re.search(OUTSIDE, path) is not None
 
 
+def folder_of_paths(root: str | Path, images: str | Path | None) -> Path:
+    """Return where relative paths of images start: the folder that is named, else the data set's
+    own."""
+    if images is not None:
+        return Path(images)
+    if Path(root).is_dir():
+        return Path(root)
+    return Path(root).parent
+
+
 def folder_of_images(table: Path, files: Sequence[str]) -> Path:
     """Return the folder that the paths of a table start from: its own, else the only one near it
     that has them.
@@ -108,7 +119,8 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
     Raises:
         InvalidInputError: no folder near it has them, or several do.
     """
-    sample = [file for file in files if file.strip()][:: max(1, len(files) // 20)][:20]
+    # About twenty of them, from the whole list.
+    sample = list(filter(str.strip, files))[:: max(1, len(files) // 20)][:20]
 
     def has_images(folder: Path) -> bool:
         return any((folder / file).is_file() for file in existing_names(folder, sample))
@@ -117,16 +129,15 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
     # Absolute paths and those that lead out have their own messages.
     if not sample or has_images(folder) or any(is_outside(file) for file in sample):
         return folder
-    above = folder.absolute().parent
     # "captions.txt" beside "Images/", before "annotations/captions.json" beside "train2017/".
-    found: list[Path] = []
-    for near in (folder.absolute().iterdir(), (*above.iterdir(), above)):
-        folders = [path for path in near if path.is_dir() and not is_litter(path.name)]
-        found = found or [path for path in folders if has_images(path)]
-    if len(found) == 1:
-        return found[0]
-    problem = f"{len(found)} folders near it have them: {found[:3]}"
-    if not found:
+    above = folder.absolute().parent
+    below = _plain_folders(folder.absolute().iterdir())
+    beside = _plain_folders([*above.iterdir(), above])
+    folders = list(filter(has_images, below)) or list(filter(has_images, beside))
+    if len(folders) == 1:
+        return folders[0]
+    problem = f"{len(folders)} folders near it have them: {folders[:3]}"
+    if not folders:
         problem = "no folder near it has them"
     raise InvalidInputError(
         f"{table}: of {len(sample)} images that were looked for none is in {folder}, such as"
@@ -135,11 +146,16 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
     )
 
 
+def _plain_folders(paths: Iterable[Path]) -> list[Path]:
+    """Return the paths that are folders, without litter."""
+    return [path for path in paths if path.is_dir() and not is_litter(path.name)]
+
+
 def existing_names(root: Path, files: Sequence[str]) -> list[str]:
     """Return the paths of files that a table names: as written where they are there, else with the
     separators of Windows and endings in another case resolved; others stay as they are written.
 
-    Each folder is listed once, so that 200,000 files need no question each.
+    Each folder is listed once, since asking for each of 200,000 files takes long.
     """
     names_in: dict[Path, Mapping[str, str]] = {}
 

@@ -22,6 +22,7 @@ from vldebias.data.dataset import (
     fingerprint_of,
     refuse_outside,
 )
+from vldebias.data.folders import folder_of_paths
 from vldebias.data.layouts import CAPTION_COLUMNS, IMAGE_COLUMNS, expanded, fitting_columns
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns, one_row_per_image
@@ -85,10 +86,7 @@ def open_huggingface(
     datasets = need("datasets")
     place = f"huggingface: {root}"
     files_of_split = _tars_of_splits(root)
-    if files:
-        source = _source_of_files(root, files)
-    else:
-        source = source_of(str(root), config, revision)
+    source = source_of(str(root), config, revision, files)
     if files_of_split and not streaming:
         split = _only_or_test(files_of_split, split)
         return open_tars(
@@ -117,21 +115,17 @@ def open_huggingface(
     used = [image, *columns.values()]
     if caption:
         used.insert(1, caption)
-    missing = [name for name in dict.fromkeys(used) if name not in features]
+    used = list(dict.fromkeys(used))
+    missing = [name for name in used if name not in features]
     if missing:
         raise InvalidInputError(f"{place}: expected columns {missing}; there are {list(features)}")
 
     # Paths of a column of images are found by `datasets`.
     base = None
     if not isinstance(features[image], datasets.Image):
-        # Relative paths start from the folder of the images, else from the data set's own.
-        if images is not None:
-            base = Path(images)
-        else:
-            base = Path(root) if Path(root).is_dir() else Path(root).parent
+        base = folder_of_paths(root, images)
     # Images as {"bytes", "path"}: decoding is ours, so that all sources agree.
-    dataset = dataset.select_columns(list(dict.fromkeys(used)))
-    dataset = dataset.cast_column(image, datasets.Image(decode=False))
+    dataset = dataset.select_columns(used).cast_column(image, datasets.Image(decode=False))
     stream = ImageStream(
         image=image,
         caption=caption,
@@ -248,19 +242,24 @@ def _image_column(image: str | None, features: Mapping[str, Any], place: str) ->
     """
     if image is not None:
         return image
-    candidates = [name for name in _IMAGES if name in features]
     # A column of this name is meant, whatever else there is.
-    if candidates[:1] == ["image"]:
+    if "image" in features:
         return "image"
-    if not candidates:
-        kind = need("datasets").Image
-        candidates = [name for name, feature in features.items() if isinstance(feature, kind)]
-    if not candidates:
-        candidates = fitting_columns(list(features), IMAGE_COLUMNS)
-    # Bytes in a table of captions are those of images, whatever their column is called.
-    if not candidates:
-        dtypes = {name: getattr(feature, "dtype", "") for name, feature in features.items()}
-        candidates = [name for name, dtype in dtypes.items() if dtype in ("binary", "large_binary")]
+    kind = need("datasets").Image
+    image_columns = []
+    byte_columns = []
+    for name, feature in features.items():
+        if isinstance(feature, kind):
+            image_columns.append(name)
+        # Bytes in a table of captions are those of images, whatever their column is called.
+        elif getattr(feature, "dtype", "") in ("binary", "large_binary"):
+            byte_columns.append(name)
+    candidates = (
+        [name for name in _IMAGES if name in features]
+        or image_columns
+        or fitting_columns(list(features), IMAGE_COLUMNS)
+        or byte_columns
+    )
     if len(candidates) == 1:
         return candidates[0]
     problem = "no column of images"
@@ -307,16 +306,18 @@ def _caption_column(caption: str | None, features: Mapping[str, Any], place: str
     )
 
 
-def source_of(root: str, config: str | None, revision: str | None) -> dict[str, Any]:
+def source_of(
+    root: str, config: str | None, revision: str | None, files: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return arguments of load_dataset: files are opened by format (as split train), others by
-    name."""
-    if not is_pattern(root) and len(expanded(root)) == 1 and not Path(root).is_file():
+    name.
+
+    files: of a folder these alone.
+    """
+    is_name = not is_pattern(root) and len(expanded(root)) == 1 and not Path(root).is_file()
+    if is_name and not files:
         return {"path": root, "name": config, "revision": revision}
-    return _source_of_files(root, files_of_patterns(root))
-
-
-def _source_of_files(root: str | Path, files: Sequence[str]) -> dict[str, Any]:
-    """Return arguments of load_dataset for files of one format, which are the split train."""
+    files = files or files_of_patterns(root)
     formats = {Path(file).suffix for file in files}
     if len(formats) > 1 or formats - set(_FORMATS):
         raise InvalidInputError(
@@ -420,8 +421,6 @@ class ImageStream:
         captions = [record.caption or "" for record in records] if self.caption else []
         more_captions = [record.more_captions or () for record in records]
         captions, more_captions = clean_captions(self.name, captions, more_captions)
-        if not any(more_captions):
-            more_captions = []
         ids = [record.id for record in records]
 
         # Rows that name one file are captions of one image.

@@ -1,8 +1,8 @@
-"""Tell in which form captions come: a table, a folder of images and texts, tars, COCO, or what
-`datasets` opens.
+"""Recognise the format of images with captions: a table, a folder of images and texts, tars, COCO,
+or what `datasets` opens.
 
-Everything here is read without torch, datasets and pyarrow, so that a wrong column, separator or
-folder is answered at once; parquet takes pyarrow.
+Nothing here imports torch or datasets, so that a wrong column, separator or folder is reported at
+once; only parquet needs pyarrow.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CAPTION_NAMED_BY = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Say how captions come.
+    """Describe the format of a data set with captions.
 
     kind: "table", "coco", "pairs" (images with a text file beside each), "tars", or "datasets"
     (what that library opens).
@@ -99,7 +99,7 @@ def find_layout(
     encoding: str | None = None,
     reads_captions: bool = True,
 ) -> Layout:
-    """Return in which form captions come.
+    """Return the format of a data set with captions.
 
     Args:
         root: a file, a folder, a pattern with * or braces, or an id of the hub.
@@ -109,8 +109,12 @@ def find_layout(
 
     Raises:
         InvalidInputError: files that are not there, an empty file, no such column, several that
-            may be meant, a list of addresses; the message says what to do.
+            may be meant, a list of URLs; the message says what to do.
     """
+    if not str(root).strip():
+        raise InvalidInputError(
+            f"data: expected a file, a folder or an id of the hub, got {str(root)!r}"
+        )
     paths = expanded(root)
     path = Path(root).expanduser()
     is_pattern = len(paths) > 1 or (not path.exists() and glob.has_magic(str(root)))
@@ -118,35 +122,44 @@ def find_layout(
         return _layout_of_pattern(root, paths)
     if path.is_dir():
         return _layout_of_folder(path, reads_captions)
-    ending = path.suffix.lower()
     if not path.is_file():
-        _refuse_absent(root, ending)
+        _refuse_absent(root, path.suffix.lower())
         return Layout("datasets")
+    return _layout_of_file(path, image, caption, separator, encoding, reads_captions=reads_captions)
+
+
+def _layout_of_file(
+    path: Path,
+    image: str | None,
+    caption: str | None,
+    separator: str | None,
+    encoding: str | None,
+    *,
+    reads_captions: bool,
+) -> Layout:
+    """Return the layout of one file, by its ending; what `datasets` opens it finds by its name."""
+    ending = path.suffix.lower()
     if path.stat().st_size == 0:
         raise InvalidInputError(f"{path}: the file is empty; expected images and captions")
-    is_object = ending == ".json" and _json_form_of(path, encoding) == "object"
-    if ending in TABLES and not is_object:
+    if ending in TABLES and not _is_json_object(path, encoding):
         return _layout_of_table(
             path, image, caption, separator, encoding, reads_captions=reads_captions
         )
-    kind = "datasets"
-    if is_object:
-        kind = "coco"
+    if ending in TABLES:
         _check_coco(path)
-    elif ending == ".tar":
-        kind = "tars"
+        return Layout("coco", (str(path),))
+    if ending == ".tar":
         _refuse_compressed_tar(path)
-    elif ending == ".parquet":
-        _refuse_parquet_of_addresses(path, image)
+        return Layout("tars", (str(path),))
+    if ending == ".parquet":
+        _refuse_parquet_of_urls(path, image)
     elif ending != ".arrow":
         form = OTHER_FORMS.get(ending, "a file")
         raise InvalidInputError(
             f"{path}: got {form} that ends in {ending or 'nothing'}; expected a table"
             f" ({', '.join(TABLES)}), .parquet, .tar or a folder: save or unpack it as one of these"
         )
-    # What `datasets` opens it finds by its name.
-    files = () if kind == "datasets" else (str(path),)
-    return Layout(kind, files)
+    return Layout("datasets")
 
 
 def refuse_absent_images(
@@ -181,6 +194,10 @@ def refuse_absent_images(
 def _refuse_absent(root: str | Path, ending: str) -> None:
     """Refuse a path that is not there; a name such as "nlphuji/flickr30k" may be one of the hub."""
     text = str(root)
+    if _URL.fullmatch(text):
+        raise InvalidInputError(
+            f"{root}: is a URL, and nothing is downloaded here; download it and name the file"
+        )
     looks_like_path = (
         ending in (*TABLES, *PARQUET, ".tar")
         or text.startswith(("/", ".", "~"))
@@ -224,17 +241,17 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
         raise InvalidInputError(
             f"{folder}: the folder has no files; expected images and captions, or tars"
         )
-    tars = _fitting_files(files, r"(?i).*\.tar")
+    tars = _ending_in(files, ".tar")
     if tars:
         for tar in tars:
             _refuse_compressed_tar(folder / tar)
         return Layout("tars", _below(folder, tars))
     metadata = _fitting_files(files, r"(.*/)?metadata\.(csv|jsonl|parquet)")
-    parquet = _fitting_files(files, r"(?i).*\.parquet")
-    pictures = [file for file in files if is_picture(file)]
+    parquet = _ending_in(files, ".parquet")
+    pictures = list(filter(is_picture, files))
     if metadata or not pictures:
         if reads_captions and parquet and not metadata:
-            _refuse_parquet_of_addresses(folder / parquet[0], None)
+            _refuse_parquet_of_urls(folder / parquet[0], None)
             # img2dataset writes statistics beside, which are no rows.
             if _fitting_files(files, r".*_stats\.json"):
                 return Layout("datasets", _below(folder, parquet))
@@ -255,6 +272,11 @@ def _fitting_files(files: Sequence[str], pattern: str) -> list[str]:
     return [file for file in files if re.fullmatch(pattern, file, re.DOTALL)]
 
 
+def _ending_in(files: Sequence[str], *endings: str) -> list[str]:
+    """Return the files with one of these endings, also in capitals."""
+    return [file for file in files if file.lower().endswith(endings)]
+
+
 def _below(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
     """Return the paths of files of a folder."""
     return tuple(str(folder / file) for file in files)
@@ -263,13 +285,16 @@ def _below(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
 def _refuse_pictures_without_captions(
     folder: Path, files: Sequence[str], pictures: Sequence[str]
 ) -> None:
-    """Say where the captions of a folder of pictures may be, by what else is in it."""
+    """Raise InvalidInputError, which says where the captions of the pictures may be."""
     stems = {PurePosixPath(file).stem for file in pictures}
-    by_name = [file for file in files if PurePosixPath(file).stem in stems]
-    texts = [file for file in by_name if file.lower().endswith(TEXT_ENDINGS)]
-    facts = [file for file in by_name if file.lower().endswith(".json")]
-    paths = [PurePosixPath(file) for file in files]
-    tables = [str(p) for p in paths if p.suffix.lower() in TABLES and p.stem not in stems]
+    by_name = []
+    other_files = []
+    for file in files:
+        named_files = by_name if PurePosixPath(file).stem in stems else other_files
+        named_files.append(file)
+    texts = _ending_in(by_name, *TEXT_ENDINGS)
+    tables = _ending_in(other_files, *TABLES)
+    facts = _ending_in(by_name, ".json")
     remedy = "expected a .txt of the same name beside each image, or a table"
     if texts:
         remedy = f"texts of their names are in another folder, such as {texts[0]}: put each"
@@ -277,16 +302,16 @@ def _refuse_pictures_without_captions(
     elif tables:
         remedy = f"name the table that has them, such as --data {folder / tables[0]}"
     elif facts:
-        remedy = f"{remedy}; {facts[0]} is no text: img2dataset writes texts where it is told"
-        remedy += " their column (--caption_col)"
+        remedy = f"{remedy}; {facts[0]} is not read for captions: give img2dataset the column of"
+        remedy += " the captions (--caption_col), and it writes a .txt for each image"
     raise InvalidInputError(
         f"{folder}: got {len(pictures)} images without captions; {remedy}; or make captions from a"
         " label (label, caption_template)"
     )
 
 
-def _refuse_parquet_of_addresses(path: Path, image: str | None) -> None:
-    """Refuse a parquet file that has addresses and no images, or that is none."""
+def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
+    """Refuse a parquet file that has URLs and no images, or that cannot be read."""
     try:
         names = need("pyarrow.parquet").read_schema(path).names
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
@@ -301,11 +326,14 @@ def _refuse_parquet_of_addresses(path: Path, image: str | None) -> None:
             raise InvalidInputError(_fetch_first(path, "parquet", url[0], caption[0]))
 
 
-def _json_form_of(path: Path, encoding: str | None) -> str:
-    """Return how a .json file is written, by its beginning."""
+def _is_json_object(path: Path, encoding: str | None) -> bool:
+    """Tell whether a file is .json and one object, by its beginning: no list, no lines of
+    objects."""
+    if path.suffix.lower() != ".json":
+        return False
     with path.open("rb") as file:
         head = file.read(1 << 16)
-    return json_form(decoded_head(head, path, encoding))
+    return json_form(decoded_head(head, path, encoding)) == "object"
 
 
 def _check_coco(path: Path) -> None:
@@ -342,8 +370,8 @@ def _refuse_compressed_tar(path: Path) -> None:
 
 
 def decoded_head(content: bytes, path: Path, encoding: str | None) -> str:
-    """Return the beginning of a text, without a letter that it cuts."""
-    # A cut letter of UTF-8 has at most three bytes at the end.
+    """Decode the beginning of a text file, without a character that is cut off at its end."""
+    # At most three bytes of a character of UTF-8 are left at the end.
     if encoding is None:
         for cut in range(4):
             try:
@@ -392,12 +420,12 @@ def _missing_header(path: Path, first_line: Sequence[str], form: str) -> tuple[s
     picture; () where it shows none.
 
     Raises:
-        InvalidInputError: the first line shows an address.
+        InvalidInputError: the first line shows a URL.
     """
-    addresses = [cell for cell in first_line if _URL.fullmatch(cell.strip())]
-    if addresses:
+    urls = [cell for cell in first_line if _URL.fullmatch(cell.strip())]
+    if urls:
         columns = ["caption"] * len(first_line)
-        columns[first_line.index(addresses[0])] = "url"
+        columns[first_line.index(urls[0])] = "url"
         raise InvalidInputError(_fetch_first(path, form, "url", "caption", columns))
     show_picture = [is_picture(without_number(cell.strip())) for cell in first_line]
     if show_picture == [True, False]:
@@ -565,7 +593,7 @@ def _column(
 
 
 def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequence[str] = ()) -> str:
-    """Write that a table has addresses, and the command that fetches their images.
+    """Write that a table has URLs, and the command that fetches their images.
 
     columns: what the columns are, of a table without their names.
     """
@@ -575,7 +603,7 @@ def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequenc
         names = "\\t".join(columns) if form == "tsv" else ",".join(columns)
         header = f" its first line should name the columns (sed -i '1i {names}' {path});"
     return (
-        f"{path}: a list of addresses, and nothing is downloaded here;{header} fetch the images"
+        f"{path}: is a list of URLs, and nothing is downloaded here;{header} fetch the images"
         f" with img2dataset --url_list {path} --input_format {form} --url_col {url} --caption_col"
         f" {caption} --output_format webdataset --output_folder images, then name these:"
         " --data 'images/*.tar'"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import ImageData, file_images
+from vldebias.data.folders import folder_of_paths
 from vldebias.data.spellings import matched
 from vldebias.data.tables import (
     ColumnNames,
@@ -142,7 +143,7 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or says how the table is
         image=image,
         caption=caption,
         labels=labels,
-        folder=root.parent if images is None else Path(images),
+        folder=folder_of_paths(root, images),
         allow_outside=allow_outside,
         about={"columns not used": unused} if unused else {},
     )
@@ -209,7 +210,4 @@ def _captions_of(
             f" as several captions, such as {captions[0][:60]!r}",
             SuspectInputWarning,
         )
-    captions, more_captions = clean_captions(str(path), captions, more_captions)
-    if not any(more_captions):
-        more_captions = []
-    return captions, more_captions
+    return clean_captions(str(path), captions, more_captions)

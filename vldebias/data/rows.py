@@ -280,7 +280,7 @@ class UnitRows:
             raise InvalidInputError(
                 f"queries, k: {tuple(queries.shape)} and {k} do not fit images {self.shape}"
             )
-        # Merging keeps the order of tied rows, so that the cuts do not show in the result.
+        # Merging keeps the order of tied rows, so that the result does not depend on the parts.
         leaders_of_parts = self.features.map(partial(_leaders, queries, k), self._parts())
         _, places = reduce(partial(merged, k=k), leaders_of_parts)
         return places
@@ -295,7 +295,7 @@ class UnitRows:
             if not isinstance(local, slice) or local != slice(0, len(array)):
                 index = np.arange(len(array))[local]
             ids = self.ids
-            # By number, since the names of all rows would travel to every worker.
+            # By number, since otherwise the names of all rows are sent to every worker.
             if len(shards.arrays) > 1:
                 ids = RowNumbers(len(array), int(shards.starts[number]), "row ")
             parts.append((UnitRows(Shards([array], index=index), ids, self.change), places))
@@ -449,7 +449,7 @@ class FileRows:
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         """Return the rows at a slice or at indices, as stored; refuse a file that has changed."""
         array, stamp = _mapped(self.path)
-        # Numbers of two states of a file would be compared with each other in silence.
+        # Otherwise numbers of two versions of the file would be compared.
         if stamp != self.stamp:
             raise InvalidInputError(
                 f"{self.path}: the file has changed since it was first read; run again"

@@ -84,8 +84,9 @@ def _age(text: str) -> str | None:
 def spreadsheet_range(text: str) -> str | None:
     """Return the range that a spreadsheet took for a date: "9-Mar", "Oct-19" and "2026-03-09" were
     "3-9", "10-19" and "3-9"; None where it is no date."""
-    text = text.strip().casefold().replace(".", "-") if re.search(r"\d", text) else ""
-    parts = [part for part in re.split(r"[-/ ]+", text) if part]
+    if not re.search(r"\d", text):
+        return None
+    parts = list(filter(None, re.split(r"[-/. ]+", text.strip().casefold())))
     numbers = []
     for part in parts:
         if part[:3] in _MONTH_OF and part.isalpha():
@@ -97,7 +98,7 @@ def spreadsheet_range(text: str) -> str | None:
     # A year is added where the dates are written out.
     if len(numbers) == 3 and max(numbers) > 1900:
         numbers.remove(max(numbers))
-    elif len(numbers) != 2 or all(part.isdecimal() for part in parts):
+    elif len(numbers) != 2 or all(map(str.isdecimal, parts)):
         return None
     low, high = sorted(numbers)
     if low == high:

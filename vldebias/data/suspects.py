@@ -147,7 +147,7 @@ class Suspects:
         """
         figures = []
         for rank, row in enumerate(self.order[:max_rows].tolist(), start=1):
-            # Captions and paths come from tables of others: none may act as HTML.
+            # Captions and paths come from other people's tables: they are escaped.
             word, text = map(html.escape, say(row))
             place = html.escape(self.path(row) or self.ids[row])
             file = io.BytesIO()
@@ -179,6 +179,6 @@ class Suspects:
             return Images.new("RGB", (THUMB, THUMB), "#eef0f3")
         filtering = Images.Resampling.LANCZOS
         if max(image.size) <= THUMB // 2:
-            # Enlarged smoothly, a picture of a few pixels would be a blur.
+            # Smooth enlargement would blur a picture of a few pixels.
             filtering = Images.Resampling.NEAREST
         return need("PIL.ImageOps").contain(image, (THUMB, THUMB), filtering)

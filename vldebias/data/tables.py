@@ -121,7 +121,12 @@ class Labels:
         """
         if isinstance(values, Labels):
             return values
-        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+        try:
+            array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+        except ValueError:
+            raise InvalidInputError(
+                "labels: expected strings or integers (n,), got lists of different lengths"
+            ) from None
         if array.ndim != 1:
             raise InvalidInputError(
                 f"labels: expected strings or integers (n,), got {array.shape} of {array.dtype}"
@@ -288,7 +293,7 @@ def odd_values(labels: Labels) -> list[str]:
             " groups"
         )
     for name, frequent_name in misspelt(rows):
-        if name not in unknown_names and name not in rare:
+        if name not in (*unknown_names, *rare):
             problems.append(
                 f"{name!r} ({rows[name]} of {total} rows) is spelt almost as {frequent_name!r}; if"
                 f" it is the same, write them alike (--same {name}={frequent_name})"

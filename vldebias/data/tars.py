@@ -1,6 +1,6 @@
 """Read images and captions of tars, as webdataset and img2dataset write them.
 
-Files of one name that stand together are a sample; their endings are its fields (jpg, txt, json).
+Consecutive files of one name are a sample; their endings are its fields (jpg, txt, json).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def open_tars(
 
     Raises:
         InvalidInputError: no tar, no such field, several fields that may be meant, or texts that
-            stand apart from their images.
+            are not next to their images.
     """
     samples: list[Sample] = []
     for file in files:
@@ -126,8 +126,7 @@ def _captions_of(
         first, further = captions_in(cell, f"{where}: field {field_name!r}")
         captions.append(first)
         more_captions.append(further or ())
-    captions, more_captions = clean_captions(where, captions, more_captions)
-    return captions, more_captions if any(more_captions) else []
+    return clean_captions(where, captions, more_captions)
 
 
 def samples_of(path: Path) -> list[Sample]:
@@ -140,7 +139,7 @@ def samples_of(path: Path) -> list[Sample]:
         # Not compressed: images are read where they stand in the file.
         with tarfile.open(path, "r:") as tar:
             members = [member for member in tar if member.isfile() and not is_litter(member.name)]
-            # Where a tar is damaged or cut off, tarfile stops reading without a word.
+            # Where a tar is damaged or cut off, tarfile stops reading without an error.
             size = path.stat().st_size
             with path.open("rb") as file:
                 file.seek(tar.offset)
@@ -167,7 +166,7 @@ def samples_of(path: Path) -> list[Sample]:
 
 
 def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo]) -> list[Sample]:
-    """Return the samples that files make which stand together."""
+    """Group files of one name that follow each other into samples."""
     has_dots = _names_have_dots([member.name for member in members])
     samples: list[Sample] = []
     not_utf8: list[tuple[Sample, str]] = []
@@ -198,7 +197,7 @@ def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo
 
 
 def _names_have_dots(names: Sequence[str]) -> bool:
-    """Tell whether dots belong to the names of samples: "v1.0_0001.jpg".
+    """Tell whether the names of samples have dots in them: "v1.0_0001.jpg".
 
     By webdataset's rule a name ends at its first dot, and "0001.seg.png" is a field "seg.png" of
     many samples. Where nearly each field occurs once, that rule takes parts of names for fields.
@@ -267,11 +266,11 @@ def _image_field(
     Raises:
         InvalidInputError: none, or several.
     """
+    fields_of_images = list(dict.fromkeys(chain.from_iterable(s.places for s in samples)))
     if name is not None:
-        if not any(name in sample.places for sample in samples):
+        if name not in fields_of_images:
             raise InvalidInputError(f"{where}: expected columns [{name!r}]; there are {fields}")
         return name
-    fields_of_images = list(dict.fromkeys(chain.from_iterable(s.places for s in samples)))
     if not fields_of_images:
         raise InvalidInputError(f"{where}: no images in it; there are {fields}")
     plain = [name for name in fields_of_images if "." not in name]
@@ -301,10 +300,10 @@ def _caption_field(
         if not _has(samples, str(name)):
             raise InvalidInputError(f"{where}: expected columns [{name!r}]; there are {fields}")
         return name
-    candidates = [field for field in fields if field in (*TEXTS, *CAPTION_COLUMNS)]
-    for preferred in (*_PREFERRED, *candidates):
-        if preferred in candidates:
-            return preferred
+    candidates = {*TEXTS, *CAPTION_COLUMNS}.intersection(fields)
+    for field_name in (*_PREFERRED, *fields):
+        if field_name in candidates:
+            return field_name
     # "a.v2.txt" where each sample has these two dots.
     dotted = [field for field in fields if field.rpartition(".")[2] in TEXTS]
     if len(dotted) == 1:
@@ -325,7 +324,7 @@ def _caption_field(
 def _report_incomplete(
     where: str, samples: Sequence[Sample], image: str, caption: str | None
 ) -> None:
-    """Refuse texts that stand apart from their images; count samples that lack one of the two."""
+    """Refuse texts that are not next to their images; warn of samples that lack one of the two."""
     if caption is None:
         return
     without_text = [s for s in samples if image in s.places and _value(s, caption) is None]
@@ -333,10 +332,10 @@ def _report_incomplete(
     complete = len(samples) - len(without_text) - len(without_image)
     if without_text and without_image and complete <= len(samples) // 100:
         raise InvalidInputError(
-            f"{where}: images and texts stand apart: '{without_text[0].key}.{image}' has no text"
-            f" beside it, and '{without_image[0].key}.{caption}' no image. In tars of webdataset a"
-            " sample is what stands together; pack them again, sorted by name (tar --sort=name -cf"
-            " new.tar FOLDER)"
+            f"{where}: images are not next to their texts: '{without_text[0].key}.{image}' has no"
+            f" text beside it, and '{without_image[0].key}.{caption}' no image. In webdataset the"
+            " files of a sample follow each other; pack them again, sorted by name (tar --sort=name"
+            " -cf new.tar FOLDER)"
         )
     consequences = {
         "text": (without_text, "they have no caption, and training leaves them out"),

@@ -140,13 +140,8 @@ def measure() -> Iterator[TaskResult]:
     texts: dict[str, pd.Series] = {}
     if file().is_file():
         gallery = celeba()
-        along = directions(
-            gallery.texts,
-            gallery.prompts,
-            [text for group in gallery.prompts.groups for text in group],
-        )
-        named = {query.removeprefix("A photo of "): query for query in gallery.queries}
-        rows = leans(gallery.texts, along[0], list(named.values()))
+        named = gallery.query_of_occupation
+        rows = leans(gallery.texts, gallery.text_direction, list(named.values()))
         texts["texts of CLIP ViT-B/32"] = pd.Series(rows, index=list(named))
     from vldebias.miniature import load_clip
 

@@ -72,35 +72,19 @@ def add_line(out: TaskResult, line: ShareLine, subset: str = "") -> None:
 
 def published(gallery: Gallery) -> TaskResult:
     """Measure lines of B/32's texts and what Stable Diffusion 1.5 generated."""
-    host, asked = (
-        gallery.texts,
-        {query.removeprefix("A photo of "): query for query in gallery.queries},
-    )
-    table = (
-        read_shares(PUBLISHED, gallery.prompts)
-        .rename(asked)
-        .loc[lambda one: one.index.isin(gallery.queries)]
-    )
-    rows = host.embed(list(table.index), host.roles[0])
-    along = directions(
-        host, gallery.prompts, [text for group in gallery.prompts.groups for text in group]
-    )
-    line = ShareLine((rows @ along[0]).numpy(), table.to_numpy()[:, 0])
-    model, split = str(host.model_id), "Fair Diffusion's counts, Stable Diffusion 1.5"
-    out = about(
-        "published",
-        "Occupations that are in both files, 250 images of each.",
-        model,
-        split,
-        len(line.x),
-    )
+    host = gallery.texts
+    shares = read_shares(PUBLISHED, gallery.prompts).rename(gallery.query_of_occupation)
+    shares = shares[shares.index.isin(gallery.queries)]
+    rows = host.embed(list(shares.index), host.roles[0])
+    line = ShareLine((rows @ gallery.text_direction).numpy(), shares.to_numpy()[:, 0])
+    description = "Occupations that are in both files, 250 images of each."
+    split = "Fair Diffusion's counts, Stable Diffusion 1.5"
+    out = about("published", description, str(host.model_id), split, len(line.x))
     add_line(out, line, "texts of men less texts of women")
-    direction = normalize(
-        gallery.rows[gallery.gender == 0].mean(0) - gallery.rows[gallery.gender == 1].mean(0), dim=0
-    )
-    add_line(
-        out, ShareLine((rows @ direction).numpy(), line.y), "images of men less images of women"
-    )
+    men = gallery.rows[gallery.gender == 0].mean(0)
+    women = gallery.rows[gallery.gender == 1].mean(0)
+    leans = (rows @ normalize(men - women, dim=0)).numpy()
+    add_line(out, ShareLine(leans, line.y), "images of men less images of women")
     return out
 
 

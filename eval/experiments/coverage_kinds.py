@@ -25,7 +25,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from eval.experiments.coverage_shares import COVERAGE, WIDTH
+from eval.experiments.coverage_shares import COVERAGE, WIDTH, simulated
 from vldebias.data import Labels
 from vldebias.measure.classification import agreement, worst_areas
 from vldebias.measure.kept import hits_of_value, resampled_kept_shares
@@ -376,20 +376,6 @@ def simulate(case: Case, sets: int, seed: int) -> dict[str, tuple[float, float]]
 
 
 ABOUT = "How often intervals of data sets from a known truth hold it."
-
-
-def simulated(task: str, description: str, sets: int, settings: Mapping[str, object]) -> TaskResult:
-    """Return the empty result of a task whose data sets are simulated."""
-    about = TaskProvenance(
-        task=task,
-        description=description,
-        model="none",
-        split="simulated",
-        seeds=[0],
-        n={"data sets": sets},
-        settings=dict(settings),
-    )
-    return TaskResult(about)
 
 
 def measure(sets: int, sizes: Collection[str] = (SMALL, USUAL)) -> Iterator[TaskResult]:

@@ -18,7 +18,7 @@ that size.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -113,6 +113,20 @@ class Population:
         return recentred_interval(float(drawn[0]), drawn[1:])
 
 
+def simulated(task: str, description: str, sets: int, settings: Mapping[str, object]) -> TaskResult:
+    """Return the empty result of a task whose data sets are simulated."""
+    about = TaskProvenance(
+        task=task,
+        description=description,
+        model="none",
+        split="simulated",
+        seeds=[0],
+        n={"data sets": sets},
+        settings=dict(settings),
+    )
+    return TaskResult(about)
+
+
 def measure(sets: int) -> Iterator[TaskResult]:
     """A task for each truth, a method for each way and number of labels or images, subsets share,
     gap and MaxSkew."""
@@ -123,24 +137,9 @@ def measure(sets: int) -> Iterator[TaskResult]:
             float(np.log(truth.max() * len(truth))),
         )
         settings = {"shares": list(shares), "unknown": UNKNOWN, "judge right": RIGHT, "level": 0.95}
-        done = TaskResult(
-            TaskProvenance(
-                task=name,
-                description=(
-                    "How often intervals of data sets that are drawn from a known truth hold it."
-                ),
-                model="none",
-                split="simulated",
-                seeds=[0],
-                n={"data sets": sets},
-                settings=settings
-                | {
-                    "queries": QUERIES,
-                    "lean": LEAN,
-                    "k": "a fifth of the gallery",
-                },
-            )
-        )
+        settings |= {"queries": QUERIES, "lean": LEAN, "k": "a fifth of the gallery"}
+        about = "How often intervals of data sets that are drawn from a known truth hold it."
+        done = simulated(name, about, sets, settings)
         for way, draw in (("counted", counted), ("corrected", corrected)):
             images = truth if way == "counted" else truth * (1 - UNKNOWN)
             true = {f"share {i}": share for i, share in enumerate(images.tolist())} | {

@@ -19,7 +19,8 @@ from functools import partial
 
 import numpy as np
 
-from eval.experiments.coverage_kinds import AFTER, seed_of, simulated
+from eval.experiments.coverage_kinds import AFTER, seed_of
+from eval.experiments.coverage_shares import simulated
 from vldebias.measure.classification import interval_of
 from vldebias.measure.metric import computed
 from vldebias.measure.resampling import resampled_counts, wilson_interval

@@ -25,6 +25,7 @@ from torch import Tensor
 from vldebias.data import Embeddings, Labels
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.prompts import PromptSet
+from vldebias.study.auditing.prediction import directions
 
 FILE = "celeba1000_vitb32_openai.npz"
 PER_GENDER = 402  # of a pool with as many men as women: the rarer gender of the 1000 images
@@ -67,6 +68,17 @@ class Gallery:
     def gender(self) -> Rows:
         """Return (n,) codes: male, female."""
         return self.images.column("gender").codes
+
+    @property
+    def query_of_occupation(self) -> dict[str, str]:
+        """Return occupation, as files of counts name it -> its query."""
+        return {query.removeprefix("A photo of "): query for query in self.queries}
+
+    @property
+    def text_direction(self) -> Tensor:
+        """Return (d,) what the texts of men differ in from those of women."""
+        texts = [text for group in self.prompts.groups for text in group]
+        return directions(self.texts, self.prompts, texts)[0]
 
     def pools(self, seeds: Sequence[Any], among: Rows | None = None) -> list[Rows]:
         """Return rows with as many men as women, PER_GENDER of each or all of the rarer, sampled

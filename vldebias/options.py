@@ -11,8 +11,7 @@ import typer
 
 
 def flag(panel: str, value: str | None, text: str, *name: str, least: int | None = None) -> Any:
-    """Return the flag of a field, in a panel of the help; a text that ends with * means that it may
-    be repeated.
+    """Return the flag of a field, in a panel of the help.
 
     value: its placeholder, None for a switch. name: of the flag, if not that of the field.
     """
@@ -26,13 +25,13 @@ class Options:
     model, pretrained, pipeline, device and dtype are those of `vldebias.hosts.loading.load_host`.
     """
 
-    out: Annotated[Path, flag("Run", "DIR", "For results. Default: vldebias-SUITE.")]
+    out: Annotated[Path, flag("Run", "DIR", "Folder for results. Default: vldebias-SUITE.")]
     device: Annotated[
         str, flag("Run", "NAME", "auto (the default: cuda if there is one), cpu, cuda:1, mps.")
     ] = "cpu"
     dtype: Annotated[str | None, flag("Run", "NAME", "float32, float16 or bfloat16.")] = None
     fresh: Annotated[
-        bool, flag("Run", None, "Measure again, or reuse what is done.", "--fresh/--resume")
+        bool, flag("Run", None, "Measure again, or reuse what was measured.", "--fresh/--resume")
     ] = False
     resamples: Annotated[
         int | None, flag("Run", "N", "Bootstrap resamples. Default: 2000.", least=1)
@@ -48,10 +47,11 @@ class Options:
     ] = None
     methods: Annotated[
         tuple[str, ...] | None,
-        flag("Methods", "NAMES", "In place of the suite's: orth,cali."),
+        flag("Methods", "NAMES", "Methods instead of the suite's: orth,cali."),
     ] = None
     projections: Annotated[
-        tuple[Path, ...], flag("Methods", "DIR", "A saved edit to measure. *", "--projection")
+        tuple[Path, ...],
+        flag("Methods", "DIR", "Saved edit to measure; repeatable.", "--projection"),
     ] = ()
     reference: Annotated[
         Path | None, flag("Methods", "FILE", "Image features (with label.COLUMN) for methods.")
@@ -63,19 +63,20 @@ class Options:
         str | Path | None, flag("Images", "DIR", "Folder or manifest of the data set.")
     ] = None
     limit: Annotated[
-        int | None, flag("Images", "N", "At most so many of each split, at random.", least=1)
+        int | None, flag("Images", "N", "Most images of each split, chosen at random.", least=1)
     ] = None
     embeddings: Annotated[
-        Path | None, flag("Images", "FILE", "Features of your own (.npz), or 'shards/*.npy'.")
+        Path | None, flag("Images", "FILE", "Your own features (.npz), or 'shards/*.npy'.")
     ] = None
     table: Annotated[
-        Path | None, flag("Images", "FILE", "Labels of features without any, or 'meta/*.parquet'.")
+        Path | None, flag("Images", "FILE", "Labels for features without any, or 'meta/*.parquet'.")
     ] = None
     texts: Annotated[
-        Path | None, flag("Images", "FILE", "Text embeddings of your own (see eval show --texts).")
+        Path | None, flag("Images", "FILE", "Your own text embeddings (see eval show --texts).")
     ] = None
     unknown: Annotated[
-        tuple[str, ...], flag("Images", "VALUE", "A label that means unknown, such as -1. *")
+        tuple[str, ...],
+        flag("Images", "VALUE", "Label that means unknown, such as -1; repeatable."),
     ] = ()
     cache: Annotated[
         Path | None, flag("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")
@@ -83,22 +84,23 @@ class Options:
     images: Annotated[
         int | None, flag("Generated images", "N", "Images of each prompt and seed.", least=1)
     ] = None
-    seeds: Annotated[tuple[int, ...] | None, flag("Generated images", "N", "Seed. *", "--seed")] = (
-        None
-    )
+    seeds: Annotated[
+        tuple[int, ...] | None, flag("Generated images", "N", "Seed; repeatable.", "--seed")
+    ] = None
     steps: Annotated[int | None, flag("Generated images", "N", "Denoising steps.", least=1)] = None
     guidance: Annotated[
         float | None,
         flag("Generated images", "X", "Guidance scale instead of the suite's.", least=0),
     ] = None
     prompts_file: Annotated[
-        Path | None, flag("Generated images", "FILE", "Prompts of your own, one a line.")
+        Path | None, flag("Generated images", "FILE", "Your own prompts, one per line.")
     ] = None
     judge: Annotated[
-        str | None, flag("Generated images", "NAME", "Model that reads them, named as --model.")
+        str | None,
+        flag("Generated images", "NAME", "CLIP that judges the images, named as for --model."),
     ] = None
     labels: Annotated[
-        tuple[Path, ...], flag("Generated images", "FILE", "Answers of an annotator. *")
+        tuple[Path, ...], flag("Generated images", "FILE", "Answers of an annotator; repeatable.")
     ] = ()
     drawn: Annotated[
         Path | None, flag("Generated images", "DIR", "Folder of the images that were labelled.")

@@ -192,13 +192,9 @@ class GeminiEndpoint(Endpoint):
         config = body.get(_config_name(body)) or {}
         if not isinstance(config, dict):
             return NO_IMAGE  # the server says what is wrong with it
-        modalities = config.get("responseModalities") or config.get("response_modalities")
-        modalities = modalities if isinstance(modalities, list) else []
-        names_images = "IMAGE" in [str(modality).upper() for modality in modalities]
-        if not names_images and not is_image_model(self.model, image_models):
+        if not _names_images(config) and not is_image_model(self.model, image_models):
             return NO_IMAGE
-        contents = body.get("contents")
-        contents = [contents] if isinstance(contents, dict) else contents
+        contents = _contents(body)
         if not _are_objects(contents) or contents[-1].get("role", "user") != "user":
             return NO_IMAGE
         for content in contents:
@@ -214,8 +210,7 @@ class GeminiEndpoint(Endpoint):
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
         """See `Endpoint`."""
         body = dict(order.body)
-        contents = body["contents"]
-        contents = [contents] if isinstance(contents, dict) else list(contents)
+        contents = _contents(body)
         parts = _with_texts(contents[-1]["parts"], None, texts)
         body["contents"] = [*contents[:-1], {**contents[-1], "parts": parts}]
         name = _config_name(body)
@@ -389,6 +384,20 @@ def _with_texts(content: Any, kind: str | None, texts: Sequence[str]) -> Any:
     for part in content:
         parts.append({**part, "text": next(remaining)} if _is_text(part, kind) else part)
     return parts
+
+
+def _contents(body: Json) -> Any:
+    """Return the messages of a request to Gemini, whose only one may stand without a list."""
+    contents = body.get("contents")
+    return [contents] if isinstance(contents, dict) else contents
+
+
+def _names_images(config: Json) -> bool:
+    """Return whether the settings of a request to Gemini ask for an answer with images."""
+    modalities = config.get("responseModalities") or config.get("response_modalities")
+    if not isinstance(modalities, list):
+        return False
+    return "IMAGE" in [str(modality).upper() for modality in modalities]
 
 
 def _config_name(body: Json) -> str:

@@ -58,6 +58,11 @@ def test_a_help_has_an_example_and_two_screens_and_cuts_no_name(path: tuple[str,
         assert ("─ Generated images ─" in done.output) == (path == ("eval", "run"))
 
 
+def test_brackets_of_a_help_are_no_markup() -> None:
+    help_text = CliRunner().invoke(app, ("mcp", "--help"), env={"COLUMNS": "100"}).output
+    assert "pip install 'vldebias[mcp]'" in " ".join(help_text.split())
+
+
 def test_help_and_lists_do_without_torch() -> None:
     light_commands = [
         ["--help"],

@@ -169,7 +169,7 @@ def test_a_full_disk_is_one_sentence_and_the_seed_gives_the_same_prompts(
     assert failed.returncode == 2
     *_, line = message.splitlines()
     assert "disk is full" in line
-    (seed,) = re.findall(r"--seed (\d+) writes the same prompts", line)
+    (seed,) = re.findall(r"--seed (\d+) to get the same prompts", line)
     texts = []
     for name in ("first", "second"):
         process = balance_into(tmp_path / name, prompts, *form, "--seed", seed)

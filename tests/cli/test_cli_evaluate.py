@@ -284,7 +284,7 @@ def test_an_estimate_adds_up_what_could_be_timed(
     monkeypatch.setattr(paper, "paper", timed({"generation", "human"}))
     estimated = run(*arguments, heard=True)
     assert "\ngeneration\tminiature\tweights are " in estimated
-    assert "about 3.00 hours in all; without --estimate it runs" in estimated
+    assert "about 3.00 hours in all; run again without --estimate to measure" in estimated
     monkeypatch.setattr(paper, "paper", timed({"human"}))
     estimated = run(*arguments, heard=True, code=1)
     assert "about 1.50 hours for 1 of 2 parts" in " ".join(estimated.split())

@@ -106,7 +106,7 @@ def test_a_second_run_goes_on_after_ctrl_c(
     with monkeypatch.context() as patched:
         patched.setattr(variants, "write_png", ends_after(3, KeyboardInterrupt()))
         heard = run(*command, code=130, heard=True)
-    assert "3 finished pictures are kept; the same command goes on" in heard
+    assert "3 finished pictures are kept; run the same command again to continue" in heard
     first = pixels(tmp_path)
     run(*command)
     assert first.items() <= pixels(tmp_path).items()

@@ -160,7 +160,7 @@ def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> N
     assert accuracy["after"] == pytest.approx(record["after"]["zero_shot_accuracy"])
     assert f"# {accuracy['sentence']}" in output
     assert "worse" in {conclusion["verdict"] for conclusion in conclusions.values()}
-    assert "keep the model that it started from" in output
+    assert "keep the model as it was" in output
 
 
 @refused(

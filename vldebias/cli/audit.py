@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def audit_command(  # noqa: PLR0913 - a command has as many options
     attribute: AttributeSet,
     file: Annotated[
-        Path | None, typer.Argument(exists=True, help="Prompts, one a line.", metavar="FILE")
+        Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
     ] = None,
     column: Annotated[
         str | None, typer.Option(help="Column of the prompts. Default: prompt, or found.")
@@ -65,29 +65,33 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
             min=1,
             help=(
                 "Generate and judge N images of each prompt, of 30 prompts at most, with"
-                " --pipeline: the audit is of your own model. The same command goes on."
+                " --pipeline, to calibrate the audit on your own model. Run it again to continue."
             ),
             metavar="N",
         ),
     ] = None,
     width: Annotated[
         float | None,
-        typer.Option(help="Say first how many images an interval of this width takes: 0.1."),
+        typer.Option(help="Print how many images an interval of this width needs, such as 0.1."),
     ] = None,
     guidance: Annotated[
         float | None,
-        typer.Option(help="Guidance scale of --measure. Default: the pipeline's.", metavar="X"),
+        typer.Option(help="Guidance scale for --measure. Default: the pipeline's.", metavar="X"),
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
         "vldebias-audit"
     ),
     original: Annotated[
         Path | None,
-        typer.Option(exists=True, help="What users wrote, one a line: audits a rewriter."),
+        typer.Option(
+            exists=True, help="Prompts as users wrote them, one per line, to audit a rewriter."
+        ),
     ] = None,
     rewritten: Annotated[
         Path | None,
-        typer.Option(exists=True, help="What a language model made of each, one a line."),
+        typer.Option(
+            exists=True, help="The same prompts as a language model rewrote them, one per line."
+        ),
     ] = None,
     as_json: Json = False,
     **named: Any,
@@ -95,7 +99,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
     """Predict each prompt's share before any image is generated, with an interval, from its text
     alone.
 
-    Writes a page, result.json and prompts.csv, which lists first the prompts to look at first.
+    Writes a page, result.json and prompts.csv, with the prompts that need attention first.
 
     Examples:
       vldebias audit prompts.txt --attribute gender \\
@@ -175,7 +179,7 @@ def _say_numbers(
     if width is not None:
         low, high = images_for_width(width)
         say(
-            f"An interval {width:g} wide takes {low:,} images of a prompt where all show one"
+            f"An interval {width:g} wide needs {low:,} images of a prompt where all show one"
             f" value and {high:,} where half of them do: {number * low:,} to"
             f" {number * high:,} for {number:,} prompts (--measure {high})"
         )
@@ -267,14 +271,14 @@ def diagnose_command(
         str | None, typer.Option(help="Column of the classes.", metavar="COLUMN")
     ] = None,
     groups: Annotated[
-        str | None, typer.Option(help="Column of an attribute: gender.", metavar="COLUMN")
+        str | None, typer.Option(help="Column of an attribute, such as gender.", metavar="COLUMN")
     ] = None,
     attribute: Annotated[
         str | None,
         typer.Option(help="Prompt set of the attribute, for --methods.", metavar="SET"),
     ] = None,
     methods: Annotated[
-        str, typer.Option(help="Methods to probe besides none: default,equalise,leace.")
+        str, typer.Option(help="Methods to probe besides none, such as default,equalise,leace.")
     ] = "",
     images: Annotated[
         Path | None,

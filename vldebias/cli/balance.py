@@ -28,7 +28,7 @@ def balance(  # noqa: PLR0913 - a command has as many options
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A prompt a line; .csv, .tsv, .jsonl, .json, .parquet; - for standard input.",
+            help="One prompt per line, or .csv, .tsv, .jsonl, .json, .parquet; - for stdin.",
         ),
     ],
     attribute: AttributeSets,
@@ -38,7 +38,9 @@ def balance(  # noqa: PLR0913 - a command has as many options
     column: Annotated[
         str | None, typer.Option(help="Column or key of the prompts. Default: prompt, or found.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Repeats a run; default: drawn anew.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed, to repeat a run. Default: random.")
+    ] = None,
     original: Annotated[
         str | None,
         typer.Option(
@@ -90,8 +92,8 @@ def balance(  # noqa: PLR0913 - a command has as many options
         if error.errno != errno.ENOSPC:
             raise
         raise InvalidInputError(
-            "the disk is full, and the output is not whole; make room, and the same command with"
-            f" --seed {found.seed} writes the same prompts"
+            "the disk is full, and the output is incomplete; make room, and run the same command"
+            f" with --seed {found.seed} to get the same prompts"
         ) from None
 
 

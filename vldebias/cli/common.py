@@ -75,7 +75,9 @@ class App(typer.Typer):
         """Register a command under a name; its help is its docstring."""
 
         def register(function: Any) -> Any:
-            return super(App, self).command(name, help=_unfolded(function.__doc__), **how)(function)
+            # A bracket begins markup in the help.
+            text = _unfolded(function.__doc__.replace("[", r"\["))
+            return super(App, self).command(name, help=text, **how)(function)
 
         return register
 

@@ -70,7 +70,7 @@ SuiteName = Annotated[
 def run(
     suite: SuiteName,
     only: Annotated[
-        list[str] | None, typer.Option(help="Only this task. *", metavar="TASK")
+        list[str] | None, typer.Option(help="Only this task; repeatable.", metavar="TASK")
     ] = None,
     as_json: Json = False,
     **named: Any,
@@ -78,7 +78,7 @@ def run(
     """Run a suite and write result.json, pictures and one page; a second run continues where the
     first stopped.
 
-    Options with * may be repeated. `vldebias methods` lists what --methods takes.
+    `vldebias methods` lists what --methods takes.
 
     Examples:
       vldebias eval run miniature
@@ -234,7 +234,7 @@ def list_all(as_json: Json = False) -> None:
 def show_suite(
     suite: SuiteName,
     texts: Annotated[
-        bool, typer.Option("--texts", help="Print every prompt that it embeds, one a line.")
+        bool, typer.Option("--texts", help="Print every prompt that it embeds, one per line.")
     ] = False,
 ) -> None:
     """Print a suite as YAML: save it under another name to change it, and run that.

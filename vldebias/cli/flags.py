@@ -28,9 +28,12 @@ AttributeSets = Annotated[
     typer.Option("--attribute", help="gender, age, race, skin-tone or a YAML file; repeatable."),
 ]
 Shares = Annotated[
-    list[str] | None, typer.Option(help="value=share of the pictures, with commas; sum to 1.")
+    list[str] | None,
+    typer.Option(help="value=share of the pictures, comma-separated; they sum to 1."),
 ]
-Groups = Annotated[str, typer.Option(help="Several persons: mixed, leave (alone) or same (value).")]
+Groups = Annotated[
+    str, typer.Option(help="With several persons: mixed, leave (alone) or same (value).")
+]
 Flags = Iterable[tuple[str, Any, Any]]
 """Name of a keyword, its annotation with a typer option, its default."""
 

@@ -29,7 +29,7 @@ COLUMNS = ("method", "pictures", "asked for", "seen", "prompt")
 
 @with_flags(flags_of_options("pipeline", "images", "steps", "device", "dtype"))
 def generate_command(
-    prompt: Annotated[str, typer.Argument(help="What to generate.", metavar="PROMPT")],
+    prompt: Annotated[str, typer.Argument(help="Prompt to generate.", metavar="PROMPT")],
     attribute: Annotated[
         list[str],
         typer.Option(help="gender, age, race, ... or a YAML file; repeatable.", metavar="SET"),
@@ -37,18 +37,20 @@ def generate_command(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="A row for each; see `vldebias methods`. Default: default; repeatable.",
+            help="Method, a row of pictures each; repeatable. Default: default.",
             metavar="NAME",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the noise.", metavar="N")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.", metavar="N")] = 0,
     guidance: Annotated[
         float | None, typer.Option(help="Guidance scale. Default: 7.5; miniature 3.", metavar="X")
     ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="For the pictures. Default: vldebias-generate/PROMPT.", metavar="DIR"
+            "--out",
+            help="Folder for the pictures. Default: vldebias-generate/PROMPT.",
+            metavar="DIR",
         ),
     ] = None,
     as_json: Json = False,
@@ -58,8 +60,8 @@ def generate_command(
 
     By default 8 pictures of each row, of the miniature, in 20 steps; other pipelines take 30.
     Writes each picture, all in one (grid.png), and generate.json with prompts, values and seeds.
-    The same command goes on where it was interrupted. On the miniature the packaged judge reads
-    what is seen; elsewhere `vldebias label` asks people.
+    Run the same command again to continue after an interruption. On the miniature the packaged
+    judge says what is seen; elsewhere `vldebias label` asks people.
 
     Examples:
       vldebias generate "A photo of an editor." --attribute gender
@@ -128,15 +130,15 @@ def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> Si
                 pipe, request, folder, is_miniature=pipeline == MINIATURE, progress=progress
             )
     except KeyboardInterrupt:
-        say(f"{_finished(folder)}; the same command goes on")
+        say(f"{_finished(folder)}; run the same command again to continue")
         raise
     except OSError as error:
         # A full disk is the user's to mend, and finished pictures are kept.
         if error.errno != errno.ENOSPC:
             raise
         raise InvalidInputError(
-            f"{folder}: the disk is full; {_finished(folder)}; make room, and the same command"
-            " goes on"
+            f"{folder}: the disk is full; {_finished(folder)}; make room, and run the same"
+            " command again to continue"
         ) from None
 
 
@@ -165,10 +167,10 @@ def _print(made: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
     say(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
     is_judged = any(picture.seen for picture in made.pictures)
     if is_judged:
-        say("what is seen is read by the judge that comes with the package")
+        say("what the pictures show was read by the judge that comes with the package")
     else:
         names = " ".join(f"--attribute {name}" for name in attribute)
-        say(f"what they show, by people: vldebias label {folder} {names}")
+        say(f"let people say what they show: vldebias label {folder} {names}")
 
 
 def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:

@@ -25,13 +25,15 @@ def mcp(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Listen on this machine; default: stdin and stdout."),
+        typer.Option(
+            min=1, max=65535, help="Port to listen on, on this machine. Default: stdin and stdout."
+        ),
     ] = None,
 ) -> None:
     """Offer balance_prompts and audit_prompts to assistants, by the Model Context Protocol.
 
-    An assistant starts the command and talks to it by stdin and stdout; with --port it listens on
-    this machine alone, at http://127.0.0.1:PORT/mcp. It needs pip install 'vldebias[mcp]'.
+    An assistant starts the command and talks to it over stdin and stdout; with --port it listens on
+    this machine alone, at http://127.0.0.1:PORT/mcp. Needs `pip install 'vldebias[mcp]'`.
 
     Examples:
       vldebias mcp

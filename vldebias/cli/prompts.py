@@ -13,7 +13,15 @@ from vldebias.cli.common import App, print_list, say, split_names, split_pair
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError
 
-app = App("Balance prompts; list, show and make prompt sets, which describe a bias.")
+app = App(
+    """
+    Balance prompts; list, show and make prompt sets, which describe a bias.
+
+    Examples:
+      vldebias prompts list
+      vldebias prompts balance prompts.txt --attribute gender
+    """
+)
 app.command("balance")(balance)
 
 
@@ -71,7 +79,7 @@ def new(
     ],
     attribute: Annotated[list[str], typer.Option(help="value=word,word; once per value.")],
     concept: Annotated[
-        list[str], typer.Option(help="What the pairs are about; several with commas.")
+        list[str], typer.Option(help="What the pairs are about, comma-separated; repeatable.")
     ],
     test_concept: Annotated[
         list[str] | None, typer.Option(help="Held-out concepts, to measure on.")
@@ -80,8 +88,8 @@ def new(
     """Make a prompt set from words: a pair for every concept, "A photo of a {attribute} {concept}."
 
     Examples:
-      vldebias prompts new glasses.yaml --attribute with=bespectacled --attribute without=clear-eyed
-          --concept doctor,nurse,teacher --test-concept pilot
+      vldebias prompts new glasses.yaml --attribute with=bespectacled \\
+          --attribute without=clear-eyed --concept doctor,nurse,teacher --test-concept pilot
     """
     from vldebias.prompts import make_prompt_set
 

@@ -30,24 +30,27 @@ def rerank_command(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="A result a line: .jsonl, .csv or .tsv; - for JSON lines on stdin."
+            metavar="FILE",
+            help="One result per line: .jsonl, .csv or .tsv; - for JSON lines on stdin.",
         ),
     ],
     attribute: Annotated[
         list[str],
-        typer.Option(metavar="COLUMN", help="Column of groups; several are crossed (female/old)."),
+        typer.Option(
+            metavar="COLUMN", help="Column of groups; repeatable, then crossed (female/old)."
+        ),
     ],
-    k: Annotated[int, typer.Option("--k", min=1, help="Results to show, of each query.")] = 50,
+    k: Annotated[int, typer.Option("--k", min=1, help="Results to show for each query.")] = 50,
     shares: Annotated[
         list[str] | None,
         typer.Option(
-            help="group=share, with commas; or pool, those of all results. Default: even."
+            help="group=share, comma-separated; or pool, the shares of all results. Default: even."
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "quota",
     accuracy: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="How often groups are right; prints true shares."),
+        typer.Option(min=0, max=1, help="Share of groups that are right; prints true shares."),
     ] = None,
     columns: Annotated[
         list[str] | None,
@@ -57,9 +60,9 @@ def rerank_command(
 ) -> None:
     """Re-rank results that a search returned, so that each group has its share of the first k.
 
-    A line is a result: an id, a score (or a distance, of which less is better) and a group; a query
-    where there are several. Results without a group keep their places. The new order goes to
-    stdout, what it did and what it costs to stderr. Needs no model.
+    Each line is a result: an id, a score (or a distance, where less is better), a group and, where
+    there are several, a query. Results without a group keep their places. The new order goes to
+    stdout, what changed and what it costs to stderr. Needs no model.
 
     Examples:
       vldebias rerank results.jsonl --k 50 --attribute gender
@@ -99,8 +102,13 @@ def rerank_command(
         records.append({**report.to_dict(), "query": query, "results": results})
     if as_json:
         print_json({"queries": records})
-        return
-    first = 0 if len(rows_of_query) > 1 else 1
+    else:
+        _print_results(records)
+
+
+def _print_results(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print a line for each result, with its query where there are several."""
+    first = 0 if len(records) > 1 else 1
     cells = []
     for record in records:
         for result in record["results"]:

@@ -114,7 +114,7 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
 def gate(
     result: Result,
     max_gap: Annotated[
-        float | None, typer.Option(help="Largest gap: between groups, or from even shares.")
+        float | None, typer.Option(help="Largest gap, between groups or from even shares.")
     ] = None,
     max_skew: Annotated[float | None, typer.Option(help="Largest MaxSkew of a search.")] = None,
     min_worst_group: Annotated[
@@ -122,10 +122,13 @@ def gate(
     ] = None,
     limits: Annotated[
         list[str] | None,
-        typer.Option("--limit", metavar="METRIC=VALUE", help="Of any other figure; repeatable."),
+        typer.Option(
+            "--limit", metavar="METRIC=VALUE", help="Limit of any other figure; repeatable."
+        ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="Whose figures; default: the default's, or the only one's.")
+        str | None,
+        typer.Option(help="Method to check. Default: the default method, or the only one."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -202,7 +205,9 @@ def data(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="waterbirds, celeba, fairface, manifest, ...")
     ],
-    root: Annotated[str | None, typer.Option(help="Its folder (a file for a manifest).")] = None,
+    root: Annotated[
+        str | None, typer.Option(help="Folder of the data (a file for a manifest).")
+    ] = None,
     split: Annotated[
         str | None, typer.Option(help="train, val, test or all. Default: the one to measure on.")
     ] = None,
@@ -272,8 +277,8 @@ def paper(
         list[str] | None,
         typer.Option(
             help=(
-                "Only these parts, with commas: waterbirds, celeba, fairface, generation, human,"
-                " backgrounds."
+                "Only these parts, comma-separated: waterbirds, celeba, fairface, generation,"
+                " human, backgrounds."
             )
         ),
     ] = None,
@@ -281,7 +286,7 @@ def paper(
         list[str] | None,
         typer.Option(
             help=(
-                "In place of the paper's: NAME:PRETRAINED of open_clip, a transformers id,"
+                "Model instead of the paper's: NAME:PRETRAINED of open_clip, a transformers id,"
                 " 'miniature'."
             )
         ),
@@ -290,7 +295,8 @@ def paper(
         Path, typer.Option(help="Folder for results; a second call continues there.")
     ] = Path("paper"),
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Print what it needs and how long it takes.")
+        bool,
+        typer.Option("--estimate", help="Print what is needed and how long it takes, and stop."),
     ] = False,
     as_json: Json = False,
     **named: Any,
@@ -344,17 +350,7 @@ def paper(
         # JSON has no NaN.
         print_json(frame.astype(object).where(frame.notna(), None).to_dict("records"))
     elif estimate:
-        timed = [run.seconds for run in runs if run.seconds is not None]
-        hours = sum(timed) / 3600
-        if not timed:
-            say("no model could be loaded, so nothing was timed and nothing can be measured")
-        elif len(timed) == len(runs):
-            say(f"about {hours:.2f} hours in all; without --estimate it runs")
-        else:
-            say(
-                f"about {hours:.2f} hours for {len(timed)} of {len(runs)} parts; the others cannot"
-                " be measured yet. Without --estimate these run"
-            )
+        _say_hours(runs)
     else:
         # Published beside measured figures, with the model that the published ones are of.
         head = ["suite", "data", "model", "metric", "method", "published", "published of"]
@@ -366,6 +362,21 @@ def paper(
         say(f"page: {out / 'index.html'}")
     if not _are_measured(runs, is_estimate=estimate):
         raise typer.Exit(1)
+
+
+def _say_hours(runs: Sequence[Run]) -> None:
+    """Say how long the parts take, and of how many that is known."""
+    timed = [run.seconds for run in runs if run.seconds is not None]
+    hours = sum(timed) / 3600
+    if not timed:
+        say("no model could be loaded, so nothing was timed and nothing can be measured")
+    elif len(timed) == len(runs):
+        say(f"about {hours:.2f} hours in all; run again without --estimate to measure")
+    else:
+        say(
+            f"about {hours:.2f} hours for {len(timed)} of {len(runs)} parts; the others cannot be"
+            " measured yet. Run again without --estimate to measure these"
+        )
 
 
 def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:

@@ -36,7 +36,7 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
             typer.Option(
                 "--image-model",
                 metavar="PATTERN",
-                help="Model that answers with images, repeatable; default: *image*, dall-e*, ...",
+                help="Model that answers with images; repeatable. Default: *image*, dall-e*, ...",
             ),
         ],
         None,
@@ -46,7 +46,9 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
         Annotated[
             Path | None,
             typer.Option(
-                exists=True, file_okay=False, help="Folder of an edit for embeddings of queries."
+                exists=True,
+                file_okay=False,
+                help="Folder of an edit to apply to embeddings of queries.",
             ),
         ],
         None,
@@ -56,7 +58,8 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
         Annotated[
             str,
             typer.Option(
-                help="Address; another one opens the server to a network.", rich_help_panel=WHERE
+                help="Address to listen on; any other opens the server to a network.",
+                rich_help_panel=WHERE,
             ),
         ],
         "127.0.0.1",
@@ -64,24 +67,25 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
     (
         "port",
         Annotated[
-            int, typer.Option(min=0, max=65535, help="0: any free one.", rich_help_panel=WHERE)
+            int,
+            typer.Option(min=0, max=65535, help="Port; 0 picks a free one.", rich_help_panel=WHERE),
         ],
         8790,
     ),
     (
         "seconds",
-        Annotated[float, typer.Option(help="Most for one request.", rich_help_panel=LIMITS)],
+        Annotated[float, typer.Option(help="Seconds for one request.", rich_help_panel=LIMITS)],
         300.0,
     ),
     (
         "images",
-        Annotated[int, typer.Option(min=1, help="Most in one request.", rich_help_panel=LIMITS)],
+        Annotated[int, typer.Option(min=1, help="Images of one request.", rich_help_panel=LIMITS)],
         16,
     ),
     (
         "parallel",
         Annotated[
-            int, typer.Option(min=1, help="Calls of the upstream at once.", rich_help_panel=LIMITS)
+            int, typer.Option(min=1, help="Calls to the upstream at once.", rich_help_panel=LIMITS)
         ],
         16,
     ),
@@ -89,7 +93,9 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
         "retries",
         Annotated[
             int,
-            typer.Option(min=0, help="How often a failed call goes again.", rich_help_panel=LIMITS),
+            typer.Option(
+                min=0, help="How often a failed call is repeated.", rich_help_panel=LIMITS
+            ),
         ],
         2,
     ),
@@ -106,7 +112,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="URL",
-            help="base_url of the service that generates; default: LiteLLM's guardrail alone.",
+            help="base_url of the service that generates. Default: LiteLLM's guardrail alone.",
         ),
     ] = None,
     shares: Shares = None,
@@ -115,9 +121,9 @@ def serve(
         bool,
         typer.Option("--batch", help="One call for each distinct prompt, not for each image."),
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Of the values; default: drawn anew.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the values. Default: random.")] = None,
     log_prompts: Annotated[
-        bool, typer.Option("--log-prompts", help="Write prompts to stderr; default: none are.")
+        bool, typer.Option("--log-prompts", help="Write prompts to stderr.")
     ] = False,
     **named: Any,
 ) -> None:
@@ -149,7 +155,9 @@ def serve(
     if image_models:
         settings["image_models"] = image_models
     if not attribute and edit is None:
-        raise InvalidInputError("got neither --attribute nor --edit; expected what to do")
+        raise InvalidInputError(
+            "expected --attribute to balance prompts, --edit to edit embeddings, or both"
+        )
     if edit is not None and upstream is None:
         raise InvalidInputError("--edit: expected --upstream, the service that embeds")
     balancer = None

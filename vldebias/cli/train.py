@@ -224,8 +224,8 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     _print_scores(outcome, conclusions)
     if any(found.verdict == "worse" for found in conclusions):
         say(
-            "where what got worse counts, keep the model that it started from; a lower --lr, fewer"
-            " steps or --tune heads change less"
+            "if a score that got worse matters, keep the model as it was; a lower --lr, fewer steps"
+            " or --tune heads change less"
         )
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]

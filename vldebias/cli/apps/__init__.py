@@ -34,7 +34,8 @@ os.environ.setdefault(
 )  # else it remembers the last 10,000 events
 
 _Port = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="Default: the first free one from 7860 on.")
+    int | None,
+    typer.Option(min=1, max=65535, help="Port. Default: the first free one from 7860 on."),
 ]
 _Public = Annotated[
     bool,
@@ -69,7 +70,7 @@ def demo_command(
     images: Annotated[
         Path | None,
         typer.Option(
-            exists=True, file_okay=False, help="Folder of their pictures, named by their ids."
+            exists=True, file_okay=False, help="Folder of the pictures, named by their ids."
         ),
     ] = None,
     **named: Any,
@@ -106,12 +107,12 @@ def label_command(
     ],
     attribute: Annotated[
         list[str] | None,
-        typer.Option(help="What is asked, such as gender; several by repeating it."),
+        typer.Option(help="Attribute to ask about, such as gender; repeatable."),
     ] = None,
     choices: Annotated[
         list[str] | None,
         typer.Option(
-            help="Its values with commas, or a prompt set that has them; once per attribute."
+            help="Its values, comma-separated, or a prompt set that has them; once per attribute."
         ),
     ] = None,
     file: Annotated[
@@ -122,10 +123,11 @@ def label_command(
     ] = None,
     annotator: Annotated[
         list[str] | None,
-        typer.Option(help="Who may answer; several by repeating it. Default: any name."),
+        typer.Option(help="Name that may answer; repeatable. Default: any name."),
     ] = None,
     questions: Annotated[
-        int, typer.Option(min=0, help="At most so many for each annotator; 0: about every image.")
+        int,
+        typer.Option(min=0, help="Most questions for each annotator; 0 asks about every image."),
     ] = 200,
     sample: Annotated[
         str,
@@ -141,8 +143,8 @@ def label_command(
 ) -> None:
     """Label images by hand: one at a time, blinded, in an order of its own for every annotator.
 
-    Keys 1 to 9 answer, the arrows go back and on. Every answer is appended to the file at once; an
-    annotator who comes back continues. The last page names the command that reads the file.
+    Keys 1 to 9 answer, the arrows go back and forth. Every answer is appended to the file at once;
+    an annotator who comes back continues. The last page names the command that reads the file.
 
     Examples:
       vldebias label sd15/images/gender --attribute gender

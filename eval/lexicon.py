@@ -16,6 +16,7 @@ import gzip
 import re
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -27,116 +28,162 @@ LISTS = dict(
 ALSO, NOT = (frozenset(LISTS[name].split()) for name in ("also", "not"))
 
 
-def build(wordnet: Path, names: Path) -> dict[str, str]:
-    lexical, below, instances, words = {}, defaultdict(list), set(), {}
-    for offset, file, members, pointers in _synsets(wordnet / "data.noun"):
-        lexical[offset], words[offset] = file, members
-        for symbol, to in pointers:
-            if symbol in ("@", "@i"):
-                below[to].append(offset)
-            if symbol == "@i":
-                instances.add(offset)
-    roots = {words[offset][0]: offset for offset, file in lexical.items() if file == 3}
-    people = {offset for offset, file in lexical.items() if file == 18} - instances
-    animals = _below(below, roots["animal"]) - instances - people
-    relational = {
-        m.lower()
-        for _, file, members, _ in _synsets(wordnet / "data.adj")
-        if file == 1
-        for m in members
-    }
-    senses, counts = defaultdict(list), defaultdict(Counter)
-    for line in (wordnet / "index.sense").read_text().splitlines():
-        key, offset, number, count = line.split()
-        word, rest = key.split("%")
-        kind = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}[rest[0]]
-        counts[word][kind] += int(count) + 0.01
-        if kind == "n":
-            senses[word].append((int(number), offset, int(count)))
-    found: dict[str, str] = {}
-    for word, kinds in counts.items():
-        if not re.fullmatch(r"[a-z]+(?:[-'][a-z]+)*", word):
-            continue
-        own = [offset for _, offset, _ in sorted(senses[word])]
-        named = bool(own) and all(
-            not any(m[0].islower() for m in words[o] if m.lower() == word) for o in own
-        )
-        person = [o for o in own if o in people]
-        tagged, of_persons = (
-            sum(n for _, o, n in senses[word] if o in group) for group in (lexical, people)
-        )
-        often = tagged >= 5 and of_persons >= 0.9 * tagged and own[0] in people
-        sure = (
-            bool(person)
-            and (len(person) == len(own) or often)
-            and kinds["n"] >= sum(kinds.values()) / 2
-        )
-        order = sorted(kinds, key=lambda kind: -kinds[kind])
-        if named:
-            order = [kind for kind in order if kind != "n"]
-        if (sure or word in ALSO) and word not in NOT:
-            order = ["p" if kind == "n" else kind for kind in order]
-        elif own and own[0] in animals:
-            order = ["x" if kind == "n" else kind for kind in order]
-        if word in relational:
+TOPS, PEOPLE = 3, 18  # numbers of the lexicographers' files: the topmost nouns, persons
+WORD = re.compile(r"[a-z]+(?:[-'][a-z]+)*")
+PHRASE = re.compile(r"[a-z]+(?:[ '-][a-z']+)+")
+KINDS = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
+# "blind person" is no compound.
+NO_COMPOUND = ("person", "people", "man", "woman", "child", "friend")
+
+
+class WordNet:
+    """Hold the synsets of nouns, by offset, and how often tagged texts use each word.
+
+    words: offset -> its words. instances: synsets of somebody or something with a name. below:
+    offset -> the synsets under it. people, animals: their synsets. relational: adjectives of
+    relation. senses: word -> (number, offset, count) of its senses as a noun. counts: word -> how
+    often it is a noun, a verb, ...
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.words: dict[str, list[str]] = {}
+        self.instances: set[str] = set()
+        self.below: dict[str, list[str]] = defaultdict(list)
+        files: dict[str, int] = {}
+        for offset, file, members, pointers in _synsets(folder / "data.noun"):
+            files[offset] = file
+            self.words[offset] = members
+            for symbol, above in pointers:
+                if symbol in ("@", "@i"):
+                    self.below[above].append(offset)
+                if symbol == "@i":
+                    self.instances.add(offset)
+        self.roots = {self.words[row][0]: row for row, file in files.items() if file == TOPS}
+        self.people = {row for row, file in files.items() if file == PEOPLE} - self.instances
+        self.animals = self.all_below("animal") - self.instances - self.people
+        self.relational: set[str] = set()
+        for _, file, members, _ in _synsets(folder / "data.adj"):
+            if file == 1:
+                self.relational |= {member.lower() for member in members}
+        self.senses: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
+        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for line in (folder / "index.sense").read_text().splitlines():
+            key, offset, number, count = line.split()
+            word, rest = key.split("%")
+            kind = KINDS[rest[0]]
+            self.counts[word][kind] += int(count) + 0.01
+            if kind == "n":
+                self.senses[word].append((int(number), offset, int(count)))
+
+    def all_below(self, root: str) -> set[str]:
+        """Return the synsets under one of the topmost nouns, with itself."""
+        seen: set[str] = set()
+        stack = [self.roots[root]]
+        while stack:
+            offset = stack.pop()
+            if offset not in seen:
+                seen.add(offset)
+                stack += self.below[offset]
+        return seen
+
+    def is_name(self, word: str) -> bool:
+        """Tell whether a word is written with a capital in all of its senses as a noun."""
+        senses = self.senses.get(word, [])
+        for _, offset, _ in senses:
+            for member in self.words[offset]:
+                if member.lower() == word and member[0].islower():
+                    return False
+        return bool(senses)
+
+    def is_person(self, word: str) -> bool:
+        """Tell whether a word is mostly a noun, and always or nearly always one of persons."""
+        senses = sorted(self.senses.get(word, []))
+        of_persons = [sense for sense in senses if sense[1] in self.people]
+        if not of_persons:
+            return False
+        tagged = sum(count for _, _, count in senses)
+        tagged_persons = sum(count for _, _, count in of_persons)
+        is_often = tagged >= 5 and tagged_persons >= 0.9 * tagged and senses[0] in of_persons
+        if len(of_persons) < len(senses) and not is_often:
+            return False
+        counts = self.counts[word]
+        return counts["n"] >= sum(counts.values()) / 2
+
+    def kinds_of_word(self, word: str) -> str:
+        """Return the kinds of a word, the most frequent first; "" where it is a name alone."""
+        counts = self.counts[word]
+        order = sorted(counts, key=lambda kind: -counts[kind])
+        if self.is_name(word):
+            order.remove("n")
+        senses = sorted(self.senses.get(word, []))
+        noun = "n"
+        if (self.is_person(word) or word in ALSO) and word not in NOT:
+            noun = "p"
+        elif senses and senses[0][1] in self.animals:
+            noun = "x"
+        order = [noun if kind == "n" else kind for kind in order]
+        if word in self.relational:
             order.append("o")
-        if order and sum(kinds.values()) < 1:
+        if order and sum(counts.values()) < 1:
             order.append("u")
-        if order:
-            found[word] = "".join(order)
-    for word in ALSO - NOT:
-        found[word] = (
-            found.get(word, "") if "p" in found.get(word, "") else "p" + found.get(word, "")
-        )
-    persons = {word for word, kinds in found.items() if "p" in kinds}
-    for word, own in senses.items():
+        return "".join(order)
+
+    def kind_of_phrase(self, word: str, kinds: Mapping[str, str]) -> str:
+        """Return the kind of several words, "" where they say nothing of persons.
+
+        kinds: of the single words.
+        """
         phrase = word.replace("_", " ")
-        first = min(own)[1] if own else ""
-        if (
-            not own
-            or not re.fullmatch(r"[a-z]+(?:[ '-][a-z']+)+", phrase)
-            or " " not in phrase
-            or first in instances
-        ):
-            continue
-        if not any(member == word for member in words[first]):
-            continue  # a name: written with capitals
-        last = phrase.split()[-1]
-        if first in people:
-            if last not in (
-                "person",
-                "people",
-                "man",
-                "woman",
-                "child",
-                "friend",
-            ):  # "blind person" is no compound
-                found[phrase] = "p"
-        elif last in persons or phrase.split()[0] in persons:
-            found[phrase] = "x" if first in animals else "n"
-        elif (
-            len(phrase.split()) == 2
-            and found.get(phrase.split()[0], "")[:1] == "a"
-            and "n" in found.get(last, "")
-        ):
-            found[phrase] = "c"
-    given = {
-        name for sex in ("male", "female") for name in _first_words(names / f"dist.{sex}.first")
-    }
+        if not self.senses[word] or " " not in phrase or not PHRASE.fullmatch(phrase):
+            return ""
+        offset = min(self.senses[word])[1]
+        # A name is written with capitals.
+        if offset in self.instances or word not in self.words[offset]:
+            return ""
+        begin, *_, last = phrase.split()
+        if offset in self.people:
+            return "" if last in NO_COMPOUND else "p"
+        if "p" in kinds.get(last, "") or "p" in kinds.get(begin, ""):
+            return "x" if offset in self.animals else "n"
+        is_pair = len(phrase.split()) == 2
+        if is_pair and kinds.get(begin, "")[:1] == "a" and "n" in kinds.get(last, ""):
+            return "c"
+        return ""
+
+    def famous_names(self) -> list[str]:
+        """Return the last names of the persons whom WordNet knows."""
+        names = []
+        for offset in sorted(self.instances & self.all_below("person")):
+            for member in self.words[offset]:
+                last = member.split("_")[-1]
+                if last[0].isupper() and len(last) > 3:
+                    names.append(last.lower())
+        return names
+
+
+def build(folder: Path, names: Path) -> dict[str, str]:
+    """Return word or phrase -> its kinds."""
+    wordnet = WordNet(folder)
+    found: dict[str, str] = {}
+    for word in wordnet.counts:
+        kinds = wordnet.kinds_of_word(word) if WORD.fullmatch(word) else ""
+        if kinds:
+            found[word] = kinds
+    for word in ALSO - NOT:
+        if "p" not in found.get(word, ""):
+            found[word] = "p" + found.get(word, "")
+    phrases = {}
+    for word in list(wordnet.senses):
+        kind = wordnet.kind_of_phrase(word, found)
+        if kind:
+            phrases[word.replace("_", " ")] = kind
+    found |= phrases
+    given = {*_first_words(names / "dist.male.first"), *_first_words(names / "dist.female.first")}
     family = _first_words(names / "dist.all.last")[:20000]
-    famous: set[str] = set()
-    for offset in instances & _below(below, roots["person"]):
-        for member in words[offset]:
-            last = member.split("_")[-1]
-            if last[0].isupper() and len(last) > 3:
-                family.append(last.lower())
-                famous.add(last.lower())
-    for word, kind in (
-        [(w, "f") for w in sorted(given)]
-        + [(w, "l") for w in dict.fromkeys(family)]
-        + [(w, "i") for w in sorted(famous)]
-    ):
-        found[word] = found.get(word, "") + kind
+    famous = wordnet.famous_names()
+    for kind, names_of_kind in (("f", given), ("l", {*family, *famous}), ("i", {*famous})):
+        for name in sorted(names_of_kind):
+            found[name] = found.get(name, "") + kind
     return found
 
 
@@ -159,15 +206,6 @@ def _synsets(path: Path):
 
 def _first_words(path: Path) -> list[str]:
     return [line.split()[0].lower() for line in path.read_text().splitlines()]
-
-
-def _below(below: dict[str, list[str]], root: str) -> set[str]:
-    seen, stack = set(), [root]
-    while stack:
-        if (offset := stack.pop()) not in seen:
-            seen.add(offset)
-            stack += below[offset]
-    return seen
 
 
 if __name__ == "__main__":

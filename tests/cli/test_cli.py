@@ -53,7 +53,12 @@ def test_a_help_has_an_example_and_two_screens_and_cuts_no_name(path: tuple[str,
     assert done.exit_code == 0
     assert "…" not in done.output
     if "--settings" not in path:
-        assert f"vldebias {' '.join(path)}" in done.output.split("Example")[1]
+        examples = done.output.split("Example")[1].partition("╭")[0]
+        assert f"vldebias {' '.join(path)}" in examples
+        # Neither folded nor filled up with blanks, so that a shell reads what is pasted.
+        for line in examples.splitlines()[1:]:
+            assert line == line.rstrip()
+            assert not line or line.startswith("   ")
         assert len(done.output.splitlines()) <= 100
         assert ("─ Generated images ─" in done.output) == (path == ("eval", "run"))
 

@@ -104,11 +104,16 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
     Examples:
       vldebias audit prompts.txt --attribute gender \\
           --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5
-      vldebias audit prompts.txt --attribute gender --model ViT-B-32 --pretrained openai
-      vldebias audit prompts.txt --attribute gender --pipeline DIR --calibration sd3
-      vldebias audit prompts.txt --attribute gender --pipeline DIR --measure 8 --width 0.1
-      vldebias audit prompts.txt --attribute race --pipeline DIR --calibration judged.csv
-      vldebias audit --attribute gender --original users.txt --rewritten enhanced.txt
+      vldebias audit prompts.txt --attribute gender --model ViT-B-32 \\
+          --pretrained openai
+      vldebias audit prompts.txt --attribute gender --pipeline DIR \\
+          --calibration sd3
+      vldebias audit prompts.txt --attribute gender --pipeline DIR --measure 8 \\
+          --width 0.1
+      vldebias audit prompts.txt --attribute race --pipeline DIR \\
+          --calibration judged.csv
+      vldebias audit --attribute gender --original users.txt \\
+          --rewritten enhanced.txt
     """
     if original is not None and rewritten is not None:
         _audit_rewriter(original, rewritten, attribute, folder, as_json=as_json)

@@ -59,9 +59,12 @@ def balance(  # noqa: PLR0913 - a command has as many options
 
     Examples:
       vldebias prompts balance prompts.txt --attribute gender --images 4
-      vldebias prompts balance prompts.csv --column text --attribute age --shares old=0.3,young=0.7
-      vldebias prompts balance log.csv --column rewritten --original user --attribute gender
-      echo "A CEO in an office" | vldebias prompts balance - --attribute gender | cut -f 1
+      vldebias prompts balance prompts.csv --column text --attribute age \\
+          --shares old=0.3,young=0.7
+      vldebias prompts balance log.csv --column rewritten --original user \\
+          --attribute gender
+      echo "A CEO in an office" | vldebias prompts balance - --attribute gender \\
+          | cut -f 1
     """
     check_sets(attribute)
     chosen = shares_of(shares)

@@ -6,15 +6,18 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperCommand
 
 from vldebias.errors import InvalidInputError
 
@@ -57,6 +60,32 @@ out = LateConsole()
 err = LateConsole(stderr=True)
 
 
+class WithoutBlanks:
+    """Stand for stdout, and leave out blanks at the ends of lines."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def write(self, text: str) -> int:
+        """Write a text without the blanks at the ends of its lines."""
+        self.file.write(re.sub(" +(?=\n)", "", text))
+        return len(text)
+
+
+class Command(TyperCommand):
+    """A command whose examples can be pasted: rich fills lines up with blanks, and behind a backslash
+    and a blank a shell does not read on."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help to stdout."""
+        output: Any = WithoutBlanks(sys.stdout)
+        with redirect_stdout(output):
+            super().format_help(ctx, formatter)
+
+
 class App(typer.Typer):
     """A group of commands with help in rich markup, as wide as the terminal; errors are left to
     `main`."""
@@ -77,7 +106,8 @@ class App(typer.Typer):
         def register(function: Any) -> Any:
             # A bracket begins markup in the help.
             text = _unfolded(function.__doc__.replace("[", r"\["))
-            return super(App, self).command(name, help=text, **how)(function)
+            settings = {"cls": Command, **how}
+            return super(App, self).command(name, help=text, **settings)(function)
 
         return register
 

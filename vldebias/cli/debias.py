@@ -67,13 +67,16 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
 
     Examples:
       vldebias debias gender --model ViT-B-32 --pretrained openai --out gender-b32
-      vldebias debias gender --model ViT-B-32 --pretrained openai --reference images.npz \\
-          --out gender-b32
-      vldebias debias professions-gender --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 \\
-          --out sd15
-      vldebias debias gender --pipeline miniature --method cross-attention --out set-gender
-      vldebias debias gender --model openai/clip-vit-base-patch32 --method cali --merge clip-merged
-      vldebias debias gender --model ViT-B-32 --pretrained openai --projection gender-b32
+      vldebias debias gender --model ViT-B-32 --pretrained openai \\
+          --reference images.npz --out gender-b32
+      vldebias debias professions-gender \\
+          --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 --out sd15
+      vldebias debias gender --pipeline miniature --method cross-attention \\
+          --out set-gender
+      vldebias debias gender --model openai/clip-vit-base-patch32 --method cali \\
+          --merge clip-merged
+      vldebias debias gender --model ViT-B-32 --pretrained openai \\
+          --projection gender-b32
       vldebias debias gender --model ViT-B-32 --pretrained openai --check
     """
     _check_arguments(method, lam, reference, projection, merge, is_check=check)

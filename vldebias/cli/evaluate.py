@@ -49,7 +49,8 @@ app = App(
     Examples:
       vldebias eval list
       vldebias eval miniature
-      vldebias eval waterbirds --model ViT-L-14 --pretrained openai --data-root DIR
+      vldebias eval waterbirds --model ViT-L-14 --pretrained openai \\
+          --data-root DIR
       vldebias eval shares table.csv --prompt prompt --value gender --method model
     """,
     cls=SuiteGroup,
@@ -82,9 +83,10 @@ def run(
 
     Examples:
       vldebias eval run miniature
-      vldebias eval waterbirds --model ViT-L-14 --pretrained openai --data-root DIR
-      vldebias eval fairface --embeddings 'shards/*.npy' --table 'labels/*.parquet' \\
-          --texts texts.npz
+      vldebias eval waterbirds --model ViT-L-14 --pretrained openai \\
+          --data-root DIR
+      vldebias eval fairface --embeddings 'shards/*.npy' \\
+          --table 'labels/*.parquet' --texts texts.npz
       vldebias eval generation --pipeline DIR --out sd15
       vldebias eval human --labels anna.jsonl --drawn sd15/images/gender
     """
@@ -181,12 +183,12 @@ def shares(
 
     Examples:
       vldebias eval shares table.csv --prompt prompt --value gender
-      vldebias eval shares table.csv --prompt occupation --value gender --method model \\
-          --baseline sd15
-      vldebias eval shares table.csv --prompt occupation --value gender --same F=female \\
-          --same M=male --unknown both
-      vldebias eval shares judged.csv --prompt prompt --value judge --people label \\
-          --weight weight --json
+      vldebias eval shares table.csv --prompt occupation --value gender \\
+          --method model --baseline sd15
+      vldebias eval shares table.csv --prompt occupation --value gender \\
+          --same F=female --same M=male --unknown both
+      vldebias eval shares judged.csv --prompt prompt --value judge \\
+          --people label --weight weight --json
     """
     check_out(folder)
     from vldebias.data.layouts import check_columns

@@ -65,9 +65,11 @@ def generate_command(
 
     Examples:
       vldebias generate "A photo of an editor." --attribute gender
-      vldebias generate "A CEO in an office" --attribute gender --attribute age --images 16 \\
-          --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 --out ceo
-      vldebias generate "A photo of a doctor." --attribute gender --method default --method cali
+      vldebias generate "A CEO in an office" --attribute gender --attribute age \\
+          --images 16 --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 \\
+          --out ceo
+      vldebias generate "A photo of a doctor." --attribute gender \\
+          --method default --method cali
     """
     if not prompt.strip():
         raise InvalidInputError("PROMPT: it is empty; write what to generate")

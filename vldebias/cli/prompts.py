@@ -89,7 +89,8 @@ def new(
 
     Examples:
       vldebias prompts new glasses.yaml --attribute with=bespectacled \\
-          --attribute without=clear-eyed --concept doctor,nurse,teacher --test-concept pilot
+          --attribute without=clear-eyed --concept doctor,nurse,teacher \\
+          --test-concept pilot
     """
     from vldebias.prompts import make_prompt_set
 

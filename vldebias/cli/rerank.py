@@ -66,8 +66,10 @@ def rerank_command(
 
     Examples:
       vldebias rerank results.jsonl --k 50 --attribute gender
-      vldebias rerank results.csv --k 20 --attribute gender --shares female=0.4,male=0.6
-      vldebias rerank results.jsonl --attribute gender --attribute age --accuracy 0.9 --json
+      vldebias rerank results.csv --k 20 --attribute gender \\
+          --shares female=0.4,male=0.6
+      vldebias rerank results.jsonl --attribute gender --attribute age \\
+          --accuracy 0.9 --json
     """
     if method not in METHODS:
         hint = did_you_mean(method, METHODS)

@@ -226,7 +226,8 @@ def data(
     Examples:
       vldebias eval data waterbirds --root DIR
       vldebias eval data fairface --root DIR --split train --check
-      vldebias eval data manifest --root my.csv --option image=path --option labels=gender
+      vldebias eval data manifest --root my.csv --option image=path \\
+          --option labels=gender
     """
     from vldebias.data import check_images, describe
     from vldebias.study.inputs import open_split
@@ -319,7 +320,8 @@ def paper(
     Examples:
       vldebias eval paper --data-root DIR --estimate
       vldebias eval paper --data-root DIR --out paper
-      vldebias eval paper --data-root DIR --only waterbirds,celeba --model RN50:openai
+      vldebias eval paper --data-root DIR --only waterbirds,celeba \\
+          --model RN50:openai
       vldebias eval paper --only generation --dtype float16
       vldebias eval paper --only human,backgrounds --dtype float16
     """

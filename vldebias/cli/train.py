@@ -117,15 +117,19 @@ def train(  # noqa: PLR0913  (each is an option of the command)
     processes with `torchrun --nproc_per_node 2 -m vldebias train ...`.
 
     Examples:
-      vldebias train --preset heads --data captions/ --model ViT-B-32 --pretrained openai \\
-          --val-split val
-      vldebias train --data pairs.csv --image-column filepath --caption-column title --pairs
-      vldebias train --data 'shards/{00000..00012}.tar' --model ViT-B-32 --pretrained openai
-      vldebias train --data birds --set caption_noise=0.4 --epochs 3 --lr 1e-4 --temperature 0.2
-      vldebias train --data waterbirds --data-root DIR --model ViT-B-32 --pretrained openai \\
-          --tune heads --set group_dro=label,place
+      vldebias train --preset heads --data captions/ --model ViT-B-32 \\
+          --pretrained openai --val-split val
+      vldebias train --data pairs.csv --image-column filepath \\
+          --caption-column title --pairs
+      vldebias train --data 'shards/{00000..00012}.tar' --model ViT-B-32 \\
+          --pretrained openai
+      vldebias train --data birds --set caption_noise=0.4 --epochs 3 --lr 1e-4 \\
+          --temperature 0.2
+      vldebias train --data waterbirds --data-root DIR --model ViT-B-32 \\
+          --pretrained openai --tune heads --set group_dro=label,place
       vldebias train --config run.yaml --lr 3e-5 --out second
-      vldebias train --data portraits --label hair --debias gender --epochs 2 --set group=gender
+      vldebias train --data portraits --label hair --debias gender --epochs 2 \\
+          --set group=gender
       vldebias train --config run.yaml --show
     """
     values: dict[str, Any] = {}

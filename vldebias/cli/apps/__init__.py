@@ -81,10 +81,10 @@ def demo_command(
 
     Examples:
       vldebias demo
-      vldebias demo --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 --model ViT-B-32 \\
-          --pretrained openai
-      vldebias demo --model ViT-B-32 --pretrained openai --embeddings fairface.npz \\
-          --images ./fairface
+      vldebias demo --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 \\
+          --model ViT-B-32 --pretrained openai
+      vldebias demo --model ViT-B-32 --pretrained openai \\
+          --embeddings fairface.npz --images ./fairface
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
     say("vldebias demo: starting; the address follows in a few seconds")  # torch is not there yet
@@ -150,8 +150,10 @@ def label_command(
       vldebias label sd15/images/gender --attribute gender
       # a larger sample, which holds the first:
       vldebias label sd15/images/gender --attribute gender --questions 400
-      vldebias label sd15/images/race --attribute race --annotator ada --annotator ben
-      vldebias label my-images --attribute glasses --choices with,without --out answers.jsonl
+      vldebias label sd15/images/race --attribute race --annotator ada \\
+          --annotator ben
+      vldebias label my-images --attribute glasses --choices with,without \\
+          --out answers.jsonl
     """
     page("serving").credentials(public=where["public"])  # before anything that takes time
     how = {"file": file, "annotators": annotator or [], "most": questions or None, "sample": sample}

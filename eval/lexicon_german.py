@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,33 +38,32 @@ def feminine_candidates(noun: str) -> Iterator[str]:
         yield noun[:-2] + "in"  # Zauberer, Zauberin
 
 
-def _first_form(row: dict[str, str], name: str) -> str:
-    return row[name] or row[f"{name} 1"]
-
-
-def _shortened(form: str, noun: str) -> str:
-    return f"-{form.removeprefix(noun)}" if form.startswith(noun) else form
+def read_nouns(table: Path) -> tuple[dict[str, dict[str, str]], set[str]]:
+    """Return masculine noun -> the first of its rows, and the feminine nouns."""
+    masculine: dict[str, dict[str, str]] = {}
+    feminine: set[str] = set()
+    with table.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if "m" in (row["genus"], row["genus 1"]):
+                masculine.setdefault(row["lemma"], row)
+            if row["genus"] == "f":
+                feminine.add(row["lemma"])
+    return masculine, feminine
 
 
 def pairs(table: Path) -> Iterator[str]:
     """Yield the lines of the list."""
-    rows_of_noun = defaultdict[str, list[dict[str, str]]](list)
-    with table.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            rows_of_noun[row["lemma"]].append(row)
-    feminine_nouns: set[str] = set()
-    for noun, rows in rows_of_noun.items():
-        if any(row["genus"] == "f" for row in rows):
-            feminine_nouns.add(noun)
-    for noun, rows in rows_of_noun.items():
-        masculine = [row for row in rows if "m" in (row["genus"], row["genus 1"])]
+    masculine, feminine_nouns = read_nouns(table)
+    for noun, row in masculine.items():
         feminine = [form for form in feminine_candidates(noun) if form in feminine_nouns]
-        if not masculine or not feminine or " " in noun or len(noun) < 3:
+        if not feminine or len(noun) < 3:
             continue
-        genitive = _first_form(masculine[0], "genitiv singular")
-        plural = _first_form(masculine[0], "nominativ plural")
-        if genitive and plural and " " not in genitive + plural + feminine[0]:
-            forms = (noun, feminine[0], _shortened(genitive, noun), _shortened(plural, noun))
+        forms = [noun, feminine[0]]
+        for name in ("genitiv singular", "nominativ plural"):
+            form = row[name] or row[f"{name} 1"]
+            # "Bäckers" is "-s" behind the noun.
+            forms.append(f"-{form.removeprefix(noun)}" if form.startswith(noun) else form)
+        if all(forms) and not any(" " in form for form in forms):
             yield " ".join(forms)
 
 

@@ -76,8 +76,8 @@ class WithoutBlanks:
 
 
 class Command(TyperCommand):
-    """A command whose examples can be pasted: rich fills lines up with blanks, and behind a backslash
-    and a blank a shell does not read on."""
+    """A command whose examples can be pasted: rich fills up lines with blanks, and a shell does not
+    join lines behind a backslash and a blank."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help to stdout."""

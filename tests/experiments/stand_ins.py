@@ -16,6 +16,7 @@ import open_clip
 import pandas as pd
 import pytest
 import yaml
+from diffusers import DDIMScheduler
 
 from eval.miniature.twin import load_transformers_clip
 from tests.data.data_parts import celeba, fairface, save, waterbirds
@@ -24,9 +25,11 @@ from vldebias import miniature
 from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.judges import MiniatureJudge
 from vldebias.miniature import open_world
+from vldebias.miniature.words import WORLDS
 from vldebias.prompts import load_prompts
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.tasks.generation import GenerationTask
+from vldebias.training.settings import TrainSettings
 
 RACES = (
     "White",
@@ -75,21 +78,44 @@ def in_place_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"vldebias.cli.{module}.device_of", lambda name: "cpu")
 
 
+def in_place_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures that nobody looks at are ready after two steps."""
+    set_timesteps = DDIMScheduler.set_timesteps
+
+    def set_few(scheduler: Any, num_inference_steps: int, *arguments: Any, **named: Any) -> None:
+        set_timesteps(scheduler, min(num_inference_steps, 2), *arguments, **named)
+
+    monkeypatch.setattr(DDIMScheduler, "set_timesteps", set_few)
+
+
 def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Suites generate an image of each prompt in two steps, and resample 20 times."""
+    """Suites generate an image of every fifth prompt in two steps, read 300 pictures of an embedded
+    world, and resample 20 times; training ends after two updates."""
 
     def small(name: Any) -> Suite:
         suite = load_suite(name)
         tasks = []
         for task in suite.tasks:
             changes: dict[str, Any] = {"resamples": 20}
-            if task.task == "generation":
+            if isinstance(task, GenerationTask):
                 changes |= {"images": 1, "steps": 2, "stated": False, "as_written": False}
+                changes["prompts"] = few(task.prompts)
+            for name_of_data in ("data", "reference", "train", "val"):
+                data = getattr(task, name_of_data, None)
+                if data is not None and data.name in WORLDS:
+                    options = data.options | {"n": min(data.options.get("n", 300), 300)}
+                    changes[name_of_data] = data.model_copy(update={"options": options})
             tasks.append(task.model_copy(update=changes))
         return suite.model_copy(update={"tasks": tuple(tasks)})
 
+    updates = TrainSettings.updates
+
+    def few_updates(settings: TrainSettings, per_epoch: int | None) -> int:
+        return min(updates(settings, per_epoch), 2)
+
     monkeypatch.setattr("vldebias.study.suite.load_suite", small)
     monkeypatch.setattr("vldebias.study.paper.load_suite", small)
+    monkeypatch.setattr(TrainSettings, "updates", few_updates)
 
 
 @contextmanager

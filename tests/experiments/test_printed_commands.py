@@ -2,7 +2,7 @@
 printed arguments; what this machine lacks has stand-ins (tests/experiments/stand_ins.py).
 
 Blocks of `bash` and `python` run offline as they stand: tests/experiments/test_readme.py. Those of
-`eval paper`: tests/data/test_paper.py.
+`eval paper`: tests/data/test_paper.py. `vldebias quickstart`: tests/study/test_quickstart.py.
 """
 
 import re
@@ -16,6 +16,7 @@ from stand_ins import (
     features,
     in_place_of_a_gpu,
     in_place_of_hours,
+    in_place_of_steps,
     in_place_of_visitors,
     in_place_of_weights,
     pictures,
@@ -28,17 +29,20 @@ from vldebias.cli import app
 
 # Of the reader's files these two folders are most, and no command writes into them.
 READ_ONLY = ("DIR", "captions")
+# Commands that tests of their own run.
+ELSEWHERE = ("eval paper", "vldebias quickstart")
 # What an earlier command made, and only blocks that name it read.
 MADE = ("sd15",)
 
 
 def printed() -> list[object]:
     """The blocks of `console` with commands of this package."""
-    return [
-        pytest.param(*case.values[:1], id=case.id)
-        for case in with_output("console")
-        if "vldebias " in str(case.values[0]) and "eval paper" not in str(case.values[0])
-    ]
+    blocks = []
+    for case in with_output("console"):
+        block = str(case.values[0])
+        if "vldebias " in block and not any(words in block for words in ELSEWHERE):
+            blocks.append(pytest.param(block, id=case.id))
+    return blocks
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +79,7 @@ def test_a_printed_block_runs_to_its_end(
     in_place_of_weights(monkeypatch)
     in_place_of_a_gpu(monkeypatch)
     in_place_of_hours(monkeypatch)
+    in_place_of_steps(monkeypatch)
     with in_place_of_visitors(monkeypatch) as served:
         for words in commands(block):
             if "a/result.json" in words:  # of two runs of the reader's

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 import typer
+from stand_ins import in_place_of_steps
 from typer.testing import CliRunner
 
 import vldebias
@@ -102,7 +103,8 @@ def test_commands_exist_with_their_options(block: str) -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The embedded models in the place of those that the documentation loads from the hub."""
+    """The embedded models in the place of those that the documentation loads from the hub; no page
+    prints what their pictures show."""
     import open_clip
     from diffusers import StableDiffusionPipeline
     from transformers import AutoTokenizer, CLIPModel
@@ -119,6 +121,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
         model, preprocess, _ = load_clip()
         return model, preprocess, preprocess
 
+    in_place_of_steps(monkeypatch)
     monkeypatch.setattr(StableDiffusionPipeline, "from_pretrained", pipeline)
     monkeypatch.setattr(open_clip, "create_model_and_transforms", clip)
     monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: load_clip()[2])

@@ -27,6 +27,7 @@ from vldebias.errors import (
 from vldebias.hosts import resolve
 from vldebias.hosts.loading import Loaded
 from vldebias.hosts.pipelines.passes import EncodedPrompts
+from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.methods import CrossAttention, Diagnostics, load_edit
 from vldebias.prompts import make_prompt_set
 
@@ -175,6 +176,20 @@ def test_rows_are_found_in_whatever_order_guidance_lays_them() -> None:
     assert found(negative, prompts, prompts) == dict(zip(range(4, 12), order * 2, strict=True))
     assert found(prompts) == dict(zip(range(4), order, strict=True))
     assert found(negative) == {}
+
+
+def test_a_second_encoding_of_the_prompt_is_found_too_where_a_pipeline_has_one() -> None:
+    """HunyuanDiT reads the prompt by two encoders; elsewhere a second call has the negative
+    prompt."""
+    first, second = torch.randn(2, 3, 5), torch.randn(2, 4, 5)
+    rows = {}
+    for encodes_again in (True, False):
+        recorder = Recorder(encodes_again)
+        recorder.note([first])
+        recorder.note([second])
+        recorder.begin(torch.nn.Identity(), (second,), {"timestep": torch.tensor(1.0)})
+        rows[encodes_again] = recorder.rows
+    assert rows == {True: {0: 0, 1: 1}, False: {}}
 
 
 def test_values_are_dealt_by_the_rules_of_balanced_prompts(

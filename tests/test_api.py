@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -127,6 +128,7 @@ def test_a_fitted_projection_attaches_with_its_gate() -> None:
     with vldebias.debias(host, projection) as attachment:
         assert attachment.projections == {"joint": projection}
         assert attachment.stated(["a male cook", "a cook"]) == [True, False]
+        assert attachment.stated("a male cook") == [True]
     with vldebias.debias(host, {"joint": projection}, keep_stated=False) as attachment:
         assert attachment.stated(["a male cook"]) == [False]
     edit = CalibratedProjection().fit(pairs(host, GENDER))  # without a model
@@ -153,6 +155,40 @@ def test_what_a_fitted_edit_has_no_use_for_is_refused() -> None:
         vldebias.debias(host, edit, shares={"m": 0.3, "f": 0.7})
     with pytest.raises(InvalidInputError, match="empty mapping; expected role -> fitted edit"):
         vldebias.debias(host, {})
+
+
+def test_names_in_the_place_of_a_model_and_of_a_method_are_told_from_them() -> None:
+    with pytest.raises(UnsupportedHostError, match="got the name 'ViT-B-32'; expected the model"):
+        vldebias.debias("ViT-B-32", GENDER)
+    with pytest.raises(InvalidInputError, match="got the method <function"):
+        custom(Words(), Words.read)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"lam": True}, "lam: expected finite numbers"),
+        ({"lam": "5"}, "lam: expected finite numbers"),
+        ({"reference": [[0.5, 0.5]]}, "an ndarray, got list"),
+        ({"reference": "features.npy"}, "an ndarray, got str"),
+        ({"reference": 5}, "an ndarray, got int"),
+        ({"reference": np.array(["a"])}, "of floats, got <U1"),
+    ],
+)
+def test_settings_of_another_type_are_refused(how: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidInputError, match=reason):
+        vldebias.fit_projection(Words(), GENDER, method="cali", **how)
+
+
+def test_weights_and_bounds_may_be_arrays_and_their_numbers() -> None:
+    host = Words()
+    expected = vldebias.fit_projection(host, [GENDER, AGE], method="cali", lam=[7.0, 3.0])
+    for lam in (np.array([7.0, 3.0]), torch.tensor([7.0, 3.0])):
+        edit = vldebias.fit_projection(host, [GENDER, AGE], method="cali", lam=lam)
+        assert differs(edit, expected) == 0
+        assert edit.lam == (7.0, 3.0)
+    edit = vldebias.fit_projection(host, GENDER, method="cali", max_loss=np.float32(0.125))
+    assert edit.provenance.max_loss == 0.125
 
 
 def test_a_missing_role_is_named() -> None:

@@ -241,6 +241,7 @@ def test_documents_are_never_edited() -> None:
     chroma = debiased(Chroma())
     assert np.array_equal(chroma(QUERIES), Chroma()(QUERIES))
     assert all(isinstance(row, np.ndarray) for row in chroma.embed_query(QUERIES))
+    assert np.array_equal(chroma(QUERIES[0]), Chroma()(QUERIES[:1]))  # a text, not its letters
 
 
 def test_chroma_is_told_of_the_function_that_embeds_documents() -> None:

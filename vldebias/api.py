@@ -181,8 +181,8 @@ def _attach_passes(hosts: Sequence[Any], prompts: Any, **how: Any) -> Attachment
 
 
 def _attach_following(target: Host, first: Attachment) -> Attachment:
-    """Attach to a pipeline that draws on the pictures of another what gives them the values that
-    they had there."""
+    """Attach to a later pass over the pictures of another pipeline, such as a refiner, so that its
+    prompts get the values that the first attachment gave."""
     if first.balancer is None or first.projections:
         raise InvalidInputError(
             f"{target.name}: got {first!r} to follow; expected an attachment that writes values"

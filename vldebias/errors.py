@@ -1,5 +1,5 @@
-"""Define the errors and warnings of vldebias; a message says what came, what was expected and what
-to do."""
+"""Define the errors and warnings of vldebias; a message says what was received, what was expected
+and what to do."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
         ) from error
     except OSError:
         raise
-    except Exception as error:  # on broken bytes decoders raise whatever they stumble over
+    except Exception as error:  # on broken bytes decoders raise errors of any type
         raise OSError(f"cannot decode: {type(error).__name__}: {error}") from error
 
 

@@ -240,7 +240,7 @@ class DebiasedQueries:
 
     def __call__(self, input: Any) -> Any:
         """Return the vectors of documents, never edited, as chroma asks for them."""
-        return self.host.embedder.documents(input)
+        return self.host.embedder.documents(_checked_texts(input))
 
     def __getattr__(self, name: str) -> Any:
         """Return what chroma asks of an embedding function, from yours where it has it.

@@ -247,6 +247,12 @@ def test_a_plan_of_many_calls_is_balanced_at_once():
     assert texts == [f"A photo of a {value} nurse." for value in attachment.sampled]
 
 
+def test_a_prompt_alone_is_one_prompt():
+    attachment = balanced(tiny.sd())
+    texts = attachment.rewrite("A photo of a nurse.")
+    assert texts == [f"A photo of a {value} nurse." for value in attachment.sampled]
+
+
 def test_embeddings_of_ones_own_are_said_to_stay_as_they_are():
     pipe = tiny.sd()
     embeddings = tiny.encode(pipe)[0]

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from numbers import Real
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
@@ -240,7 +241,8 @@ class Edit(ABC):
     def check_input(self, z: Any, strength: float) -> None:
         """Refuse embeddings of another width or type, and a strength that is not a number in [0,
         1]."""
-        if isinstance(strength, (bool, str)) or not 0 <= strength <= 1:
+        is_number = isinstance(strength, (Real, Tensor)) and not isinstance(strength, bool)
+        if not is_number or not 0 <= strength <= 1:
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength!r}")
         if not isinstance(z, Tensor):
             received = type(z).__name__

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -349,9 +350,11 @@ def _checked_weights(
         InvalidInputError: a weight that is negative, infinite or no number, too many or too few;
             rows that are not finite, or of different widths.
     """
-    lams: list[Any] = list(lam) if isinstance(lam, (list, tuple)) else [lam] * len(scatters)
+    values: Any = lam.tolist() if isinstance(lam, (Tensor, np.ndarray)) else lam
+    lams = list(values) if isinstance(values, (list, tuple)) else [values] * len(scatters)
     are_weights = all(
-        isinstance(weight, (int, float, np.number)) and 0 <= weight < math.inf for weight in lams
+        isinstance(weight, Real) and type(weight) is not bool and 0 <= float(weight) < math.inf
+        for weight in lams
     )
     if len(lams) != len(scatters) or not are_weights:
         raise InvalidInputError(

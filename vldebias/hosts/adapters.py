@@ -37,9 +37,9 @@ def _active_adapters(layer: Any) -> set[str]:
 class Adapters:
     """Remember the adapters of text encoders.
 
-    Not its name, which a reload gives anew, but its weights say whether an adapter is the same.
-    Their length is computed again only where something changed that can change it: the modules,
-    which adapters are active, or the values of their weights, by the versions that torch counts.
+    Adapters are compared by the length of their weights, since a reload may change their names. It
+    is computed again only after a change of the modules, of which adapters are active, or of the
+    weights, whose versions torch counts.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -48,7 +48,7 @@ class Adapters:
         self._length = self._present = adapters_length(self._modules)
 
     def changed(self) -> bool:
-        """Return whether the adapters are others than at the beginning."""
+        """Return whether the adapters have changed since this object was made."""
         is_same = self._present_children() == self._children
         if not is_same or [_facts(layer) for layer in self._layers] != self._facts:
             self._remember()
@@ -57,7 +57,7 @@ class Adapters:
 
     def _remember(self) -> None:
         parts = [part for module in self._modules for part in module.modules()]
-        # the children of each module by themselves: peft puts its layers in their places
+        # The children of each module, because peft replaces them by its layers.
         self._parents = [part._modules for part in parts if part._modules]
         self._children = self._present_children()
         self._layers = _adapted_layers(self._modules)
@@ -68,7 +68,7 @@ class Adapters:
 
 
 def _facts(layer: Any) -> tuple[Any, ...]:
-    """Return what tells whether the active weights of a layer changed."""
+    """Return the active adapters of a layer, and identity and version of their weights."""
     weights = []
     for name, weight in layer.named_parameters():
         if "lora_" in name:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Real
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet, finalize
@@ -92,6 +93,11 @@ def resolve(
     """
     if isinstance(host, Mapping):
         host = TextTable(host)
+    if isinstance(host, str | Path):
+        raise UnsupportedHostError(
+            f"host: got the name {str(host)!r}; expected the model or pipeline itself, loaded by"
+            " open_clip, transformers or diffusers"
+        )
     if not isinstance(host, Host):
         package = _package_of(host)
         if package is None:
@@ -171,8 +177,8 @@ def _refuse_merged(host: Host) -> None:
 
 
 def _standing_on(host: Host) -> list[Attachment]:
-    """Return the attachments that have a module for themselves which the host needs, or the other
-    way round; two that only share a module get along."""
+    """Return the attachments in conflict with one on this host: one of the two occupies exclusively
+    a module that the other needs. Two that only share a module do not conflict."""
     exclusive = {id(module) for module in host.exclusive_modules}
     occupied = exclusive.union(id(module) for module in host.shared_modules)
     standing = []
@@ -282,10 +288,9 @@ class Attachment:
 
     @property
     def seed(self) -> int | None:
-        """Return the seed of the values where prompts are rewritten, drawn or given; None for
-        edits.
+        """Return the seed by which values are sampled, drawn at random or set; None for edits.
 
-        With it, the same calls give the same values. Setting it starts anew.
+        With the same seed the same calls give the same values. Setting it forgets all calls.
         """
         return None if self.balancer is None else self.balancer.seed
 
@@ -393,8 +398,8 @@ class Attachment:
 
     @contextmanager
     def originals(self, prompts: str | Sequence[str]) -> Iterator[Attachment]:
-        """Say what users wrote, where a language model rewrote it to the prompts of the calls
-        inside the block, in this thread or task alone.
+        """Name the users' original texts, where a language model rewrote them into the prompts of
+        the calls inside the block, in this thread or task alone.
 
         The original decides what is open, and what the rewriter added about the attribute becomes
         the value that is dealt; see `vldebias.balance_prompts`.
@@ -428,8 +433,8 @@ class Attachment:
         """Fold the edits into the host's weights at the present strength and remove the hooks.
 
         A checkpoint saved afterwards works without this package. Weights cannot tell stated and
-        negative prompts
-        apart: all are edited, as by `debias(pipe, ..., negative=True, keep_stated=False)`.
+        negative prompts apart: all are edited, as by `debias(pipe, ..., negative=True,
+        keep_stated=False)`.
         """
         if self._state != "attached":
             raise VldebiasError(
@@ -467,7 +472,7 @@ class Attachment:
         _MERGED.update(self.host.exclusive_modules)
 
     def _release(self, state: str) -> None:
-        # The end of a with-block comes here as well, after remove() or merge().
+        # Called again at the end of a with-block that holds remove() or merge().
         if self._state == "attached":
             self._uninstall()
             for hook in self._watches:
@@ -582,7 +587,7 @@ class Attachment:
         if ids is None or stated_rows is None:
             return changed
         stated = stated_rows(ids)
-        # The most common case, told where nothing waits for it: not on a GPU, nor compiled.
+        # The most common case. On a GPU the test would wait, and compiled code cannot branch on it.
         is_at_hand = stated.device.type == "cpu" and not torch.compiler.is_compiling()
         if is_at_hand and not stated.any():
             return changed
@@ -614,14 +619,16 @@ class Attachment:
             " vldebias.debias(host, prompts)"
         )
 
-    def stated(self, texts: Sequence[str]) -> list[bool]:
+    def stated(self, texts: str | Sequence[str]) -> list[bool]:
         """Tell for each prompt whether it states its attribute, so that it is left unchanged."""
+        if isinstance(texts, str):
+            texts = [texts]
         if self._gate is None:
             return [False] * len(texts)
         return [bool(self._gate.find(text)) for text in texts]
 
     def rewrite(
-        self, prompts: Sequence[str], again: bool = False, seeds: Seeds | None = None
+        self, prompts: str | Sequence[str], again: bool = False, seeds: Seeds | None = None
     ) -> list[str]:
         """Return one rewritten prompt per image, as in a call of the pipeline; `sampled` then has
         their values, and `reasons` why some were left alone.
@@ -631,6 +638,8 @@ class Attachment:
         seeds: generators or seeds, one for all images or one for each, which decide the values; see
         `follow_seeds`.
         """
+        if isinstance(prompts, str):
+            prompts = [prompts]
         written = self.rewrite_texts({"prompt": prompts}, again=again, seeds=seeds)["prompt"]
         raise_failures()
         return written
@@ -711,7 +720,7 @@ class Attachment:
                 return record
         self.warn_once(
             "no pass before this one was called with the same prompts in this thread or task, so"
-            " its values are dealt anew. Call all passes of a picture one after the other in one"
+            " new values are dealt. Call all passes of a picture one after the other in one"
             " function, with the same prompts, one for each image"
         )
         return None
@@ -778,8 +787,8 @@ class Attachment:
 
 
 def _where(stated: Tensor, embeddings: Tensor, changed: Tensor) -> Tensor:
-    """Return the embeddings (b, ..., d) of rows that state their attribute (b,), else the changed
-    ones."""
+    """Return changed embeddings (b, ..., d), the original ones in the rows that state the attribute
+    (b,)."""
     keep = stated.view(-1, *[1] * (embeddings.ndim - 1))
     return torch.where(keep, embeddings, changed)
 

@@ -97,6 +97,10 @@ class CustomHost(Host):
 
     def _place_of(self, model: Any, method: str) -> tuple[Any, str]:
         """Return the object and the name of its method, whose calls give embeddings."""
+        if not isinstance(method, str):
+            raise InvalidInputError(
+                f"custom: got the method {method!r}; expected its name, such as 'encode_text'"
+            )
         path, _, name = method.rpartition(".")
         try:
             place = attrgetter(method)(model)

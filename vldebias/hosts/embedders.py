@@ -211,17 +211,19 @@ class EmbeddedTexts(Host):
     def check(self, role: str, edit: Edit) -> None:
         """Refuse an edit that was fitted for another width, tensor or model.
 
-        An edit that was fitted on the model itself is welcome: the embeddings of three texts tell
+        An edit that was fitted on the model itself is accepted: the embeddings of three texts show
         whether the vectors are that model's.
         """
-        origin = edit.provenance
-        if edit.dim != self.dim(role):
-            why = f"has dim {edit.dim}, and the vectors have {self.dim(role)}"
+        fitted = edit.provenance.fingerprint
+        width = self.dim(role)
+        here = self.fingerprint()
+        if edit.dim != width:
+            why = f"has dim {edit.dim}, and the vectors have {width}"
         elif edit.space is not None and not edit.space.endswith(f".{role}"):
             why = f"belongs to space {edit.space!r}, not to embeddings of whole texts"
-        elif not _texts_match(origin.fingerprint, self.fingerprint()):
+        elif fitted is not None and here is not None and not fitted.same_texts(here):
             why = f"was fitted on another model ({edit.model_id or 'unnamed'}): three texts differ"
-        elif origin.fingerprint is None or not origin.fingerprint.texts:
+        elif fitted is None or not fitted.texts:
             warn(
                 f"{self.name}: the edit holds no embeddings of texts, so it cannot be checked that"
                 " it is of this model; fit it with vldebias.debias_queries(embed, prompts)",
@@ -234,10 +236,3 @@ class EmbeddedTexts(Host):
             f"{self.name}: the edit {why}; fit it again with vldebias.debias_queries(embed,"
             " prompts)"
         )
-
-
-def _texts_match(fitted: Fingerprint | None, here: Fingerprint | None) -> bool:
-    """Tell whether two fingerprints could have embeddings of one model; True where one has none."""
-    if fitted is None or here is None:
-        return True
-    return fitted.same_texts(here)

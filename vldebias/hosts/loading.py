@@ -62,7 +62,7 @@ def load_host(
     """
     _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""
-    # What a hub may be asked for; for the miniature that is nothing, as for the folder ".".
+    # What may be looked up on a hub: nothing for the miniature, as for the local folder ".".
     requested = "."
     if name != "miniature":
         requested = pretrained or name.removeprefix("local-dir:")
@@ -79,7 +79,7 @@ def load_host(
         except VldebiasError:
             raise
         except Exception as error:
-            # On damaged files the libraries raise whatever they stumble over.
+            # On damaged files the libraries raise errors of any type.
             shown = f"{name!r} with {pretrained!r}" if pretrained else repr(name)
             offline = f" ({why})" if why else ""
             raise InvalidInputError(
@@ -163,7 +163,7 @@ def has_weights(model: str, pretrained: str | None = None) -> bool:
     files += ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
     if pretrained is not None:
         config = need("open_clip").get_pretrained_cfg(model, pretrained)
-        # Weights with a web address have a cache of their own, that of open_clip.
+        # Weights with a web address are in open_clip's own cache.
         if (Path.home() / ".cache/clip" / Path(config.get("url", "")).name).is_file():
             return True
         repository, _, file = config.get("hf_hub", "").rpartition("/")

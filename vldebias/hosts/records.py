@@ -114,7 +114,7 @@ class CallLog:
             return
         try:
             self.on_call(record)
-        except Exception as error:  # a function of the user may raise what it likes
+        except Exception as error:  # the user's function may raise anything
             _FAILURES.set((*_FAILURES.get(), error))
 
     def _set_last(self, record: CallRecord | None) -> None:
@@ -145,7 +145,7 @@ class _Place:
     """Hold the last record of each log in one thread or task.
 
     A task starts with a copy of the context of whoever made it, and so does `asyncio.to_thread`:
-    the place remembers where it was made, so that nobody takes the calls of others for his.
+    the place remembers where it was made, so that no task reads the record of another one's call.
 
     Attributes:
         records: log -> record of its last call here.
@@ -164,10 +164,10 @@ class _Place:
         self._task = None if task is None else ref(task)
 
     def is_here(self) -> bool:
-        """Tell whether this is the thread and the task that the place is of.
+        """Tell whether the code runs in the thread and the task of this place.
 
-        Of a task that has ended the place goes to those that got its context: a notebook runs each
-        cell in a task.
+        The place of a task that has ended belongs to the tasks that got its context: a notebook
+        runs each cell in a task.
         """
         if threading.get_ident() != self._thread:
             return False
@@ -186,7 +186,8 @@ class _Place:
         if self._living_task() is not None:
             self.records[log] = record
         else:
-            # Tasks that this one left behind cannot be told apart: better none than a wrong one.
+            # The task has ended, and which of its child tasks asks is unknown: better no record
+            # than a wrong one.
             self.records.pop(log, None)
 
     def _living_task(self) -> asyncio.Task[Any] | None:

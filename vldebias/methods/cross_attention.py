@@ -97,7 +97,7 @@ class CrossAttention(Method):
     options: Mapping[str, Any] | None = None
 
     def balancer(self, sets: Any) -> Balancer:
-        """Return what deals the values of these prompt sets."""
+        """Return a balancer that deals the values of these prompt sets."""
         return Balancer(sets, self.shares, self.seed, self.find, decide=self.decide, groups="leave")
 
     def check(self, problem: Problem) -> None:

@@ -29,7 +29,7 @@ _MOST_ROWS = 20_000  # images that a gap is predicted on: more change it in the 
 
 
 Fold = tuple[Problem, list[PredictedGap]]
-"""What an edit is fitted on, and a gap for each attribute on what it was not fitted to."""
+"""The problem that an edit is fitted to, and a gap for each attribute on held-out data."""
 
 
 def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
@@ -42,7 +42,7 @@ def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
     for seed, (fitted, left_out) in enumerate(_splits_of_groups(problem.attributes)):
         gaps = []
         for prompts in left_out:
-            # A group is a class, so prompts are compared that speak of one concept.
+            # A group is a class, so that prompts about one concept are compared.
             texts, values, groups = stating(prompts)
             rows = problem.host.embed(texts, role)
             gaps.append(PredictedGap(rows, values, groups, seed=seed, resamples_classes=True))

@@ -140,7 +140,7 @@ def _differences(values: Tensor) -> Iterable[Tensor]:
 
 
 def separation(margins: Tensor) -> float:
-    """Return how many deviations the means of two normals lie apart that fit margins (n,).
+    """Return the distance, in deviations, of the means of two normals fitted to margins (n,).
 
     The two have one variance and free shares, and are fitted by expectation-maximisation from the
     quintiles.
@@ -212,7 +212,7 @@ def _mean_gaps(gaps: Sequence[PredictedGap], texts: Tensor, drawn: Tensor) -> Te
 
 
 def reason_of_texts(problem: Problem, role: str) -> str:
-    """Return why texts alone cannot vouch for an edit although they predict help; "" if they can.
+    """Return why texts alone do not justify an edit although they predict help; "" if they do.
 
     What all texts without a value have in common along an attribute is how a text states no value
     ("a person" is nearer to "a young person"), and no association with images. Where it is large,

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -149,7 +150,7 @@ def get_method(method: str | Method | None, *, lam: Any = None, reference: Any =
         chosen = METHODS["default"]
     else:
         chosen = METHODS[str(method)]
-    # The default chooses its lam: one given beside it would be dropped in silence.
+    # The default chooses its own lam, and would ignore one that is passed.
     if lam is not None and method is None:
         _refuse_lam(lam, "no method is named")
     if lam is not None and not chosen.has_lam:
@@ -160,7 +161,7 @@ def get_method(method: str | Method | None, *, lam: Any = None, reference: Any =
 
 
 def _refuse_lam(lam: Any, reason: str) -> NoReturn:
-    """Say why a lam has no method to go to, and which methods take one."""
+    """Raise InvalidInputError for a lam that the method does not take; name those that take one."""
     names = [name for name, method in METHODS.items() if method.has_lam]
     raise InvalidInputError(
         f"lam={lam!r}: {reason}; name a method that takes one: {', '.join(names)}"
@@ -205,6 +206,8 @@ class Problem:
             raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
         self.sets = tuple(load_prompts(name) for name in names)
         self._check_reference_and_bound()
+        if hasattr(self.lam, "tolist"):  # a tensor or an ndarray
+            self.lam = self.lam.tolist()
         if isinstance(self.lam, list):
             self.lam = tuple(self.lam)
         self.label = "+".join(prompt_set.name for prompt_set in self.sets)
@@ -231,7 +234,7 @@ class Problem:
                 f"{self.host.name}: reference= needs images and texts in one embedding space, which"
                 " a pipeline lacks; use method='cali', which needs prompts alone"
             )
-        is_bound = isinstance(self.max_loss, float) and 1e-6 <= self.max_loss < 1
+        is_bound = isinstance(self.max_loss, Real) and 1e-6 <= self.max_loss < 1
         if self.max_loss is not None and not is_bound:
             raise InvalidInputError(
                 f"max_loss: expected a number in [1e-6, 1), such as 0.02, got {self.max_loss!r}"
@@ -276,7 +279,8 @@ class Problem:
             edit = edit.stamped(method=chosen.name)
         if self.max_loss is not None:
             neutral_rows = self.host.embed(self.neutral, role)
-            edit = bounded(edit, neutral_rows, self.max_loss).stamped(max_loss=self.max_loss)
+            edit = bounded(edit, neutral_rows, self.max_loss)
+            edit = edit.stamped(max_loss=float(self.max_loss))
         if Need.LABELS in chosen.needs:
             labels = "given" if self.reference.labels else "zero-shot"
             edit = edit.stamped(uses_images=True, labels=labels)

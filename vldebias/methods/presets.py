@@ -92,7 +92,7 @@ class Balanced(Method):
     decide: Callable[..., Any] | None = None
 
     def balancer(self, sets: Any) -> Balancer:
-        """Return what balances the prompts of these prompt sets with the settings."""
+        """Return a balancer of these prompt sets, with the settings of this method."""
         return Balancer(
             sets, self.shares, self.seed, self.find, decide=self.decide, groups=self.groups
         )
@@ -191,7 +191,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
     except UnusableReferenceError as error:
         return _declined(problem, role, str(error))
     effect = f"The gap changes by {change} on images that it was not fitted to."
-    # Only an interval that lies below 0 as a whole vouches for the edit.
+    # An edit is attached only if the whole interval is below 0.
     if change.high < 0:
         edit = method.fit(problem, role)
         return edit.stamped(choice=_choice(problem, edit, effect, change))
@@ -205,7 +205,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
 
 
 def _fit_tested_on_texts(problem: Problem, role: str, method: Method) -> Edit:
-    """Fit the method, if the texts predict help and none of them speaks for harm to a search."""
+    """Fit the method, if the texts predict that it helps, and none predicts harm to a search."""
     problem = replace(problem, reference=None)
     change = None
     first_step = "Name"

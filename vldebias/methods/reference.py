@@ -3,10 +3,11 @@ zero-shot predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -43,12 +44,19 @@ class Reference:
         Raises:
             InvalidInputError: features are not floats (n, d), not finite, or zero in a row.
         """
-        # data.Embeddings hold their features under that name
+        # `data.Embeddings` has its features under that name.
         features = getattr(self.features, "features", self.features)
-        # An array is one part; anything else is an
-        # iterable of them, of which one is held at a time.
-        parts = [features] if hasattr(features, "shape") else features
+        # An array is one part; anything else is an iterable of them, of which one is held at a
+        # time.
+        parts = features
+        if hasattr(features, "shape") or not isinstance(features, Iterable):
+            parts = [features]
         for part in parts:
+            if not getattr(part, "shape", ()):
+                raise InvalidInputError(
+                    "reference: expected image features (n, d), a tensor or an ndarray, got"
+                    f" {type(part).__name__}"
+                )
             # An empty part yields one empty batch, so that its width and dtype are checked too.
             for start in range(0, max(1, len(part)), _ROWS):
                 yield _unit_rows(part[start : start + _ROWS])
@@ -61,13 +69,18 @@ def _unit_rows(features: Any) -> Tensor:
         InvalidInputError: as of `Reference.batches`.
     """
     if isinstance(features, Tensor):
+        is_float = features.is_floating_point()
+    else:
+        is_float = np.issubdtype(features.dtype, np.floating)
+    if features.ndim != 2 or not is_float:
+        raise InvalidInputError(
+            "reference: expected image features (n, d) of floats, got"
+            f" {features.dtype} {tuple(features.shape)}"
+        )
+    if isinstance(features, Tensor):
         rows = features.detach().cpu()
     else:
         rows = torch.from_numpy(features.copy())
-    if rows.ndim != 2 or not rows.is_floating_point():
-        raise InvalidInputError(
-            f"reference: expected image features (n, d), got {rows.dtype} {tuple(rows.shape)}"
-        )
     lengths = rows.double().norm(dim=1, keepdim=True)
     bad = int((~lengths.isfinite() | (lengths == 0)).sum())
     if bad:

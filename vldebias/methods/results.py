@@ -34,7 +34,7 @@ class Rerank(Method):
 
     @property
     def title(self) -> str:  # type: ignore[override]
-        """Return what a report calls it."""
+        """Return the label in reports."""
         title = "re-ranked results" if self.order == "quota" else "results re-ranked by FA*IR"
         return title if self.edit == "none" else f"{self.edit}, then {title}"
 
@@ -50,7 +50,7 @@ class Rerank(Method):
         return frozenset({Need.VALUES}) | get_method(self.edit).needs
 
     def with_images(self) -> Rerank:
-        """Return the same after the edit for problems with reference images."""
+        """Return the method for problems with reference images, which its edit is fitted to."""
         return Rerank(get_method(self.edit).with_images().name, self.order)
 
     def fit(self, problem: Problem, role: str) -> NoReturn:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -113,10 +114,11 @@ class RankShares(Method):
             NothingToRemoveError: the means of all groups are equal.
         """
         lam = problem.weight
-        if not 0 < self.top < 1 or isinstance(lam, tuple) or lam <= 0:
+        is_share = isinstance(self.top, Real) and 0 < self.top < 1
+        if not is_share or isinstance(lam, tuple) or lam <= 0:
             raise InvalidInputError(
                 "expected top, the fraction k / n of the images, in (0, 1), and one lam above 0,"
-                f" got {self.top}, {lam}"
+                f" got {self.top!r}, {lam!r}"
             )
         rows_of_group = _groups(problem, role)
         shares_of_groups = self._shares_of(list(rows_of_group))
@@ -152,6 +154,11 @@ class RankShares(Method):
         """
         if self.shares is None:
             return dict.fromkeys(names, 1 / len(names))
+        if not isinstance(self.shares, Mapping):
+            raise InvalidInputError(
+                f"shares: got {self.shares!r}; expected a mapping of value -> share, one for each"
+                f" of {names}"
+            )
         shares = dict(self.shares)
         fits = shares.keys() == set(names) and min(shares.values()) > 0
         if not fits or abs(sum(shares.values()) - 1) > 1e-6:

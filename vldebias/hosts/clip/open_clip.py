@@ -238,7 +238,7 @@ class _Encoding:
         """
         if not self._attachment.acts or getattr(self._calls, "inside", False):
             return original(*call.args, **call.kwargs)
-        # The edit stands before normalising, so the method is asked for features as they are.
+        # The edit comes before normalisation, so the method is called without it.
         normalizes = bool(call.arguments.get("normalize", False))
         if normalizes:
             call.arguments["normalize"] = False

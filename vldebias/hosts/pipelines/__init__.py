@@ -1,1 +1,1 @@
-"""Hosts of diffusers: how the prompt comes to the text encoders, read from the source."""
+"""Hosts of diffusers: how the prompt reaches the text encoders, read from the source."""

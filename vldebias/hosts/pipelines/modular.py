@@ -57,7 +57,7 @@ class ModularHost(DiffusersHost):
                 self.defaults = {name: entry.default for name, entry in self.inputs.items()}
                 self.encode(["a cat"], ())
             except VldebiasError as error:
-                # The first is shown: later blocks are for cases that are rarer.
+                # The first error is reported: later blocks serve rarer cases.
                 first_refusal = first_refusal or str(error)
             else:
                 return
@@ -78,7 +78,7 @@ class ModularHost(DiffusersHost):
         return self._outputs({"prompt": prompts[0], **values})
 
     def _outputs(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Run the block on a state of its own; return its outputs."""
+        """Run the block on a new state; return its outputs."""
         state = need("diffusers.modular_pipelines").PipelineState()
         for name, entry in self.inputs.items():
             state.set(name, entry.default, entry.kwargs_type)

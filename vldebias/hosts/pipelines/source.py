@@ -1,4 +1,4 @@
-"""Read from the source of a diffusers pipeline how its prompt comes to its text encoders.
+"""Read from the source of a diffusers pipeline how its prompt reaches its text encoders.
 
 The return statement of `encode_prompt` names its outputs in all of diffusers: `prompt_embeds`,
 `negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. `__call__` calls it once,
@@ -120,7 +120,7 @@ class _ClassReader:
             function = pending.pop()
             tree = self.trees[function] = self._parse(function)
             if function in self.encoders:
-                continue  # `encode_prompt` may call what it likes
+                continue  # `encode_prompt` may call any function
             if function in self.call_functions:
                 self._refuse_what_cannot_be_followed(tree)
             for call in _calls(tree):

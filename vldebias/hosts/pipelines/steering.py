@@ -221,8 +221,7 @@ class Steering(Hook):
     def _deal_by_gate(
         self, call: DealtCall, rows: Mapping[int, int], module: nn.Module, args: Any, kwargs: Any
     ) -> None:
-        """Deal values by what the gate reads of a first pass, which is told to the balancer in
-        plain words.
+        """Deal values by what the gate reads of a first pass; the balancer gets it as a sentence.
 
         rows: row of the pass -> image.
         """

@@ -8,6 +8,7 @@ from tests.study.made_figures import DOWN, STILL, UP, bias, figure, protocol, re
 from vldebias.report.conclusion import Conclusion, conclusions
 from vldebias.report.page import (
     front_groups,
+    front_rows,
     grids,
 )
 from vldebias.report.result import Result
@@ -208,7 +209,7 @@ def test_a_gap_of_drawn_images_needs_its_interval_and_that_of_its_unbiased_squar
     assert (conclusion.verdict == "better") == is_better
     assert conclusion.change == change, "what is shown is the gap"
     frame = readable(drawn)
-    (group,) = front_groups(frame, conclusions(frame))
+    (group,) = front_groups(front_rows(frame, conclusions(frame)))
     # The square is named where it takes back what the interval of the gap shows.
     is_taken_back = (change, squared) == (DOWN, STILL)
     (row,) = group["rows"]
@@ -246,7 +247,7 @@ def test_the_verdict_of_dealt_shares_rests_on_no_square() -> None:
     (conclusion,) = dealt.conclusions()
     assert conclusion.verdict != "better"
     frame = readable(dealt)
-    (group,) = front_groups(frame, conclusions(frame))
+    (group,) = front_groups(front_rows(frame, conclusions(frame)))
     assert [row.square_moved for row in group["rows"]] == [""]
 
 

@@ -86,7 +86,7 @@ def test_the_first_table_has_eight_methods_of_all_conclusions_and_what_they_are_
     for task, block in front.groupby("task"):
         assert {"none", "default", "cali"} <= set(block.method), task
     assert (front.method == "orth").sum() == 2, "one further row of each task before a second"
-    groups = front_groups(readable(made), made.conclusions())
+    groups = front_groups(front)
     assert [len(group["rows"]) for group in groups] == [3, 3, 2]
     assert {group["before"] for group in groups} == {"0.500 [0.400, 0.600]"}
 

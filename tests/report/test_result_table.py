@@ -21,16 +21,16 @@ def test_parts_with_several_measures_are_the_whole_of_a_task_that_has_none() -> 
         rows.append(figure("none", 0.5, **names))
         rows.append(figure("cali", 0.5, change=DOWN, **names))
     t = readable(result(rows, protocol()))
-    assert t.whole.all()
+    assert t.is_whole.all()
     (conclusion,) = result(rows, protocol()).conclusions()
     assert conclusion.subset == "unseen professions"
     many = [
         figure("cali", metric=m, subset=s, n={"jobs": 3})
         for m, s in product(("discrepancy", "unknown"), "abcd")
     ]
-    assert readable(result(rows + many, protocol())).whole.tolist() == [True] * 8 + [False] * 8, (
-        "four are many"
-    )
+    assert (
+        readable(result(rows + many, protocol())).is_whole.tolist() == [True] * 8 + [False] * 8
+    ), "four are many"
 
 
 PARTS = (

@@ -437,7 +437,11 @@ class VlmJudge(JudgeSpec):
         pictures = [[image.convert("RGB")] for image in images]
         texts = [prompt + letter for letter in string.ascii_uppercase[:count]]
         ids = [processor(text=[answer], images=pictures[:1])["input_ids"][0] for answer in texts]
-        place = _first_difference(ids)  # of the letter among the tokens
+        # The letter is where the tokens of the answers differ first.
+        differing = [len(set(column)) > 1 for column in zip(*ids, strict=True)]
+        if True not in differing:
+            raise InvalidInputError(f"the answers A, B, ... have the same tokens: {list(ids[0])}")
+        place = differing.index(True)
         letter_ids = [row[place] for row in ids]
         weight = next(model.parameters())
         parts = []
@@ -455,11 +459,3 @@ class VlmJudge(JudgeSpec):
             # vote.
             parts.append(logits[:, letter_ids].log_softmax(dim=1).numpy())
         return np.concatenate(parts)
-
-
-def _first_difference(rows: Sequence[Sequence[int]]) -> int:
-    """Return the first place at which rows of token ids differ."""
-    for place, column in enumerate(zip(*rows, strict=True)):
-        if len(set(column)) > 1:
-            return place
-    raise InvalidInputError(f"the answers A, B, ... have the same tokens: {list(rows[0])}")

@@ -26,7 +26,7 @@ from vldebias.files import digest, write_atomically
 from vldebias.hosts import Host
 from vldebias.hosts.clip.images import ImageEncoder
 from vldebias.judge.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
-from vldebias.judge.plan import GeneratedImages, PlannedImage
+from vldebias.judge.plan import GeneratedImages
 from vldebias.progress import SILENT, Progress
 from vldebias.report.result import NONE, TaskResult
 from vldebias.schema import file_slug
@@ -63,31 +63,24 @@ def judge_images(
             f"{images.folder}: {len(missing)} of {len(images)} images are missing, such as"
             f" {missing[0]}; generate again, which goes on where it stopped"
         )
-    # The file of a judge's answers begins with its name and values. Weights that changed under the
-    # same name are another judge, with another file.
-    name = f"{file_slug(judge.name)}-{file_slug(judge.fingerprint)[:16]}.jsonl"
-    path = images.folder / "judgements" / name
-    if not path.exists():
-        names = {attribute: list(values) for attribute, values in judge.names.items()}
-        write_atomically(path, json.dumps({"name": judge.name, "names": names}))
+    path = answers_file(judge, images)
     answer_of_key = _stored(path)
     keys = _keys(images)
-    unjudged = []
+    unjudged = {}
     for image, key in zip(images, keys, strict=True):
         if key not in answer_of_key:
-            unjudged.append((image, key))
+            unjudged[key] = image
 
     bar = progress.bar("judging", len(unjudged), reused=len(keys) - len(unjudged))
     with path.open("a", encoding="utf-8") as file, bar as advance:
         for start in range(0, len(unjudged), BATCH):
-            batch = unjudged[start : start + BATCH]
-            pictures = [images.read(image) for image, _ in batch]
+            batch = list(unjudged)[start : start + BATCH]
+            predicted = predict(judge, [images.read(unjudged[key]) for key in batch])
             # Rounded before they are used, not only where they are stored: a run that reads answers
             # and one that has just judged give the same figures.
-            probabilities = predict(judge, pictures)
-            rounded = {attribute: np.round(rows, 6) for attribute, rows in probabilities.items()}
-            for i, (_, key) in enumerate(batch):
-                answer = {attribute: rows[i].tolist() for attribute, rows in rounded.items()}
+            rows = {name: np.round(chances, 6).tolist() for name, chances in predicted.items()}
+            for place, key in enumerate(batch):
+                answer = {attribute: chances[place] for attribute, chances in rows.items()}
                 answer_of_key[key] = answer
                 # A line break comes first, since the line before may be torn by a kill.
                 file.write("\n" + json.dumps({key: answer}))
@@ -98,6 +91,20 @@ def judge_images(
     for attribute in judge.names:
         rows_of_attribute[attribute] = np.array([answer_of_key[key][attribute] for key in keys])
     return rows_of_attribute
+
+
+def answers_file(judge: Judge, images: GeneratedImages) -> Path:
+    """Return the file of a judge's answers about the images of a folder; a new one begins with its
+    name and values.
+
+    Weights that changed under the same name are another judge, with another file.
+    """
+    name = f"{file_slug(judge.name)}-{file_slug(judge.fingerprint)[:16]}.jsonl"
+    path = images.folder / "judgements" / name
+    if not path.exists():
+        names = {attribute: list(values) for attribute, values in judge.names.items()}
+        write_atomically(path, json.dumps({"name": judge.name, "names": names}))
+    return path
 
 
 def last_judgements(
@@ -168,7 +175,16 @@ def scored(
     plain = [image for image in generated if image.stated is None]
     # The same order under every variant: row i of each is of the same prompt and seed.
     plain.sort(key=lambda image: (image.prompt, image.seed))
-    features = _features_of_variants(generated, encoder, plain)
+    # (n, d) of each variant's images; "none", which FID compares with, is the first.
+    features = {}
+    for variant in generated.plan.variants:
+        images = [image for image in plain if image.variant == variant]
+        batches = []
+        for start in range(0, len(images), BATCH):
+            pictures = [generated.read(image) for image in images[start : start + BATCH]]
+            batches.append(encoder.encode(pictures).double())
+        if batches:
+            features[variant] = torch.cat(batches)
     results = []
     if clip:
         prompts = [image.prompt for image in plain if image.variant == NONE]
@@ -178,23 +194,6 @@ def scored(
     if fid:
         results.append(_frechet_distances(generated, encoder, name, features))
     return results
-
-
-def _features_of_variants(
-    generated: GeneratedImages, encoder: ImageEncoder, images: Sequence[PlannedImage]
-) -> dict[str, Tensor]:
-    """Return the features (n, d) of each variant's images; "none", which FID compares with, is the
-    first."""
-    features = {}
-    for variant in generated.plan.variants:
-        of_variant = [image for image in images if image.variant == variant]
-        batches = []
-        for start in range(0, len(of_variant), BATCH):
-            pictures = [generated.read(image) for image in of_variant[start : start + BATCH]]
-            batches.append(encoder.encode(pictures).double())
-        if batches:
-            features[variant] = torch.cat(batches)
-    return features
 
 
 def _block(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.rows import NONE
@@ -28,7 +29,8 @@ class AuditedPrompt(NamedTuple):
     models: str = ""
 
 
-class PredictedShare(NamedTuple):
+@dataclass(frozen=True)
+class PredictedShare:
     """Hold the share of a value that is predicted for a prompt, with its interval."""
 
     share: float
@@ -38,6 +40,10 @@ class PredictedShare(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.share:.0%} {self.value} [{self.low:.0%}, {self.high:.0%}]"
+
+    def remainder(self, value: str) -> PredictedShare:
+        """Return the share that this one leaves to the other of two values."""
+        return PredictedShare(1 - self.share, value, 1 - self.high, 1 - self.low)
 
 
 def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
@@ -105,7 +111,7 @@ def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, Predi
         if len(values) == 2:
             # Of two values a result has the first alone; the second has what it leaves.
             (second_value,) = [name for name in values if name != value]
-            shares.append(PredictedShare(1 - row.value, second_value, 1 - row.high, 1 - row.low))
+            shares.append(shares[-1].remainder(second_value))
         largest[prompt] = max(shares, key=lambda predicted: predicted.share)
     return largest
 

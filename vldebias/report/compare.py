@@ -107,7 +107,7 @@ class Comparison:
         if not self.is_equal:
             # The figures that moved, those with a clear change first.
             changed = self.frame[self.frame.verdict != "equal"]
-            changed = changed[changed.whole] if changed.whole.any() else changed
+            changed = changed[changed.is_whole] if changed.is_whole.any() else changed
             is_unclear = ~changed.verdict.isin(CLEAR)
             ordered = changed.loc[is_unclear.sort_values(kind="stable").index]
             columns = ["task", "measure", "name", "a", "b", "moved", "verdict"]
@@ -142,7 +142,7 @@ class Comparison:
         of_images = clear[~clear.is_of_texts]
         if len(of_images):
             clear = of_images
-        wholes = clear[clear.whole] if clear.whole.any() else clear
+        wholes = clear[clear.is_whole] if clear.is_whole.any() else clear
         if wholes.empty:
             return f"no clear change from {sides}; {counts}"
         # An exact value has no interval, and moved as far as any.
@@ -177,7 +177,7 @@ class Comparison:
     def _table(self, room: int) -> list[str]:
         """Return at most `room` lines with what moved: both values, the change and the verdict."""
         changed = self.frame[self.frame.verdict != "equal"]
-        changed = changed[changed.whole] if changed.whole.any() else changed
+        changed = changed[changed.is_whole] if changed.is_whole.any() else changed
         lines = ["values, and changes with 95 % intervals"]
         remaining = Counter(self.frame.verdict)
         del remaining["equal"]
@@ -222,7 +222,7 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
         if len(rest):
             only[name] = [f"{row.task}: {row.measure}, {row.name}" for row in rest.itertuples()]
     warnings = tuple(dict.fromkeys(_notes(a, b)))
-    found = conclusions(frame_b, b.provenance)
+    found = conclusions(frame_b)
     return Comparison(names, frame, only, warnings, tuple(_concluded(frame, found)))
 
 
@@ -261,23 +261,25 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
 
 def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> Iterator[Conclusion]:
     """Yield what moved in each question that the second run answers, where both answer it."""
+    rows = list(frame.itertuples())
     for found in conclusions_of_b:
-        block = frame[(frame.task == found.task) & (frame.name == found.method)]
-        rows = block[(block.metric == found.metric) & (block.subset == found.subset)]
-        if rows.empty:
+        block = [row for row in rows if (row.task, row.name) == (found.task, found.method)]
+        measured = (found.metric, found.subset)
+        answers = [row for row in block if (row.metric, row.subset) == measured]
+        if not answers:
             continue
-        row = next(rows.itertuples())
-        costs = block[(block.kind == "utility") & block.whole & block.verdict.isin(CLEAR)]
-        cost = "; ".join(
-            f"{paid.title} {paid.verdict}, {paid.moved}" for paid in costs.itertuples()
-        )
+        row = answers[0]
+        costs = []
+        for paid in block:
+            if paid.kind == "utility" and paid.is_whole and paid.verdict in CLEAR:
+                costs.append(f"{paid.title} {paid.verdict}, {paid.moved}")
         facts: dict[str, Any] = {
             "question": f"What moved in the {found.measure} of {found.task} with {found.method}?",
             "before": row.a,
             "after": row.b,
             "interval": (row.low_b, row.high_b),
             "change": (row.difference, row.low, row.high),
-            "cost": cost or "no clear change of any utility",
+            "cost": "; ".join(costs) or "no clear change of any utility",
             "baseline": "",
             "worse": "",
             "enough": None,

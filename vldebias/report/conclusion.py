@@ -3,16 +3,14 @@ comparison share."""
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pydantic import BaseModel
 
 from vldebias.measure.metric import get_metric
-from vldebias.measure.rows import TaskProvenance
-from vldebias.report.table import GAP, Change, Measures, moved, named
+from vldebias.report.table import GAP, Change, Measures, moved
 from vldebias.report.wording import capitalised, listed_words, quantity_of
 
 if TYPE_CHECKING:
@@ -79,41 +77,75 @@ class Conclusion(BaseModel, extra="forbid"):
         )
 
 
-def conclusions(
-    frame: pd.DataFrame, provenance: Sequence[TaskProvenance] = (), measures: Measures = ()
-) -> list[Conclusion]:
+def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion]:
     """Return a conclusion for each task that has a measure of bias, in the order of the rows.
 
     It is about the method that `debias` attaches if that was measured, else about the one that
     gains most; methods with labels do not count. Distances between texts are left out where
     anything else was measured: they search, classify or generate nothing.
 
-    frame: of `readable`. provenance: of its tasks. measures: (task, metric) to conclude on.
+    frame: of `readable`. measures: (task, metric) to conclude on; all where none is named.
     """
+    rows = list(frame.itertuples())
     found = []
     about_images = []
-    for _, block in frame[frame.change.notna()].groupby("task", sort=False):
+    for task in dict.fromkeys(row.task for row in rows if has_change(row)):
+        block = [row for row in rows if row.task == task]
         row = _leading(block, measures)
         if row is None:
             continue
-        conclusion = conclude(frame, row)
+        conclusion = conclude(block, row)
         found.append(conclusion)
         if get_metric(conclusion.metric, strict=False).reads != "texts":
             about_images.append(conclusion)
     return about_images or found
 
 
-def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
-    """Return the conclusion that a row of the frame of `readable` gives, with costs of its task."""
-    block = frame[frame.task == row.task]
+def has_change(row: Any) -> bool:
+    """Return whether a row has a change from the model without a method."""
+    return not math.isnan(row.change)
+
+
+def _leading(block: Sequence[Any], measures: Measures) -> Any:
+    """Return the row that a conclusion about the rows of a task is about; None where no bias was
+    measured."""
+    bias = []
+    for row in block:
+        is_named = not measures or (row.task, row.metric) in measures
+        # A method with labels was told what the others have to find out.
+        is_summary = row.is_whole and has_change(row) and not row.uses_labels
+        if row.kind == "bias" and is_named and is_summary:
+            bias.append(row)
+    if not bias:
+        return None
+    measured = [row.metric for row in bias]
+    leads = [metric for metric in LEADS if metric in measured]
+    lead = [row for row in bias if row.metric == [*leads, measured[0]][0]]
+    lead = [row for row in lead if row.subset == lead[-1].subset]  # of train and unseen the last
+    # The question is what an edit does; the baseline stands beside it in the sentence.
+    edits = [row for row in lead if row.method not in BASELINES]
+    # Clear gains first, the largest first among equals.
+    ranked = sorted(edits or lead, key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
+    attached = [row for row in ranked if row.method in ATTACHED]
+    # The default of models goes before that of pipelines, where both were measured.
+    attached.sort(key=lambda row: ATTACHED.index(row.method))
+    return (attached or ranked)[0]
+
+
+def conclude(block: Sequence[Any], row: Any) -> Conclusion:
+    """Return the conclusion that a row gives, with costs of its task.
+
+    block: the rows of the task, of the frame of `readable`.
+    """
     # Where the gallery is uneven, the row of the same measure against the other prior.
     other_row = None
     if row.metric.startswith("max_skew"):
         _, _, k = row.metric.partition("@")
-        is_same = (block.subset == row.subset) & (block.name == row.name)
-        is_other = block.metric.isin([f"{name}@{k}" for name in OTHER_PRIOR])
-        rows = block[is_same & is_other & block.change.notna()]
-        other_row = next(rows.itertuples(), None)
+        others = [f"{name}@{k}" for name in OTHER_PRIOR]
+        for candidate in reversed(block):
+            is_same = (candidate.subset, candidate.name) == (row.subset, row.name)
+            if is_same and candidate.metric in others and has_change(candidate):
+                other_row = candidate
     # No ranking of an uneven gallery is fair by both priors: where their verdicts differ, choosing
     # one of them would be choosing the conclusion.
     agrees = other_row is None or other_row.verdict == row.verdict
@@ -136,63 +168,41 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
         "after": row.value,
         "interval": (row.low, row.high),
         "change": (row.change, row.change_low, row.change_high),
-        "chance": _number_or_none(row.chance),
-        "chance_after": _number_or_none(row.chance_after),
+        "chance": None if math.isnan(row.chance) else row.chance,
+        "chance_after": None if math.isnan(row.chance_after) else row.chance_after,
         "cost": _cost(block, row),
         "baseline": _baseline(block, row),
         "worse": _who_got_worse(block, row),
         "other_prior": other_prior,
-        "n": quantity_of(row.n, next(iter(json.loads(row.counts)), "")),
+        "n": quantity_of(row.n, next(iter(row.units), "")),
         "enough": row.enough if agrees else None,
         "verdict": row.verdict if agrees else NO_VERDICT,
     }
     return Conclusion(**facts, sentence=worded(facts, row.square_moved))
 
 
-def _leading(block: pd.DataFrame, measures: Measures) -> Any:
-    """Return the row that a conclusion is about; None where no bias was measured."""
-    # A method with labels was told what the others have to find out.
-    wholes = block[block.whole & ~block.uses_labels]
-    bias = named(wholes[wholes.kind == "bias"], measures)
-    if bias.empty:
-        return None
-    measured = set(bias.metric)
-    leads = [metric for metric in LEADS if metric in measured]
-    lead = bias[bias.metric == [*leads, bias.metric.iloc[0]][0]]
-    lead = lead[lead.subset == lead.subset.iloc[-1]]  # of train and unseen the last
-    # The question is what an edit does; the baseline stands beside it in the sentence.
-    edits = lead[~lead.method.isin(BASELINES)]
-    lead = lead if edits.empty else edits
-    # Clear gains first, the largest first among equals.
-    ranked = sorted(lead.itertuples(), key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
-    attached = [row for row in ranked if row.method in ATTACHED]
-    # The default of models goes before that of pipelines, where both were measured.
-    attached.sort(key=lambda row: ATTACHED.index(row.method))
-    return (attached or ranked)[0]
-
-
-def _number_or_none(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
-def _cost(block: pd.DataFrame, row: Any) -> str:
+def _cost(block: Sequence[Any], row: Any) -> str:
     """Write what a method costs: each utility that got worse, else which ones were measured."""
-    is_cost = (block.kind == "utility") & (block.name == row.name) & block.whole
-    costs = block[is_cost & block.change.notna()].drop_duplicates("metric", keep="last")
+    cost_of_metric: dict[str, Any] = {}
+    for cost in block:
+        is_cost = cost.kind == "utility" and cost.name == row.name
+        if is_cost and cost.is_whole and has_change(cost):
+            # Of several parts the last one, at its own place.
+            cost_of_metric.pop(cost.metric, None)
+            cost_of_metric[cost.metric] = cost
     # Both averages say nearly the same. The reweighted one stands, in which groups weigh as in
     # training.
-    if "average_reweighted" in set(costs.metric):
-        costs = costs[costs.metric != "average"]
-    if costs.empty:
+    if "average_reweighted" in cost_of_metric:
+        cost_of_metric.pop("average", None)
+    costs = cost_of_metric.values()
+    if not costs:
         return "not measured"
-    worse = costs[costs.verdict == "worse"]
-    if worse.empty:
-        return nothing_worse(list(dict.fromkeys(costs.title)))
     prices = []
-    for cost in worse.itertuples():
-        change = (cost.change, cost.change_low, cost.change_high)
-        prices.append(paid(cost.title, cost.before, cost.value, change))
-    return "; ".join(prices)
+    for cost in costs:
+        if cost.verdict == "worse":
+            change = (cost.change, cost.change_low, cost.change_high)
+            prices.append(paid(cost.title, cost.before, cost.value, change))
+    return "; ".join(prices) or nothing_worse(list(dict.fromkeys(cost.title for cost in costs)))
 
 
 def nothing_worse(measures: Sequence[str]) -> str:
@@ -209,31 +219,36 @@ def paid(measure: str, before: float, after: float, change: Change) -> str:
     return f"{measure} {before:.3f} to {after:.3f} ({moved(change)})"
 
 
-def _baseline(block: pd.DataFrame, row: Any) -> str:
+def _baseline(block: Sequence[Any], row: Any) -> str:
     """Write what the best simple baseline comes to, where one was measured."""
-    is_same = (block.metric == row.metric) & (block.subset == row.subset)
-    simple = block[is_same & block.method.isin(BASELINES)]
-    if simple.empty:
+    simple = []
+    for baseline in block:
+        is_same = (baseline.metric, baseline.subset) == (row.metric, row.subset)
+        if is_same and baseline.method in BASELINES:
+            simple.append(baseline)
+    if not simple:
         return ""
-    ordered = simple.sort_values("value", kind="stable")
     is_higher_better = row.better == "higher"
-    best = ordered.iloc[-1 if is_higher_better else 0]
+    best = sorted(simple, key=lambda baseline: baseline.value)[-1 if is_higher_better else 0]
     is_better = (best.value > row.value) == is_higher_better
     comparison = "better" if is_better else "worse"
     return f"{BASELINES[best.method]}, gives {best.number}, which is {comparison}"
 
 
-def _who_got_worse(block: pd.DataFrame, row: Any) -> str:
+def _who_got_worse(block: Sequence[Any], row: Any) -> str:
     """Write in how many parts what got worse, and where most: "accuracy in 1 of 4 parts, most in
     landbird/land: -0.093"; "" where nothing did."""
-    parts = block[~block.whole & (block.name == row.name)]
-    lost = parts[parts.verdict == "worse"]
-    if lost.empty:
+    parts = [part for part in block if part.name == row.name and not part.is_whole]
+    lost = [part for part in parts if part.verdict == "worse"]
+    if not lost:
         return ""
-    worst = lost.loc[lost.change.abs().idxmax()]
-    alike = parts[(parts.metric == worst.metric) & (parts.units == worst.units)]
-    count = (alike.verdict == "worse").sum()
-    return f"{worst.title} in {count} of {len(alike)} parts, most in {worst.subset}: {worst.moved}"
+    worst = max(lost, key=lambda part: abs(part.change))
+    measured = (worst.metric, worst.units)
+    verdicts = [part.verdict for part in parts if (part.metric, part.units) == measured]
+    return (
+        f"{worst.title} in {verdicts.count('worse')} of {len(verdicts)} parts, most in"
+        f" {worst.subset}: {worst.moved}"
+    )
 
 
 def worded(facts: dict[str, Any], square_moved: str = "") -> str:

@@ -73,7 +73,7 @@ def check_limits(
         raise InvalidInputError("limits: got none; expected one or more, such as max_skew=0.2")
     # Figures of a whole task, and not of a single query, group or profession.
     frame = readable(result)
-    wholes = frame[frame.whole]
+    wholes = frame[frame.is_whole]
     checks = []
     for metric, limit in limits.items():
         # "max_skew" is of "max_skew@50" too.

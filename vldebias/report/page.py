@@ -94,13 +94,13 @@ def grids(
 ) -> Iterator[tuple[str, list[str], list[tuple[str, list[Any]]], bool]]:
     """Yield (caption, heads, rows of cells, or None, whether of parts): methods by measures, parts
     by methods."""
-    titled = block.assign(title=block.title + block.hint.where(block.whole, ""))
+    titled = block.assign(title=block.title + block.hint.where(block.is_whole, ""))
     rows = list(titled.itertuples())
     layouts = ((False, "subset", "name", "title"), (True, "title", "subset", "name"))
     for is_parts, split, down, across in layouts:
         rows_of_caption: dict[str, list[Any]] = {}
         for row in rows:
-            if row.whole != is_parts:
+            if row.is_whole != is_parts:
                 rows_of_caption.setdefault(getattr(row, split), []).append(row)
         for caption, group in rows_of_caption.items():
             cells = {(getattr(row, down), getattr(row, across)): row for row in group}
@@ -122,7 +122,8 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     same seeds.
     """
     frame = readable(result)
-    found = conclusions(frame, result.provenance)
+    found = conclusions(frame)
+    front = front_rows(frame, found)
     pictures = _pictures(result.name, beside)
     are_miniature = [provenance.is_miniature for provenance in result.provenance]
     advice = advice_of(result)
@@ -142,7 +143,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "day": day_of(result.date),
         "advice": advice,
         "conclusions": found,
-        "front": front_groups(frame, found),
+        "front": front_groups(front),
         "statements": [] if found or advice else _statements(frame),
         "figures": [] if found else _figures(frame, is_advised=bool(advice)),
         "prompts": audited_prompts(result, frame),
@@ -151,7 +152,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "most_prompts": PROMPTS,
         "strips": _strips(result.name, beside),
         "blocks": _blocks(result, frame, pictures),
-        "dots": _drawn(front_rows(frame, found), result.provenance) if found else [],
+        "dots": _drawn(front, result.provenance) if found else [],
         "cartoons": bool(are_miniature) and all(are_miniature),
         "published": any(frame.published.notna()),
         "few": FEW_NOTE if (frame.few != "").any() else "",
@@ -164,25 +165,28 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
 def title_of(result: Result) -> str:
     """Return the heading of a page: what was measured, and on which models."""
     names = dict.fromkeys(provenance.model for provenance in result.provenance)
-    models = listed_words([model_in_words(name) for name in names if name not in UNNAMED])
-    if advice_of(result) and len(result.provenance) == 1:
-        title = result.provenance[0].title or result.name
-        return f"{title} ({models})" if models else title
-    title = result.name
+    models = listed_words(list(filter(None, map(model_in_words, names))))
     tasks = [provenance.task for provenance in result.provenance]
-    if findings_of(result):
+    title_of_task = result.provenance[0].title if tasks else ""
+    title = result.name
+    ending = f", measured on {models}"
+    if advice_of(result) and len(tasks) == 1:
+        title = title_of_task or title
+        ending = f" ({models})"
+    elif findings_of(result):
         title = "What people's labels show"
-    elif not models and tasks and all(task.startswith(tasks[0]) for task in tasks):
+    elif title_of_task and not models and all(task.startswith(tasks[0]) for task in tasks):
         # A suite has a name and models; a table of images has neither. Its tasks are about the
         # same, such as "shares" and "shares corrected".
-        title = result.provenance[0].title or title
-    if models:
-        title += f", measured on {models}"
-    return title
+        title = title_of_task
+    return title + ending if models else title
 
 
 def model_in_words(name: str) -> str:
-    """Write which model was measured: a name, or what is known of one without a name."""
+    """Write which model was measured: a name, what is known of one without a name, or "" where
+    nothing is."""
+    if name in UNNAMED:
+        return ""
     if name == "miniature":
         return "the miniature CLIP"
     if name.startswith("miniature") and name.rstrip(")").endswith("Pipeline"):
@@ -237,14 +241,14 @@ def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame
     return rows[rows.index.isin(chosen.index) | (is_reference & has_method)]
 
 
-def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[dict[str, Any]]:
+def front_groups(front: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of `front_rows` by measure, each beside the value without a method.
 
     note: which way is better, and what chance gives. before: the value without a method. rows: of
     methods.
     """
     groups = []
-    for (task, measure), rows in front_rows(frame, found).groupby(["task", "measure"], sort=False):
+    for (task, measure), rows in front.groupby(["task", "measure"], sort=False):
         methods = rows[~rows.method.isin([NONE, *CHANCES])]
         first = methods.iloc[0]
         unmitigated = rows[rows.method == NONE]
@@ -332,7 +336,7 @@ def _statements(frame: pd.DataFrame) -> list[str]:
 
 def _measured_bias(block: pd.DataFrame) -> Any:
     """Return the row of a task's bias without a method; None where none was measured."""
-    rows = block[block.whole & (block.kind == "bias") & (block.method == NONE)]
+    rows = block[block.is_whole & (block.kind == "bias") & (block.method == NONE)]
     row_of_metric = {row.metric: row for row in reversed(list(rows.itertuples()))}
     for metric in (*LEADS, *rows.metric):
         if metric in row_of_metric:
@@ -348,7 +352,7 @@ def unbroken(words: str) -> str:
 def notebook(result: Result) -> str:
     """Return what a notebook shows of a result: what was found, and the rows that it rests on."""
     frame = readable(result)
-    found = conclusions(frame, result.provenance)
+    found = conclusions(frame)
     advice = advice_of(result)
     concluded = [conclusion.sentence for conclusion in found]
     sentences = advice or [*findings_of(result), *concluded]
@@ -358,7 +362,7 @@ def notebook(result: Result) -> str:
     if found and not advice:
         # Each method stands beside the value without one.
         head = ("task", "measure", "method", "before [95 %]", "after [95 %]", "change", "verdict")
-        for group in front_groups(frame, found):
+        for group in front_groups(front_rows(frame, found)):
             for row in group["rows"]:
                 after = ", ".join(filter(None, (row.number, row.few)))
                 cells = (group["before"], after, row.moved, row.verdict)
@@ -367,7 +371,7 @@ def notebook(result: Result) -> str:
         # No methods are compared; where there is advice, it rests on every figure.
         head = ("task", "measure", "method", "value [95 %]", "change [95 %]", "verdict")
         columns = ["task", "measure", "name", "number", "moved", "verdict"]
-        shown = frame if advice else frame[frame.whole].head(MOST)
+        shown = frame if advice else frame[frame.is_whole].head(MOST)
         rows += shown[columns].itertuples(index=False)
     table = html_table("", head, rows)
     return f"<h3>{escape(result.name)}</h3><ul>{listed}</ul>{table}"

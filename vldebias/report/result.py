@@ -191,15 +191,13 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
 
         measures: (task, metric) to conclude on; all of them where none is named.
         """
-        return conclusions(readable(self), self.provenance, measures)
+        return conclusions(readable(self), measures)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `write` writes, with the conclusions under "conclusions" and "few" in rows
         whose interval is known to be too narrow, of so few prompts for instance."""
         frame = readable(self)
-        found = [
-            conclusion.model_dump(mode="json") for conclusion in conclusions(frame, self.provenance)
-        ]
+        found = [conclusion.model_dump(mode="json") for conclusion in conclusions(frame)]
         content = self.model_dump(mode="json", by_alias=True)
         for row, few in zip(content["figures"], frame.few, strict=True):
             if few:
@@ -217,7 +215,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def plot(self) -> Plot:
         """Draw value and interval of every method, a panel per task and metric of the wholes."""
         frame = readable(self)
-        return dots(frame[frame.whole], self.provenance)
+        return dots(frame[frame.is_whole], self.provenance)
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the frame as CSV with all digits; text that a spreadsheet would read as a formula

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -221,16 +221,16 @@ def published_of_any_model(
 class ReadableRow:
     """Read a row beside those that it is held against; its properties are columns of `readable`.
 
-    row: what was measured. metric: what it is a value of. name: of the method, for readers. whole:
-    whether it is of a summary. is_dealt: whether the method deals values to images. whole_rows: by
-    task, metric, subset and method. square: the unbiased square that the verdict rests on, of a gap
-    between shares that were drawn; None elsewhere.
+    row: what was measured. metric: what it is a value of. name: of the method, for readers.
+    is_whole: whether it is of a summary. is_dealt: whether the method deals values to images.
+    whole_rows: by task, metric, subset and method. square: the unbiased square that the verdict
+    rests on, of a gap between shares that were drawn; None elsewhere.
     """
 
     row: Measurement
     metric: Metric
     name: str
-    whole: bool
+    is_whole: bool
     is_dealt: bool
     whole_rows: Mapping[tuple[str, str, str, str], Measurement]
     square: ReadableRow | None = None
@@ -417,7 +417,7 @@ READABLE = {
     "hint": "str",
     "measure": "str",
     "units": "object",
-    "whole": "bool",
+    "is_whole": "bool",
     "is_dealt": "bool",
     "before": "float64",
     "chance": "float64",
@@ -465,31 +465,39 @@ def readable(result: Result) -> pd.DataFrame:
 def readable_rows(result: Result) -> list[ReadableRow]:
     """Return the rows of a result beside what each is held against."""
     metrics = {name: get_metric(name, strict=False) for name in {row.metric for row in result.rows}}
-    dealing = set()
+    methods_of_task: dict[str, dict[str, Any]] = {}
     for provenance in result.provenance:
-        for method, facts in provenance.methods.items():
-            if facts.get("deals"):
-                dealing.add((provenance.task, method))
+        methods_of_task.setdefault(provenance.task, {}).update(provenance.methods)
+    names = method_names(result.rows)
     wholes = are_whole(result.rows)
     whole_rows = {}
-    for row, whole in zip(result.rows, wholes, strict=True):
-        if whole:
+    for row, is_whole in zip(result.rows, wholes, strict=True):
+        if is_whole:
             whole_rows[row.task, row.metric, row.subset, row.method] = row
     rows = []
-    for row, whole, name in zip(result.rows, wholes, method_names(result.rows), strict=True):
-        is_dealt = (row.task, row.method) in dealing
-        rows.append(ReadableRow(row, metrics[row.metric], name, whole, is_dealt, whole_rows))
-    # The verdict of gaps of few images rests on their unbiased squares. That of every other measure
-    # rests on its own change, and so does that of dealt shares, which have no noise.
-    squares: dict[tuple[str, str, str], ReadableRow] = {}
+    for row, is_whole, name in zip(result.rows, wholes, names, strict=True):
+        facts = methods_of_task.get(row.task, {}).get(row.method, {})
+        is_dealt = bool(facts.get("deals"))
+        rows.append(ReadableRow(row, metrics[row.metric], name, is_whole, is_dealt, whole_rows))
+    join_squares(rows)
+    return rows
+
+
+def join_squares(rows: Sequence[ReadableRow]) -> None:
+    """Give each gap of images that were drawn its unbiased square, on which its verdict rests.
+
+    The verdict of every other measure rests on its own change, and so does that of dealt shares,
+    which have no noise.
+    """
+    square_of_key: dict[tuple[str, str, str], ReadableRow] = {}
     for square in rows:
         has_change = square.row.change is not None and not math.isnan(square.row.change[0])
         if square.row.metric == SQUARED and has_change:
-            squares.setdefault((square.row.task, square.row.subset, square.name), square)
+            key = (square.row.task, square.row.subset, square.name)
+            square_of_key.setdefault(key, square)
     for gap in rows:
         if gap.row.metric == GAP and not gap.is_dealt:
-            gap.square = squares.get((gap.row.task, gap.row.subset, gap.name))
-    return rows
+            gap.square = square_of_key.get((gap.row.task, gap.row.subset, gap.name))
 
 
 def are_whole(rows: Sequence[Measurement]) -> list[bool]:
@@ -511,8 +519,10 @@ def are_whole(rows: Sequence[Measurement]) -> list[bool]:
         are_few_parts = len(metrics[units]) > 1 and len(subsets[units]) <= 3
         wholes.append(not row.subset or (row.task not in tasks_with_whole and are_few_parts))
     # Where nothing of a task is whole, all of it is shown.
-    summarised = {row.task for row, whole in zip(rows, wholes, strict=True) if whole}
-    return [whole or row.task not in summarised for row, whole in zip(rows, wholes, strict=True)]
+    summarised = {row.task for row, is_whole in zip(rows, wholes, strict=True) if is_whole}
+    return [
+        is_whole or row.task not in summarised for row, is_whole in zip(rows, wholes, strict=True)
+    ]
 
 
 def method_names(rows: Sequence[Measurement]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -37,8 +36,8 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     frame = readable(result)
     if advice_of(result):
         return _advised(result, frame, max_lines, width)
-    found = conclusions(frame, result.provenance, measures)
-    wholes = named(frame[frame.whole], measures)
+    found = conclusions(frame, measures)
+    wholes = named(frame[frame.is_whole], measures)
     if found:
         # Distances between texts are no answer, and stand in the page.
         tasks = [conclusion.task for conclusion in found]
@@ -101,35 +100,12 @@ def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) ->
     lines: list[str] = []
     for sentence in advice_of(result):
         lines += wrapped(sentence, width)
-    prompts = audited_prompts(result, frame)
     room = max_lines - len(lines) - 1
+    prompts = audited_prompts(result, frame)
     if prompts:
         lines += _prompt_lines(prompts, room, width)
-        return "\n".join(lines)
-
-    notes = wrapped(FEW_NOTE, width) if (frame.few != "").any() else []
-    room -= len(notes)
-    blocks = [block for _, block in frame.groupby("title", sort=False)]
-    counts = _counts([len(block) for block in blocks], room)
-    for block, count in zip(blocks, counts, strict=True):
-        if count == 0:
-            continue
-        lines.append(f"{block.title.iloc[0]}{block.hint.iloc[0]}"[:width])
-        rows = block
-        if block.better.iloc[0] == "higher" and (block.method == NONE).all():
-            rows = block.sort_values("value", kind="stable")  # the worst parts first
-        for row in rows.head(count).itertuples():
-            names = [row.subset] if row.subset else []
-            if row.method != NONE:
-                names.append(row.name)
-            part = f"{', '.join(names)}: " if names else ""
-            size = quantity_of(row.n, next(iter(json.loads(row.counts)), ""))
-            few = f"; {row.few}" if row.few else ""
-            lines.append(f"  {row.number:<21} {part}{size}{few}"[:width])
-    lines += notes
-    remaining = len(frame) - sum(counts)
-    if remaining:
-        lines.append(f"{remaining} more figures are on the page and in to_pandas()")
+    else:
+        lines += _measure_lines(frame, room, width)
     return "\n".join(lines)
 
 
@@ -147,32 +123,42 @@ def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> li
     share_width = max(len(share) for _, share, _ in rows)
     lines = []
     for verdict, share, prompt in rows:
-        line = f"  {verdict:<{verdict_width}}  {share:<{share_width}}  "
-        lines.append(line + _cut(prompt, width - len(line)))
+        line = f"  {verdict:<{verdict_width}}  {share:<{share_width}}  {' '.join(prompt.split())}"
+        # A prompt that is too long for its line ends with dots.
+        lines.append(line if len(line) <= width else f"{line[: width - 3]}...")
     if len(shown) < len(prompts):
         lines.append(f"{len(prompts) - len(shown)} more prompts are on the page")
     return lines
 
 
-def _cut(words: str, width: int) -> str:
-    """Return words on one line; beyond the width they are cut, and end with dots."""
-    line = " ".join(words.split())
-    if len(line) <= width:
-        return line
-    return f"{line[: max(width - 3, 0)]}..."
-
-
-def _counts(sizes: list[int], room: int) -> list[int]:
-    """Return how many rows of each block are shown, each below a line of its own, so that they fit
-    into a room of lines. One or two measures have all of it."""
-    rows_of_block = PART_ROWS if len(sizes) > 2 else room
-    counts = []
-    for size in sizes:
-        count = max(min(size, rows_of_block, room - 1), 0)
-        counts.append(count)
-        if count:
-            room -= count + 1
-    return counts
+def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
+    """Return at most `room` lines with the first rows of each measure below its name, notes, and a
+    line that counts the others."""
+    notes = wrapped(FEW_NOTE, width) if (frame.few != "").any() else []
+    room -= len(notes)
+    blocks = [block for _, block in frame.groupby("title", sort=False)]
+    # One or two measures have all of the room.
+    rows_of_block = PART_ROWS if len(blocks) > 2 else room
+    lines: list[str] = []
+    shown = 0
+    for block in blocks:
+        count = min(len(block), rows_of_block, room - len(lines) - 1)
+        if count <= 0:
+            continue
+        lines.append(f"{block.title.iloc[0]}{block.hint.iloc[0]}"[:width])
+        rows = block
+        if block.better.iloc[0] == "higher" and (block.method == NONE).all():
+            rows = block.sort_values("value", kind="stable")  # the worst parts first
+        for row in rows.head(count).itertuples():
+            names = [row.subset, "" if row.method == NONE else row.name]
+            part = ", ".join(filter(None, names))
+            size = quantity_of(row.n, next(iter(row.units), ""))
+            words = "; ".join(filter(None, (size, row.few)))
+            lines.append(f"  {row.number:<21} {part}{': ' if part else ''}{words}"[:width])
+        shown += count
+    if shown < len(frame):
+        notes.append(f"{len(frame) - shown} more figures are on the page and in to_pandas()")
+    return [*lines, *notes]
 
 
 def _sentences(found: list[Conclusion], width: int, room: int) -> list[str]:
@@ -247,7 +233,7 @@ def tab_rows(
     frame = readable(result)
     columns = (*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict")
     if not advice_of(result):
-        frame = frame[frame.whole]
+        frame = frame[frame.is_whole]
     wholes = named(frame, measures).replace({"method": {CHANCE: "chance"}})
     values = wholes[list(columns)].astype(object)
     return columns, list(values.where(values.notna(), None).itertuples(index=False, name=None))

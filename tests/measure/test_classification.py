@@ -257,7 +257,7 @@ def test_its_interval_is_that_of_drawing_units_that_have_a_second_value() -> Non
 @refused(
     *(
         (partial(Metric, "mine", "mine", **{name: setting}), (), name)
-        for name, setting in (("kind", "x"), ("bounds", (1, 1)))
+        for name, setting in (("kind", "x"), ("bounds", (1, 1)), ("bounds", None))
     ),
     (partial(Metric, "mine", "mine", reads="texts", compute=max), (), "compute"),
     (register_metric, (Metric("gap", "another"),), "taken"),
@@ -268,13 +268,18 @@ def test_its_interval_is_that_of_drawing_units_that_have_a_second_value() -> Non
     (group_accuracy, ([0.2, 0.9], [0, 1], [0, 0]), "predictions"),
     *(
         (auroc, given, "wrong|scores")
-        for given in (([0.1, 0.2], [0, 0]), ([0.1, NAN], [0, 1]), ([0.1, 0.2], [0, 2]))
+        for given in (
+            ([0.1, 0.2], [0, 0]),
+            ([0.1, NAN], [0, 1]),
+            ([0.1, 0.2], [0, 2]),
+            (["a", "b"], [0, 1]),
+        )
     ),
     *(
         (k_variance, (features,), "features")
         for features in (np.ones(4), np.ones((1, 4)), np.full((4, 2), np.inf))
     ),
-    (partial(k_variance, k=3), (np.ones((5, 2)),), "k: .* got 3"),
+    *((partial(k_variance, k=k), (np.ones((5, 2)),), f"k: .* got {k}") for k in (3, 1.5)),
     *(
         (agreement, (labels,), "labels: ")
         for labels in ([[0, 1]], [["m", "f"]] * 2, [[0, NAN], [NAN, 1]], [[1, 1]] * 2)

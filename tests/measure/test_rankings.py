@@ -98,7 +98,8 @@ def test_one_group_is_never_skewed_and_a_warning_says_why() -> None:
 
 
 @refused(
-    *(({"k": k}, "k: ") for k in (4, 0, 1.5)),
+    *(({"k": k}, "k: ") for k in (4, 0, 1.5, 2.0)),
+    ({"scores": ["a", "b", "c"]}, "scores: expected numbers"),
     ({"groups": [0.5, 0.25, 0.5]}, "groups: .* fractions"),
     ({"groups": [0, 1]}, "'groups': 2"),
     ({"scores": [0.0, float("nan"), 1.0]}, "scores: 1 of 3"),

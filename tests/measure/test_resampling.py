@@ -168,7 +168,7 @@ def test_wilson_is_scipys(n: int, data: st.DataObject) -> None:
     (([1.0], [1.0, 2.0]), {"statistic": max}, "one length"),
     ((), {}, "one or more arrays"),
     *((([1.0, 2.0],), {"level": level}, "level") for level in (0, 1, 95)),
-    (([1.0, 2.0],), {"resamples": 0}, "resamples"),
+    *((([1.0, 2.0],), {"resamples": count}, "resamples") for count in (0, 2.5)),
     (([1.0, 2.0],), {"statistic": lambda v: float("nan")}, "statistic: .* 2001 of 2001"),
     (([1.0, float("nan")],), {}, r"arrays\[0\]: 1 of 2"),
 )

@@ -75,7 +75,10 @@ def test_a_small_labelled_sample_promises_less() -> None:
     assert widths[0] > widths[1]
 
 
-@pytest.mark.parametrize("accuracy", [1.2, {"m": 0.9}, np.ones((3, 3)), np.zeros((2, 2))])
+@pytest.mark.parametrize(
+    "accuracy",
+    [1.2, np.nan, "high", {"m": 0.9}, {"m": "x", "f": 1}, np.ones((3, 3)), np.zeros((2, 2))],
+)
 def test_accuracy_that_does_not_fit_is_refused(accuracy: object) -> None:
     positions = vldebias.rerank(SCORES, 10, labels=LABELS, accuracy=accuracy)
     with pytest.raises(InvalidInputError, match="accuracy"):

@@ -117,6 +117,12 @@ def test_given_shares(shares: object) -> None:
     assert positions.report.counts == {"f": 1, "m": 3}
 
 
+def test_shares_of_labels_that_are_numbers() -> None:
+    labels = [int(label == "m") for label in LABELS]
+    positions = vldebias.rerank(SCORES, 4, labels=labels, shares={0: 0.25, 1: 0.75})
+    assert positions.report.counts == {"0": 1, "1": 3}
+
+
 def test_shares_of_the_pool() -> None:
     labels = ["m"] * 6 + ["f"] * 2
     positions = vldebias.rerank(SCORES, 4, labels=labels, shares="pool")
@@ -181,6 +187,13 @@ def test_a_function_is_a_method() -> None:
         ({"labels": LABELS, "shares": {"m": 0.5, "w": 0.5}}, "the groups are"),
         ({"labels": LABELS, "shares": {"m": 0.5}}, "with sum 1"),
         ({"labels": LABELS, "shares": "census"}, "'pool'"),
+        ({"labels": LABELS, "shares": {"m": None, "f": 1}}, "with sum 1"),
+        ({"labels": LABELS, "shares": [np.nan, 1]}, "with sum 1"),
+        ({"labels": LABELS, "method": ["quota"]}, "method: got"),
+        ({"labels": 3}, "labels: expected a text or number"),
+        ({"labels": np.array([LABELS, LABELS]).T}, "column -> labels"),
+        ({"labels": {}}, "labels: got no column"),
+        ({"probabilities": np.empty((0, 2))}, "got groups of 0 rows for 8 candidates"),
         ({"labels": [None] * 8}, "none is known"),
         ({}, "expected labels="),
         ({"labels": LABELS, "probabilities": np.ones((8, 2)) / 2}, "got labels and probabilities"),

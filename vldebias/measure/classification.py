@@ -303,6 +303,8 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     under a ROC curve" (1982).
     """
     values, mask = vectors(scores=scores, wrong=wrong)
+    if values.dtype.kind not in "iufb":
+        raise InvalidInputError(f"scores: expected numbers, got {values.dtype}")
     if np.unique(mask).tolist() != [0, 1]:  # a text "0" would be true, and so would -1
         raise InvalidInputError(
             f"wrong: expected truth values of both kinds, got {np.unique(mask)[:8].tolist()}"
@@ -336,7 +338,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
         raise InvalidInputError(
             f"features: expected finite (n, d) with n >= 2, got shape {points.shape}"
         )
-    if not 1 <= size <= half:
+    if not isinstance(size, (int, np.integer)) or not 1 <= size <= half:
         raise InvalidInputError(
             f"k: {len(points)} rows have two disjoint subsets of 1 .. {half} rows, got {k}"
         )

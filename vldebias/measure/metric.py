@@ -67,7 +67,8 @@ class Metric:
                     f"metric {self.name!r}: {field}: expected one of {get_args(choices)}, got"
                     f" {value!r}"
                 )
-        if not self.name or not self.bounds[0] < self.bounds[1]:
+        are_bounds = isinstance(self.bounds, tuple) and len(self.bounds) == 2
+        if not self.name or not are_bounds or not self.bounds[0] < self.bounds[1]:
             raise InvalidInputError(
                 f"metric {self.name!r}: expected a name and bounds (low, high), got {self.bounds}"
             )

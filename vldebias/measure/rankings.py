@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.measure.representation import counts_of_groups
 from vldebias.measure.resampling import Values, codes, vectors
 
 Floats = NDArray[np.float64]
@@ -107,7 +108,9 @@ def _ranking(
     names, index = codes(group, n_groups)
     if k is None:
         k = len(score)
-    if k not in range(1, len(score) + 1):
+    if score.dtype.kind not in "iufb":
+        raise InvalidInputError(f"scores: expected numbers, got {score.dtype}")
+    if not isinstance(k, (int, np.integer)) or k not in range(1, len(score) + 1):
         raise InvalidInputError(
             f"k: expected an integer 1 .. {len(score)}, the rows that are ranked, got {k!r}"
         )
@@ -158,18 +161,9 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
     return np.nanmin(np.maximum(_log_ratios(groups, prior), smallest), axis=1)
 
 
-def _cells(groups: Groups, g: int, weights: Floats | None = None) -> NDArray[Any]:
-    """Return how many rows, or what weight (k,) of places, each group has in each ranking (r,
-    g)."""
-    # One bincount for all rankings: group a of ranking r is cell r g + a.
-    cell = np.arange(len(groups))[:, None] * g + groups
-    spread = None if weights is None else np.tile(weights, len(groups))
-    return np.bincount(cell.ravel(), spread, minlength=len(groups) * g).reshape(-1, g)
-
-
 def _log_ratios(groups: Groups, prior: Floats) -> Floats:
     """Return log(r_a / p_a) (r, g); a group that has no prior takes no part (NaN)."""
-    shares = _cells(groups, prior.shape[-1]) / groups.shape[1]
+    shares = counts_of_groups(groups, prior.shape[-1]) / groups.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         # A resample of the gallery may lack a group, whose share in it is 0.
         return np.where(prior > 0, np.log(shares / prior), np.nan)
@@ -191,7 +185,7 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
     # What a term of place j weighs in all prefixes that hold it.
     later = np.cumsum((discount / places)[::-1])[::-1]
     gains = np.diff(np.append(0.0, places * np.log(places)))
-    held = _cells(groups, g)
+    held = counts_of_groups(groups, g)
     sizes = held.ravel()
     # Sorted by group, the rows of a group stand together: c is the place within it, from 0.
     so_far = np.arange(count * k) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -200,7 +194,7 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         logs = np.where(held > 0, np.log(prior), 0.0)
     # -c_a log p_a of each group, weighed by the places at which its rows stand
-    total -= (_cells(groups, g, later) * logs).sum(axis=1)
+    total -= (counts_of_groups(groups, g, later) * logs).sum(axis=1)
     values = (total - discount @ np.log(places)) / discount.sum()
     return np.maximum(values, 0.0)  # below 0 by rounding alone
 

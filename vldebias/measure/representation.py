@@ -130,11 +130,18 @@ def rank_fairness(groups: NDArray[np.integer], prior: Floats) -> Floats:
 
 def exposure_shares(groups: NDArray[np.integer], g: int, weights: Floats) -> Floats:
     """Return the share (r, g) of the weight of the places (k,) that each group has."""
-    count = len(groups)
-    # Group a of ranking r is cell r g + a.
-    cells = (np.arange(count)[:, None] * g + groups).ravel()
-    exposure = np.bincount(cells, np.tile(weights, count), minlength=count * g)
-    return exposure.reshape(count, g) / weights.sum()
+    return counts_of_groups(groups, g, weights) / weights.sum()
+
+
+def counts_of_groups(
+    groups: NDArray[np.integer], g: int, weights: Floats | None = None
+) -> NDArray[Any]:
+    """Return how many rows, or what weight (k,) of places, each group has in each ranking (r,
+    g)."""
+    # One bincount for all rankings: group a of ranking r is cell r g + a.
+    cells = np.arange(len(groups))[:, None] * g + groups
+    spread = None if weights is None else np.tile(weights, len(groups))
+    return np.bincount(cells.ravel(), spread, minlength=len(groups) * g).reshape(-1, g)
 
 
 def _relative_entropy(shares: Floats, middle: Floats) -> Floats:

@@ -236,7 +236,7 @@ def bootstrap_interval(
     >>> bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1)
     Interval(value=0.625, low=0.25, high=0.875)
     """
-    if not arrays or resamples < 1:
+    if not arrays or not isinstance(resamples, (int, np.integer)) or resamples < 1:
         raise InvalidInputError(
             f"expected one or more arrays and resamples, got {len(arrays)} and {resamples}"
         )

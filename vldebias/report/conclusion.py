@@ -91,10 +91,10 @@ def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion
     about_images = []
     for task in dict.fromkeys(row.task for row in rows if has_change(row)):
         block = [row for row in rows if row.task == task]
-        row = _leading(block, measures)
-        if row is None:
+        candidates = leading_measure(block, measures)
+        if not candidates:
             continue
-        conclusion = conclude(block, row)
+        conclusion = conclude(block, leading_method(candidates))
         found.append(conclusion)
         if get_metric(conclusion.metric, strict=False).reads != "texts":
             about_images.append(conclusion)
@@ -106,30 +106,35 @@ def has_change(row: Any) -> bool:
     return not math.isnan(row.change)
 
 
-def _leading(block: Sequence[Any], measures: Measures) -> Any:
-    """Return the row that a conclusion about the rows of a task is about; None where no bias was
-    measured."""
-    bias = []
-    for row in block:
-        is_named = not measures or (row.task, row.metric) in measures
-        # A method with labels was told what the others have to find out.
-        is_summary = row.is_whole and has_change(row) and not row.uses_labels
-        if row.kind == "bias" and is_named and is_summary:
-            bias.append(row)
+def leading_measure(block: Sequence[Any], measures: Measures) -> list[Any]:
+    """Return the rows of the measure of bias that a conclusion about a task is about, of methods
+    without labels; [] where none was measured."""
+    # A method with labels was told what the others have to find out.
+    compared = [row for row in block if has_change(row) and not row.uses_labels]
+    bias = [row for row in compared if row.kind == "bias" and row.is_whole]
+    if measures:
+        bias = [row for row in bias if (row.task, row.metric) in measures]
     if not bias:
-        return None
+        return []
     measured = [row.metric for row in bias]
-    leads = [metric for metric in LEADS if metric in measured]
-    lead = [row for row in bias if row.metric == [*leads, measured[0]][0]]
-    lead = [row for row in lead if row.subset == lead[-1].subset]  # of train and unseen the last
+    leading_metric = next((metric for metric in LEADS if metric in measured), measured[0])
+    rows = [row for row in bias if row.metric == leading_metric]
+    return [row for row in rows if row.subset == rows[-1].subset]  # of train and unseen the last
+
+
+def leading_method(rows: Sequence[Any]) -> Any:
+    """Return the row of the method that a conclusion is about: the one that `debias` attaches, else
+    the edit that gains most."""
     # The question is what an edit does; the baseline stands beside it in the sentence.
-    edits = [row for row in lead if row.method not in BASELINES]
+    edits = [row for row in rows if row.method not in BASELINES]
     # Clear gains first, the largest first among equals.
-    ranked = sorted(edits or lead, key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
-    attached = [row for row in ranked if row.method in ATTACHED]
+    ranked = sorted(edits or rows, key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
     # The default of models goes before that of pipelines, where both were measured.
-    attached.sort(key=lambda row: ATTACHED.index(row.method))
-    return (attached or ranked)[0]
+    for method in ATTACHED:
+        for row in ranked:
+            if row.method == method:
+                return row
+    return ranked[0]
 
 
 def conclude(block: Sequence[Any], row: Any) -> Conclusion:

@@ -162,10 +162,10 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
     """
     if k is not None and (not isinstance(k, (int, np.integer)) or k < 1):
         raise InvalidInputError(f"k: expected a whole number of 1 or more, or None, got {k!r}")
-    if not callable(method) and method not in RERANKERS:
+    if not callable(method) and method not in list(RERANKERS):
         raise InvalidInputError(
             f"method: got {method!r}; expected one of {', '.join(RERANKERS)}, or a function of"
-            f" candidates and k; {did_you_mean(method, RERANKERS)}"
+            f" candidates and k; {did_you_mean(str(method), RERANKERS)}"
         )
     reranker = method if callable(method) else RERANKERS[method]
     lists, labels = Lists.read(scores, ids, labels)

@@ -68,6 +68,8 @@ class Groups:
         """Return groups of labels, or of the combinations of several columns."""
         columns = labels if isinstance(labels, Mapping) else {"": labels}
         parts = []
+        if not columns:
+            raise InvalidInputError("labels: got no column; expected labels, or column -> labels")
         for column, values in columns.items():
             different, code_of_row = _factorised(values)
             texts = [_text(value) for value in different]
@@ -94,7 +96,7 @@ class Groups:
             columns = [as_floats(column, "probabilities") for column in probabilities.values()]
             probabilities = np.stack(columns, axis=-1)
         table = as_floats(probabilities, "probabilities")
-        if table.ndim != 2 or table.shape[1] < 2 or table.min() < 0:
+        if table.ndim != 2 or table.shape[1] < 2 or table.min(initial=0.0) < 0:
             raise InvalidInputError(
                 f"probabilities: expected (n, groups), none below 0, got shape {table.shape}"
             )
@@ -212,9 +214,15 @@ def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
             places = values.astype(np.intp) - low
             is_there = np.bincount(places, minlength=span) > 0
             return (np.flatnonzero(is_there) + low).tolist(), (is_there.cumsum() - 1)[places]
-    listed = values.tolist() if hasattr(values, "tolist") else list(values)
     place_of_value: dict[Any, int] = {}
-    codes = [place_of_value.setdefault(value, len(place_of_value)) for value in listed]
+    try:
+        listed = values.tolist() if hasattr(values, "tolist") else list(values)
+        codes = [place_of_value.setdefault(value, len(place_of_value)) for value in listed]
+    except TypeError:
+        raise InvalidInputError(
+            f"labels: expected a text or number for each candidate, got {str(values)[:60]}; of"
+            " several attributes pass column -> labels"
+        ) from None
     return list(place_of_value), np.array(codes, dtype=np.intp)
 
 
@@ -243,12 +251,14 @@ def requested_shares(shares: Any, codes: NDArray[np.integer], names: Sequence[st
     if isinstance(shares, Mapping):
         unknown = [name for name in shares if str(name) not in names]
         if unknown:
-            hint = did_you_mean(unknown[0], names)
+            hint = did_you_mean(str(unknown[0]), names)
             raise InvalidInputError(f"shares: got {unknown}; the groups are {list(names)}; {hint}")
-        values = np.array([float(shares.get(name, 0.0)) for name in names])
-    else:
-        values = as_floats(shares, "shares")
-    if values.shape != (len(names),) or values.min() < 0 or abs(values.sum() - 1) > 1e-6:
+        # Labels may be numbers; the names of groups are texts.
+        share_of_name = {str(name): share for name, share in shares.items()}
+        shares = [share_of_name.get(name, 0.0) for name in names]
+    values = as_floats(shares, "shares")
+    sums_to_one = abs(values.sum() - 1) <= 1e-6  # not so where a share is None or NaN
+    if values.shape != (len(names),) or values.min() < 0 or not sums_to_one:
         raise InvalidInputError(
             f"shares: expected numbers from 0 on with sum 1, one for each of {list(names)}, got"
             f" {values.tolist()}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval
-from vldebias.reranking.candidates import Floats
+from vldebias.reranking.candidates import Floats, as_floats
 
 _CHAINS = 600
 _STEPS = 40
@@ -34,15 +34,15 @@ def confusion_of(accuracy: Any, names: Sequence[str]) -> tuple[Floats, bool]:
             raise InvalidInputError(
                 f"accuracy: expected a number for each of {list(names)}, got {list(accuracy)}"
             )
-        right = np.array([float(accuracy[name]) for name in names])
-    else:
-        right = np.asarray(accuracy, dtype=np.float64)
+        accuracy = [accuracy[name] for name in names]
+    right = as_floats(accuracy, "accuracy")
     if right.shape == (g, g):
-        if right.min() < 0 or (right.sum(axis=1) <= 0).any():
+        if not right.min() >= 0 or (right.sum(axis=1) <= 0).any():
             raise InvalidInputError("accuracy: expected counts, some of them for every true group")
         is_counts = not np.allclose(right.sum(axis=1), 1)
         return right, is_counts
-    if right.shape not in ((), (g,)) or right.min() < 0 or right.max() > 1:
+    is_share = (right >= 0) & (right <= 1)  # not so where it is NaN
+    if right.shape not in ((), (g,)) or not is_share.all():
         raise InvalidInputError(
             f"accuracy: expected numbers in [0, 1], one or one of each of {list(names)}, or a"
             f" confusion of shape ({g}, {g}), got {accuracy!r}"

@@ -37,5 +37,5 @@ def test_each_station_of_a_way_is_a_definition(way: str) -> None:
         assert name in definitions(ROOT / path), f"{path} has no {name}"
 
 
-def test_four_ways_are_told() -> None:
-    assert len(ways()) == 4
+def test_five_ways_are_told() -> None:
+    assert len(ways()) == 5

@@ -1,11 +1,14 @@
 """`decide=`: a function of the user says which values the facts of a prompt allow."""
 
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.refusals import refused
 from vldebias.prompts import Balancer, balance_prompts
+from vldebias.prompts.decisions import Decider
 
 NURSE = "a nurse in a clinic"
 PRIEST = "a Catholic priest at the altar"
@@ -76,6 +79,18 @@ def test_find_says_where_and_decide_which():
         decide=lambda prompt, values: values[:1],
     )
     assert out.reasons == ["context"] * 2
+
+
+def test_answers_may_be_forgotten_while_other_threads_read_theirs():
+    decider = Decider(lambda prompt, values: values, ("female", "male"), capacity=1)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(decider.allowed, [f"a nurse in room {i}" for i in range(4000)]))
+    finally:
+        sys.setswitchinterval(interval)
+    assert set(answers) == {("female", "male")}
 
 
 def test_its_exceptions_are_raised():

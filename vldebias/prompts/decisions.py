@@ -9,6 +9,7 @@ from typing import Any
 from vldebias.errors import InvalidInputError
 
 Decide = Callable[..., Any]
+_UNASKED = object()
 
 
 class Decider:
@@ -23,39 +24,50 @@ class Decider:
         self._decide = decide
         self._values = tuple(values)
         self._capacity = capacity
-        self._takes_list = takes_list(decide)
-        self._answers: dict[str, tuple[str, ...] | None] = {}
+        try:
+            names = list(inspect.signature(decide).parameters)
+        except (TypeError, ValueError):  # some built-in functions do not say
+            names = []
+        self._takes_list = names[:1] == ["prompts"]
+        self._answers: dict[str, Any] = {}  # prompt -> values, or None
 
     def allowed(self, prompt: str) -> tuple[str, ...] | None:
         """Return the values that are allowed for a prompt, or None to let the word lists decide."""
-        if prompt not in self._answers:
-            self.ask([prompt])
-        return self._answers[prompt]
+        return self.ask([prompt])[prompt]
 
-    def ask(self, prompts: Sequence[str]) -> None:
-        """Ask about those prompts that have no answer yet."""
+    def ask(self, prompts: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
+        """Ask about those prompts that have no answer yet, and return the answers of all.
+
+        Other threads may remember and forget answers meanwhile.
+        """
+        answers: dict[str, tuple[str, ...] | None] = {}
         new: list[str] = []
         for prompt in dict.fromkeys(prompts):
-            if prompt not in self._answers:
+            answer = self._answers.get(prompt, _UNASKED)
+            if answer is _UNASKED:
                 new.append(prompt)
+            else:
+                answers[prompt] = answer
         if not new:
-            return
+            return answers
         if self._takes_list:
-            answers = list(self._decide(new, self._values))
+            received = list(self._decide(new, self._values))
         else:
-            answers = [self._decide(prompt, self._values) for prompt in new]
-        if len(answers) != len(new):
+            received = [self._decide(prompt, self._values) for prompt in new]
+        if len(received) != len(new):
             raise InvalidInputError(
-                f"decide: got {len(answers)} answers for {len(new)} prompts; expected one for"
+                f"decide: got {len(received)} answers for {len(new)} prompts; expected one for"
                 " each, in their order"
             )
         # All are checked before one is remembered: a wrong answer leaves nothing half done.
-        checked = [self._check(*pair) for pair in zip(new, answers, strict=True)]
+        checked = [self._check(*pair) for pair in zip(new, received, strict=True)]
         # The oldest answers make room.
         surplus = len(self._answers) + len(new) - self._capacity
         for prompt in list(self._answers)[: max(0, surplus)]:
-            del self._answers[prompt]
-        self._answers.update(zip(new, checked, strict=True))
+            self._answers.pop(prompt, None)
+        new_answers = dict(zip(new, checked, strict=True))
+        self._answers.update(new_answers)
+        return answers | new_answers
 
     def _check(self, prompt: str, answer: Any) -> tuple[str, ...] | None:
         if answer is None:
@@ -68,12 +80,3 @@ class Decider:
             )
         # In the order of the set, so that an answer in another order gives the same prompts.
         return tuple(value for value in self._values if value in answer)
-
-
-def takes_list(decide: Decide) -> bool:
-    """Return whether a function takes a list: its first argument is named `prompts`."""
-    try:
-        names = list(inspect.signature(decide).parameters)
-    except (TypeError, ValueError):  # some built-in functions do not say
-        return False
-    return names[:1] == ["prompts"]

@@ -323,16 +323,10 @@ class PromptSet:
         groups; then InvalidInputError is raised unless `names_values`.
         """
         if texts is not None:
-            _, words_of_value = self._words_of_values
-            named_alone: dict[str, list[str]] = {value: [] for value in words_of_value}
-            for text in dict.fromkeys(texts):
-                values = self.values_in(text)
-                if len(values) == 1:
-                    named_alone[values[0]].append(text)
-            return {value: tuple(prompts) for value, prompts in named_alone.items()}
-        texts_of_value = self.by_value(self.spurious)
+            return self._sorted_by_value(texts)
+        texts_of_value = self._sorted_by_value(self.spurious)
         if not all(texts_of_value.values()):
-            texts_of_value = self.by_value(chain(*self.groups))
+            texts_of_value = self._sorted_by_value(chain(*self.groups))
         empty = [value for value, prompts in texts_of_value.items() if not prompts]
         has_one_attribute = not self.parts and len(self.attributes) > 1
         if empty or not has_one_attribute:
@@ -342,6 +336,16 @@ class PromptSet:
                 " alone, such as one of `spurious`"
             )
         return texts_of_value
+
+    def _sorted_by_value(self, texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Return value -> those of the texts that name it and no other."""
+        _, words_of_value = self._words_of_values
+        named_alone: dict[str, list[str]] = {value: [] for value in words_of_value}
+        for text in dict.fromkeys(texts):
+            values = self.values_in(text)
+            if len(values) == 1:
+                named_alone[values[0]].append(text)
+        return {value: tuple(prompts) for value, prompts in named_alone.items()}
 
     @property
     def names_values(self) -> bool:

@@ -452,14 +452,19 @@ class German(SpacedLanguage):
             return plural
         if noun.kind == "adjectival" and not low.endswith("er"):
             return plural if low.endswith("e") else None
-        # What is no nominative of the masculine singular: "Patienten", "müde Bäcker".
-        is_inflected = noun.kind == "pair" and low != noun.masculine.lower()
-        if phrase.before and noun.gender == "m":
-            is_inflected = is_inflected or not tokens[phrase.before[-1]].low.endswith("er")
-        if is_inflected:
+        if self._is_inflected(tokens, phrase, noun):
             return plural if noun.number == "any" else None
         case = "dative" if before.low in _DATIVE else "nominative"
         return phrase._replace(noun=noun, case=case, declension="none")
+
+    def _is_inflected(self, tokens: Reading, phrase: Phrase, noun: Noun) -> bool:
+        """Return whether a phrase without an article is no nominative of the singular: "Patienten",
+        "müde Bäcker"."""
+        if noun.kind == "pair" and tokens[phrase.head].low != noun.masculine.lower():
+            return True
+        if not phrase.before or noun.gender != "m":
+            return False
+        return not tokens[phrase.before[-1]].low.endswith("er")
 
     # ---- writing
 
@@ -588,16 +593,20 @@ class German(SpacedLanguage):
             else:
                 text = stem + _FEMININE_ENDING[phrase.case]
             changes.append(Replacement(article.start, article.end, self.like(article, text)))
-        # The relative pronoun: "ein Arzt, der lacht", "ein Arzt, mit dem ..."
-        i = phrase.head + 1
-        if i + 1 < len(tokens) and tokens.gap(i).strip() == ",":
-            if tokens[i].low in _PREPOSITIONS:
-                i += 1
-            pronoun = tokens[i]
-            if pronoun.low in _RELATIVE and tokens.after(i).text:
-                text = self.like(pronoun, _RELATIVE[pronoun.low])
-                changes.append(Replacement(pronoun.start, pronoun.end, text))
-        return changes
+        return changes + self._feminine_relative(tokens, phrase.head + 1)
+
+    def _feminine_relative(self, tokens: Reading, i: int) -> list[Replacement]:
+        """Return the relative pronoun of a clause that begins with word i in the feminine: ", der
+        lacht", ", mit dem ..."."""
+        if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
+            return []
+        if tokens[i].low in _PREPOSITIONS:
+            i += 1
+        pronoun = tokens[i]
+        if pronoun.low not in _RELATIVE or not tokens.after(i).text:
+            return []
+        text = self.like(pronoun, _RELATIVE[pronoun.low])
+        return [Replacement(pronoun.start, pronoun.end, text)]
 
 
 def _joined(changes: list[Replacement]) -> list[Replacement]:

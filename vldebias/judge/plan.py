@@ -319,6 +319,10 @@ class GeneratedImages:
     def __iter__(self) -> Iterator[PlannedImage]:
         return iter(self.images)
 
+    def of_variant(self, name: str) -> list[PlannedImage]:
+        """Return the images of one variant, such as "none"."""
+        return [image for image in self.images if image.variant == name]
+
     def path(self, image: PlannedImage) -> Path:
         """Return the path of an image."""
         return self.folder / image.path

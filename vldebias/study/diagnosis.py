@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -105,13 +106,19 @@ def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
     return scores[is_class] - scores[np.arange(len(codes)), rival], rival
 
 
-class Probe(NamedTuple):
+@dataclass(frozen=True)
+class Probe:
     """Hold a probe's balanced accuracy out of fold, and draws (b,) of it from rows resampled within
     values."""
 
     accuracy: float
     limit: float  # what permuted labels exceed in 2.5 % of cases (normal approximation)
     draws: Floats
+
+    @property
+    def is_at_chance(self) -> bool:
+        """Return whether the probe is no better than guessing."""
+        return self.accuracy <= self.limit
 
 
 def readable(
@@ -237,7 +244,8 @@ def margins(
     return margin_of_metric, variance
 
 
-class Column(NamedTuple):
+@dataclass(frozen=True)
+class Column:
     """Hold labels of the rows and what they are called."""
 
     name: str
@@ -245,12 +253,13 @@ class Column(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What a sentence calls a label: the name of its column, "class" for an array."""
+        """Return what a sentence calls a label: the name of its column, "class" for an array."""
         return "class" if self.name == "labels" else self.name
 
     @classmethod
     def of_texts(cls, rows: Tensor, host: Host, attribute: PromptSet) -> Column:
-        """Label each of the rows (n, d) with the value whose texts are nearest."""
+        """Return a column that labels each of the rows (n, d) with the value whose texts are
+        nearest."""
         texts_of_value = attribute.by_value()
         centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
         codes = (rows @ centres.float().T).argmax(1).numpy()
@@ -408,8 +417,8 @@ def _edited_rows(
 def _add_probes(
     result: TaskResult, columns: Mapping[str, Column], rows: Mapping[str, Tensor], seed: int
 ) -> list[str]:
-    """Add a row for each probe and method; return a sentence on how well the attribute can be read
-    and which methods removed it, none without an attribute.
+    """Add a row for each probe and method; return the sentence of `how_readable`, none without an
+    attribute.
 
     The settings of the result name the accuracy up to which a probe is at chance.
     """
@@ -420,49 +429,59 @@ def _add_probes(
             continue
         column = columns[role]
         probe_of_method = {}
-        accuracies = {}
-        draws = {}
-        limit_of_method = {}
         for method, features in rows.items():
-            probe = readable(features, column.labels, reader, seed=seed)
-            probe_of_method[method] = probe
-            accuracies[method] = probe.accuracy
-            draws[method] = probe.draws
-            limit_of_method[method] = probe.limit
-        n = {"images": int(column.labels.known.sum())}
-        result.add_draws(metric, accuracies, draws, n=n, subset=column.name)
+            probe_of_method[method] = readable(features, column.labels, reader, seed=seed)
+        result.add_draws(
+            metric,
+            {method: probe.accuracy for method, probe in probe_of_method.items()},
+            {method: probe.draws for method, probe in probe_of_method.items()},
+            n={"images": int(column.labels.known.sum())},
+            subset=column.name,
+        )
         probes[metric] = probe_of_method
-        limits[f"{metric} of {column.name}"] = limit_of_method
+        limits[f"{metric} of {column.name}"] = {
+            method: probe.limit for method, probe in probe_of_method.items()
+        }
     result.provenance.settings = {
         "probes": "balanced accuracy out of five folds; see vldebias.diagnose",
         "chance": limits,
     }
     if "groups" not in columns:
         return []
-    linear = probes["linear_probe"]
     neighbour = probes["neighbour_probe"][NONE]
-    removed = [method for method, probe in linear.items() if probe.accuracy <= probe.limit]
-    # Where nothing can be read without a method, it is not the method that removed it.
-    is_linear = NONE not in removed
+    return [how_readable(columns["groups"].name, probes["linear_probe"], neighbour)]
+
+
+def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) -> str:
+    """Write how well an attribute can be read from features, and which methods removed it.
+
+    linear: method -> linear probe of the features under it, of "none" too. neighbour: probe by the
+    nearest neighbour, without a method.
+
+    >>> nothing = np.empty(0)
+    >>> linear = {"none": Probe(0.9, 0.6, nothing), "cali": Probe(0.5, 0.6, nothing)}
+    >>> how_readable("gender", linear, Probe(0.8, 0.6, nothing)).split("; ")[-1]
+    'removed by cali.'
+    """
+    removed = [method for method, probe in linear.items() if probe.is_at_chance]
     ability = "can be read from the features"
-    if is_linear and removed:
-        conclusion = f"; removed by {', '.join(removed)}"
-    elif is_linear and len(linear) > 1:
-        conclusion = "; removed by none of the methods"
-    elif is_linear:
-        conclusion = ""
-    elif neighbour.accuracy > neighbour.limit:
-        ability = "can be read from the features, but not by a line"
-        conclusion = "; nothing to remove for an edit, which is linear"
-    else:
+    conclusion = ""
+    # Where nothing can be read without a method, it is not the method that removed it.
+    if NONE in removed and neighbour.is_at_chance:
         ability = "cannot be read from the features"
         conclusion = "; nothing to remove"
-    name = columns["groups"].name
-    return [
-        f"{name} {ability}: on held-out images a linear probe has a balanced accuracy of"
+    elif NONE in removed:
+        ability = "can be read from the features, but not by a line"
+        conclusion = "; nothing to remove for an edit, which is linear"
+    elif removed:
+        conclusion = f"; removed by {', '.join(removed)}"
+    elif len(linear) > 1:
+        conclusion = "; removed by none of the methods"
+    return (
+        f"{attribute} {ability}: on held-out images a linear probe has a balanced accuracy of"
         f" {linear[NONE].accuracy:.0%}, nearest neighbours {neighbour.accuracy:.0%} (guessing at"
         f" most {linear[NONE].limit:.0%}){conclusion}."
-    ]
+    )
 
 
 def _add_suspects(

@@ -61,7 +61,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
         if not generates:
             raise
         problem = f"{type(error).__name__}: {str(error)[:150]}"
-        yield Finding("drawn", None, f"a call with a prompt alone fails ({problem})")
+        yield Finding("generated", None, f"a call with a prompt alone fails ({problem})")
         read = partial(_read, host)
         bare = read()
 

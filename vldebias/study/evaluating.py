@@ -99,8 +99,8 @@ def evaluate(
     >>> evaluate(texts, features, prompts="gender", labels=labels, k=50)  # doctest: +SKIP
     """
     # 1. Each keyword is a setting of the task, or an input.
-    # The model stands under two names since nobody says what it is: tasks of images ask for
-    # "model", tasks that generate for "pipeline".
+    # The model is passed under two names: tasks on images ask for "model", tasks that generate
+    # images for "pipeline".
     sources = {
         "model": model,
         "pipeline": model,

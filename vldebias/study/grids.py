@@ -92,17 +92,10 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
             f" {list(seeds)}"
         )
     if images is None:
-        settings: dict[str, Any] = {"num_inference_steps": steps, "guidance_scale": guidance}
-        attach_of_name: dict[str, Callable[[], Attachment] | None] = {}
-        for name, method in method_of_name.items():
-            if method == NONE:
-                attach_of_name[name] = None
-            elif isinstance(method, (Edit, Mapping)):
-                # A fitted edit stands where `debias` expects prompt sets: it carries its own.
-                attach_of_name[name] = partial(debias, pipe, method, **options)
-            else:
-                attach_of_name[name] = partial(debias, pipe, prompts, method=method, **options)
-        shown = _generated(pipe, rows, seeds, attach_of_name, batch_size, settings)
+        settings = {"num_inference_steps": steps, "guidance_scale": guidance}
+        shown = _generated(
+            pipe, prompts, rows, method_of_name, options, seeds, batch_size, settings
+        )
         return compose(rows, shown, [f"seed {seed}" for seed in seeds])
     if isinstance(images, (str, Path)):
         images = images_of_folder(Path(images))
@@ -110,21 +103,22 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     inputs = Inputs(Options(Path()), sources, needs="grid")
     shown = _searched(inputs, prompts, rows, method_of_name, options)
     places = range(1, min(COLUMNS, len(images)) + 1)
-    return compose(rows, shown, [str(place) for place in places])
+    return compose(rows, shown, list(map(str, places)))
 
 
 def _generated(
     pipe: Any,
+    prompts: Any,
     texts: Sequence[str],
+    method_of_name: Mapping[str, Any],
+    options: Mapping[str, Any],
     seeds: Sequence[int],
-    attach_of_name: Mapping[str, Callable[[], Attachment] | None],
     batch_size: int,
     settings: Mapping[str, Any],
 ) -> dict[str, list[list[Image]]]:
     """Return name of a method -> the images of each text, one for each seed.
 
-    attach_of_name: name -> attaches the method; None for the pipeline as it is. settings: of the
-    call of the pipeline.
+    options: of `debias`. settings: of the call of the pipeline.
     """
     # An image for each text and seed, texts first: with two texts and three seeds the order is
     # (text 0, seed 0), (text 0, seed 1), (text 0, seed 2), (text 1, seed 0), ...
@@ -134,7 +128,13 @@ def _generated(
         listed += [text] * len(seeds)
         noise += map(int, seeds)
     rows_of_name = {}
-    for name, attach in attach_of_name.items():
+    for name, method in method_of_name.items():
+        attach: Callable[[], Attachment] | None = None
+        if isinstance(method, (Edit, Mapping)):
+            # A fitted edit stands where `debias` expects prompt sets: it carries its own.
+            attach = partial(debias, pipe, method, **options)
+        elif method != NONE:
+            attach = partial(debias, pipe, prompts, method=method, **options)
         with prepared(pipe, attach, listed, noise, **settings) as generator:
             pictures: list[Image] = []
             for start in range(0, len(listed), batch_size):
@@ -175,9 +175,9 @@ def _searched(
             # Equal scores stay in the order of the images.
             order = scores.argsort(dim=1, descending=True, stable=True)[:, :COLUMNS]
         rows_of_name[name] = []
-        for row in order:
-            ids = [embeddings.ids[int(place)] for place in row]
-            rows_of_name[name].append([images.read(place_of_id[key]) for key in ids])
+        for row in order.tolist():
+            pictures = [images.read(place_of_id[embeddings.ids[place]]) for place in row]
+            rows_of_name[name].append(pictures)
     return rows_of_name
 
 

@@ -67,8 +67,8 @@ class Inputs(Mapping[str, Any]):
 
     Args:
         options: files and names of models, as the flags of the command line have them.
-        sources: name -> object, array, file, folder, name of a data set or `Data`. They go before
-            what the options name.
+        sources: name -> object, array, file, folder, name of a data set or `Data`. They take
+            precedence over what the options name.
         needs: what the suite asks of the user, for messages.
         split: the part of a data set that is named by a text alone.
     """
@@ -82,7 +82,7 @@ class Inputs(Mapping[str, Any]):
         progress: Progress = SILENT,
         split: str = "test",
     ) -> None:
-        # Flags name files and models; objects that Python gives go before them.
+        # Flags name files and models; objects passed from Python take precedence.
         named = {name: getattr(options, name) for name in ("model", "pipeline", "reference")}
         chosen = {**named, **(sources or {})}
         self.options = options
@@ -113,7 +113,7 @@ class Inputs(Mapping[str, Any]):
         # The user's images replace those that a suite names, not the other way round.
         names = {*splits, *self.sources}
         task.check_sources(names)
-        # What a task makes itself (a judge, a plan) goes before an input of that name.
+        # What a task prepares (a judge, a plan) takes precedence over an input of that name.
         opened = dict(task.prepare(self))
         for name in task.input_names():
             if name not in opened and (name in names or name in ALWAYS):
@@ -199,8 +199,8 @@ class Inputs(Mapping[str, Any]):
     @cached_property
     def texts(self) -> Host:
         """Return what embeds prompts, without any attachment: the user's files, else the model."""
-        # A file of texts goes before a file of features that has texts too: it is the more specific
-        # one.
+        # A file of texts takes precedence over a file of features that has texts too: it is the
+        # more specific one.
         file = self.options.texts or self.options.embeddings
         rows = None
         if self.options.texts is not None:
@@ -277,8 +277,8 @@ class Inputs(Mapping[str, Any]):
 
     def _open_named(self, name: str, source: str | Path) -> Embeddings | ImageData:
         """Return the features of a file or a pattern, or the images of a folder or a data set."""
-        # A path goes before the name of a data set: a folder "celeba" in the working folder is that
-        # folder.
+        # A path takes precedence over the name of a data set: a folder "celeba" in the working
+        # folder is that folder.
         is_file = Path(source).suffix in (".npz", ".npy")
         if is_file or is_pattern(source) or is_clip_retrieval(source):
             embeddings, _ = _of_file(Path(source))
@@ -351,8 +351,8 @@ def open_split(
         options: of the reader of the data set.
 
     Raises:
-        InvalidInputError: an option that a world does not have, or a data set that can only be read
-            from front to back.
+        InvalidInputError: an option that a world does not have, or a data set that can only be
+            streamed.
     """
     if name in WORLDS:
         unknown = sorted(set(options) - {"n", "start"})
@@ -372,7 +372,7 @@ def open_split(
 def images_of_folder(folder: Path) -> ImageData:
     """Return the pictures below a folder; the folders directly below it are the column "folder".
 
-    Hidden files and what programs leave are no data, and files of other kinds are counted.
+    Hidden and temporary files and files of other kinds are left out and counted.
     """
     below, litter = files_below(folder)
     files = [file for file in below if is_picture(file)]

@@ -19,7 +19,7 @@ from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts, load_prompts
 from vldebias.report.result import NONE
 from vldebias.study.inputs import Inputs
-from vldebias.study.side_by_side import STEPS_AND_GUIDANCE, judged_as
+from vldebias.study.side_by_side import STEPS_AND_GUIDANCE, judged_as, plain_value
 from vldebias.study.suite import load_suite
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.variants import generate
@@ -27,7 +27,7 @@ from vldebias.study.tasks.variants import generate
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_PROMPTS = 30  # of a pilot; a line from texts to shares tells the rest
+MOST_PROMPTS = 30  # of a pilot; shares of other prompts are predicted from these
 BATCH_SIZE = 8
 
 
@@ -153,7 +153,7 @@ def measure_prompts(
             f"{folder}: the judge knows {attribute.name} in none of {len(made)} images; look at"
             " them, or name another judge (--judge)"
         )
-    counts.columns = [value.removesuffix("-skinned") for value in values]
+    counts.columns = list(map(plain_value, values))
     measured = counts.rename_axis("prompt").reset_index()
     return measured.assign(model=pipe.name, guidance=plan.guidance)
 

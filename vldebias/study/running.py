@@ -44,10 +44,13 @@ class Finished(BaseModel, extra="forbid"):
     seconds: float
 
     @classmethod
-    def read(cls, path: Path) -> Self | None:
-        """Return what a file holds; None where there is none, or one of another version."""
+    def read(cls, path: Path, key: str) -> Self | None:
+        """Return what a file holds; None where there is none, or one of another version or key."""
         with suppress(FileNotFoundError, ValidationError):
-            return cls.model_validate_json(path.read_bytes())
+            kept = cls.model_validate_json(path.read_bytes())
+            # The key, not the date, decides: a run with another k or other weights measures again
+            # by itself.
+            return kept if kept.key == key else None
         return None
 
 
@@ -71,7 +74,7 @@ def run_suite(
     Args:
         suite: a name, a path, or from `load_suite`.
         options: what the user brings; by default the folder "vldebias-<suite>" and nothing else.
-        progress: where it shows how far it is; default: on stderr. console: a rich console for it.
+        progress: where progress is shown; default: stderr. console: a rich console for it.
         only: names of tasks; none: all of them.
         loaded: the model or pipeline that the options name, if it is loaded already.
 
@@ -83,7 +86,7 @@ def run_suite(
     options = options or Options(out=Path(f"vldebias-{suite.name}"))
     suite, options = _with_choices(suite, options, only)
 
-    # Of several processes the first alone writes and says how far it is.
+    # Of several processes only the first writes and reports progress.
     is_first = processes().rank == 0
     shown = SILENT
     lock: AbstractContextManager[None] = nullcontext()
@@ -160,10 +163,8 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     path = folder / "tasks" / f"{file_slug(task.name)}.json"
     opened = inputs.of_task(task)
     key = key_of(task, inputs.options, opened)
-    kept = Finished.read(path)
-    # The key, not the date, decides: a run with another k or other weights measures again by
-    # itself.
-    if kept is not None and kept.key == key and not inputs.options.fresh:
+    kept = Finished.read(path, key)
+    if kept is not None and not inputs.options.fresh:
         inputs.progress.say(
             f"{task.name}: reused from an earlier run; --fresh (fresh=True) measures it again"
         )

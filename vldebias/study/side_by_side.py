@@ -286,7 +286,7 @@ def side_by_side(
     if is_miniature:
         seen = _seen(generated, attributes, progress)
     else:
-        seen = [{} for _ in generated]
+        seen = [{}] * len(generated)
     pictures = tuple(
         Picture.read(generated, image, attributes, values)
         for image, values in zip(generated, seen, strict=True)
@@ -317,7 +317,7 @@ def _seen(
         name = names[prompts.name]
         if name is None:
             continue
-        values = [_plain(value) for value in judge.names[name]]
+        values = [plain_value(value) for value in judge.names[name]]
         codes = decide(chances[name], values, SURE).codes
         for picture, code in zip(seen, codes, strict=True):
             picture[prompts.name] = values[code] if code >= 0 else None
@@ -327,11 +327,11 @@ def _seen(
 def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
     """Return the judge's name of an attribute: the name that has the same values."""
     for name, values in judge.names.items():
-        if {_plain(value) for value in values} == set(prompts.attributes):
+        if set(map(plain_value, values)) == set(prompts.attributes):
             return name
     return None
 
 
-def _plain(value: str) -> str:
+def plain_value(value: str) -> str:
     """Return a judge's value as a prompt set writes it: "light-skinned" is "light"."""
     return value.removesuffix("-skinned")

@@ -134,8 +134,7 @@ class Task(Strict, ABC):
         settings = dict(self)
         for name in USERS_CHOICES:
             choice = getattr(options, name)
-            # Built anew and not copied with an update: the user's choice is checked like a line of
-            # a suite.
+            # Validated, where `model_copy(update=...)` would not check the user's choice.
             if name in settings and choice is not None and choice != ():
                 settings[name] = choice
         return type(self).build(settings)
@@ -150,7 +149,7 @@ def with_looks(
     where the package of a method is not installed. Names that are no method's, such as that of a
     saved edit, stay as they are.
 
-    compared: methods that may not be registered; they go before the registry.
+    compared: methods that may not be registered; they take precedence over the registry.
     """
     method_of_name: dict[str, Method] = {method.name: method for method in compared}
     described = {}

@@ -97,19 +97,22 @@ def audit(
     attribute = load_prompts(attribute_set)
     predictions = predict(loaded, requested, attribute, calibration, texts)
     advised = _advise(requested, attribute, predictions)
+    model_of_method = {}
+    for prediction in predictions:
+        if prediction.calibration is not None:
+            model_of_method[prediction.calibration.name] = str(prediction.calibration)
+    # Rows of several counts are told apart by their names; all of these come with the package.
+    methods = [NONE]
     source = predictions[0].source
     if len(predictions) > 1:
-        source = ", ".join(str(prediction.calibration) for prediction in predictions)
+        methods = list(model_of_method)
+        source = ", ".join(model_of_method.values())
     sentences = _sentences(advised, predictions, attribute, source, is_of_pipeline=pipe is not None)
     if listed.column is not None or listed.comments:
         sentences.append(f"Read: {listed}.")
     seconds = round(time.monotonic() - start, 3)
 
     first = predictions[0]
-    model_of_method = {}
-    for prediction in predictions:
-        if prediction.calibration is not None:
-            model_of_method[prediction.calibration.name] = str(prediction.calibration)
     provenance = TaskProvenance(
         task="audit",
         title="What the prompts will show",
@@ -131,10 +134,7 @@ def audit(
         },
     )
     result = TaskResult(provenance)
-    for prediction in predictions:
-        method = NONE
-        if len(predictions) > 1 and prediction.calibration is not None:
-            method = prediction.calibration.name
+    for prediction, method in zip(predictions, methods, strict=True):
         _add_shares(result, _predicted(advised, prediction), prediction, method)
     return Result.from_tasks("audit", [result], seconds=seconds)
 
@@ -325,7 +325,7 @@ def _summary_of_models(
     """Return sentences on prompts whose model nobody judged: what the known models share, and where
     they are furthest apart."""
     calibrations = [p.calibration for p in predictions if p.calibration is not None]
-    models = listed_words([str(calibration) for calibration in calibrations])
+    models = listed_words(list(map(str, calibrations)))
     sentences = [
         f"No counts are of {predictions[0].model}. {_how_many_lean(advised)}",
         f"The models are {models}; a verdict is given where all of them share it. One of them:"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,8 @@ WORDS = {"male": ("man", "men", "boy"), "female": ("woman", "women", "girl")}
 Floats = NDArray[np.float64]
 
 
-class Calibration(NamedTuple):
+@dataclass(frozen=True)
+class Calibration:
     """Hold counts of judged images that come with the package.
 
     name: what `calibration=` and `--calibration` take. file: in the folder of calibrations; its
@@ -153,7 +154,7 @@ def find_calibration(name: str | Path) -> Calibration | Path:
             f"calibration {base}: got the guidance {guidance!r}; expected one of"
             f" {', '.join(scales) or 'none, since its counts are of one'}"
         )
-    return calibration._replace(guidance=float(guidance))
+    return replace(calibration, guidance=float(guidance))
 
 
 class ShareLine:

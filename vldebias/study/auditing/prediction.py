@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from math import comb
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -51,7 +52,8 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
-class Prediction(NamedTuple):
+@dataclass(frozen=True)
+class Prediction:
     """Hold what the counts of one model predict: k values of n prompts."""
 
     values: list[str]  # (k,) names
@@ -89,8 +91,8 @@ class Prediction(NamedTuple):
     def is_sure(self, side: int, place: int) -> bool:
         """Return whether more than an equal share of a prompt's images shows a value.
 
-        Few judged prompts give a line without a width that can be told: an interval of all shares
-        beside a high chance. Such a prompt is not said to lean.
+        A line fitted to few judged prompts has intervals of [0, 1], even where the chance is high:
+        such a prompt is not said to lean.
         """
         equal_share = 1 / len(self.values)
         share, low, _ = self.shares[:, side, place]
@@ -196,7 +198,7 @@ def _places_of_judged(prompts: Sequence[str], counts: pd.DataFrame) -> dict[int,
     row_of_subject = {subject(text): row for row, text in enumerate(counts.index)}
     places = {}
     for place, prompt in enumerate(prompts):
-        # The prompt itself goes before another one about the same subject.
+        # A row of the prompt itself is preferred to one about the same subject.
         row = row_of_text.get(prompt.casefold(), row_of_subject.get(subject(prompt)))
         if row is not None:
             places[place] = row

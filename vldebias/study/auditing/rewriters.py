@@ -25,7 +25,7 @@ def audit_rewriter(
     original: Sequence[str], rewritten: Sequence[str], attribute_set: str | Path | PromptSet
 ) -> Result:
     """Measure how a rewriter leans: the share of open prompts into which it writes a value of its
-    own, which value, and for which nouns. No image is made.
+    own, which value, and for which nouns. No image is generated.
 
     Args:
         original: what users wrote.

@@ -145,7 +145,7 @@ class ShareRows:
         )
 
     def add_gaps(self) -> None:
-        """Add every metric of shares; beside the gaps what even shares give by chance."""
+        """Add every metric of shares, and for the gaps what even shares give by chance."""
         first = next(iter(self.known.values()))
         # Numbers of images that could be told, of the first method: chance depends on them alone.
         sizes = first.sum(1).round().astype(int)

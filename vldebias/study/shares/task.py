@@ -50,7 +50,10 @@ Floats = NDArray[np.float64]
 ROLES = ("prompt", "value", "method", "weight", "people")  # of columns
 LABELLED = ("value", "people")  # roles of columns with values
 UNKNOWN = (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)  # answers that name no value
-ABOUT = f"Images, and what each shows, as a table or people say; none is unknown. {ABOUT_GAP}"
+ABOUT = (
+    "Shares of the labels of images, from a table or from annotators; an image without a label"
+    f" counts as unknown. {ABOUT_GAP}"
+)
 
 
 @register_task
@@ -129,8 +132,7 @@ class SharesTask(Task):
         Raises:
             InvalidInputError: columns, values or weights that do not fit, by their name.
         """
-        # A table goes before labels: it was named, and labels may come from the options of a whole
-        # suite.
+        # A table takes precedence over labels, which may come from the options of a whole suite.
         if table is None and folder is not None:
             return self._measure_labels(GeneratedImages.open(folder), labels, progress)
         if isinstance(table, (str, Path)):

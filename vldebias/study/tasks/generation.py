@@ -175,6 +175,11 @@ class GenerationTask(Task):
         return kept, left_out
 
     @property
+    def needs_scorer(self) -> bool:
+        """Return whether an image-text model scores the images."""
+        return self.clip_score or self.fid
+
+    @property
     def ways(self) -> dict[str, Variant]:
         """Return the variants with their prompt sets; if `stated`, also without leaving stated
         prompts unchanged."""
@@ -262,9 +267,9 @@ class GenerationTask(Task):
                 f"{self.name}: expected `judge:`, which reads the generated images; add one"
             )
         # The model of CLIPScore and FID is the user's, else that of the judge, which is loaded
-        # anyway. Its scores have the judge's own biases, so a model of the user goes before.
+        # anyway. Its scores have the judge's own biases, so a model of the user is preferred.
         scorer = inputs.sources.get("scorer")
-        if scorer is None and (self.clip_score or self.fid):
+        if scorer is None and self.needs_scorer:
             if inputs.options.model is None and isinstance(self.judge, ClipJudge):
                 scorer = self.judge.loaded(inputs)
             else:
@@ -312,15 +317,13 @@ class GenerationTask(Task):
         for attribute, values in judge.names.items():
             codes[attribute] = {name.casefold(): code for code, name in enumerate(values)}
         prompts = self.prompt_set
-        stated_attribute = ""
-        stated_codes: dict[str, int] = {}
-        if self.stated:
-            stated_attribute, stated_codes = _stated(prompts, judge, codes)
+        stated_codes = self._stated_codes(judge, codes)
         # The images, as far as they are missing, and what the judge reads in them.
+        ways = self.ways
         if pipe is None:
             made = GeneratedImages.open(images)
         else:
-            made = generate(pipe, self.plan(), self.ways, images, progress=progress)
+            made = generate(pipe, self.plan(), ways, images, progress=progress)
         if prompts.hash != made.plan.prompt_set_hash:
             raise InvalidInputError(
                 f"{made.folder}: got another version of {made.plan.prompt_set!r}; expected images"
@@ -350,15 +353,13 @@ class GenerationTask(Task):
             )
             # Which methods deal the judged values to all images: their shares are not drawn.
             judged = list(rows.values_of(attribute).values())
-            facts_of_method = result.provenance.methods
-            for name, variant in self.ways.items():
-                if name in facts_of_method and variant.deals(judged):
-                    facts_of_method[name]["deals"] = True
-            code_of_value = stated_codes if attribute == stated_attribute else None
+            for name, facts in result.provenance.methods.items():
+                if name in ways and ways[name].deals(judged):
+                    facts["deals"] = True
             # All attributes share the images, so the first alone shows them.
-            rows.add(result, attribute, code_of_value, has_pictures=place == 0)
+            rows.add(result, attribute, stated_codes.get(attribute), has_pictures=place == 0)
             results.append(result)
-        if scorer is not None and (self.clip_score or self.fid):
+        if scorer is not None and self.needs_scorer:
             encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
             texts = resolve(scorer.host, tokenizer=scorer.tokenizer)
             with progress.bar(f"{self.name}: CLIPScore, FID"):
@@ -374,6 +375,32 @@ class GenerationTask(Task):
                 )
         return results
 
+    def _stated_codes(self, judge: Judge, codes: CODES) -> dict[str, dict[str, int]]:
+        """Return the judge's attribute that the prompts state -> value -> the judge's code; empty
+        where no prompt states a value.
+
+        Raises:
+            InvalidInputError: no attribute of the judge has all the values, each another one.
+        """
+        if not self.stated:
+            return {}
+        prompts = self.prompt_set
+        for attribute, code_of_word in codes.items():
+            code_of_value = {}
+            for value, words in prompts.attributes.items():
+                # The value itself is looked up first, then its words in their order.
+                for word in (value, *words):
+                    if word.casefold() in code_of_word:
+                        code_of_value[value] = code_of_word[word.casefold()]
+                        break
+            n_different = len(set(code_of_value.values()))
+            if len(code_of_value) == len(prompts.attributes) == n_different:
+                return {attribute: code_of_value}
+        raise InvalidInputError(
+            f"judge {judge.name}: expected an attribute with the values {list(prompts.attributes)}"
+            f" that {prompts.name!r} states; use another judge or stated=False"
+        )
+
     def _check_judge(self, judge: Judge, scorer: Loaded | None) -> None:
         """Refuse a judge or a scorer that cannot read the attributes that are measured."""
         for attribute in self.attributes:
@@ -383,30 +410,7 @@ class GenerationTask(Task):
                     f" {list(judge.names)}, which judge {judge.name} reads, or intersections such"
                     " as 'gender x race'"
                 )
-        if scorer is None and (self.clip_score or self.fid):
+        if scorer is None and self.needs_scorer:
             raise InvalidInputError(
                 f"{self.name}: expected an image-text model for CLIPScore and FID; give --model"
             )
-
-
-def _stated(prompts: PromptSet, judge: Judge, codes: CODES) -> tuple[str, dict[str, int]]:
-    """Return the judge's attribute that the prompts state, and the judge's code of each value.
-
-    Raises:
-        InvalidInputError: no attribute of the judge has all the values, each another one.
-    """
-    for attribute, code_of_word in codes.items():
-        code_of_value = {}
-        for value, words in prompts.attributes.items():
-            # The value itself goes before its words, the first words before the later ones.
-            for word in (value, *words):
-                if word.casefold() in code_of_word:
-                    code_of_value[value] = code_of_word[word.casefold()]
-                    break
-        n_different = len(set(code_of_value.values()))
-        if len(code_of_value) == len(prompts.attributes) == n_different:
-            return attribute, code_of_value
-    raise InvalidInputError(
-        f"judge {judge.name}: expected an attribute with the values {list(prompts.attributes)} that"
-        f" {prompts.name!r} states; use another judge or stated=False"
-    )

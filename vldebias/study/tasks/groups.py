@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,14 +71,46 @@ ABOUT_COSINES = (
 )
 
 
-class Split(NamedTuple):
-    """Hold the images of a split whose label and spurious value are both known."""
+class GroupedImages:
+    """Hold the images of a split whose label and spurious value are both known.
 
-    units: UnitRows
-    target: NDArray[np.int64]  # (n,) index of the right class prompt
-    groups: Labels  # label x spurious value, such as "landbird/water"
-    values: Labels  # the spurious value
-    facts: dict[str, Any]  # for the provenance, without local folders
+    units: rows (n, d) of length 1. target: (n,) index of the right class prompt. groups: label x
+    spurious value, such as "landbird/water". values: the spurious values. facts: for the
+    provenance, without local folders.
+
+    Args:
+        images: the split. label, spurious: two of its columns. prompts: whose class prompts the
+            labels name.
+
+    Raises:
+        InvalidInputError: no image is left, or labels do not each name a class.
+    """
+
+    def __init__(self, images: Embeddings, label: str, spurious: str, prompts: PromptSet) -> None:
+        labels = images.column(label)
+        values = images.column(spurious)
+        # An image of unknown label or value belongs to no group. It is counted, never guessed.
+        known = labels.known & values.known
+        if not known.any():
+            raise InvalidInputError(
+                f"no image has a known value in both columns {label!r} and {spurious!r}"
+            )
+        classes = class_of(labels.names, prompts)
+        if not classes:
+            raise InvalidInputError(
+                f"{prompts.name}: expected labels that each name one of the classes"
+                f" {list(prompts.class_names)}, got {list(labels.names)}; rename the labels,"
+                " or use indices of the classes, from 0"
+            )
+        self.units: UnitRows = images.unit if known.all() else images.unit.picked(known)
+        self.target = np.array(classes, dtype=np.int64)[labels.codes[known]]
+        # Codes of label x value: with 2 labels and 2 values the groups 0 to 3.
+        self.groups: Labels = cross(labels[known], values[known])
+        self.values: Labels = values[known]
+        self.facts = facts_of(images)
+        self.facts["images"] = len(self.target)
+        self.facts["unknown"] = int((~known).sum())
+        self.facts["images per group"] = self.groups.counts
 
 
 @register_task
@@ -201,11 +233,12 @@ class GroupsTask(ImageTask):
                 weights that do not fit the groups.
         """
         # Images whose label and spurious value are known: to test on, to learn from, to select by.
-        tested = self._split(images)
-        learning = None if train is None else self._split(train)
-        selecting = None if val is None else self._split(val)
+        columns = (self.label, self.spurious)
+        tested = GroupedImages(images, *columns, self.prompts)
+        learning = None if train is None else GroupedImages(train, *columns, self.prompts)
+        selecting = None if val is None else GroupedImages(val, *columns, self.prompts)
         check_images(images, texts, self.prompts.classes[0])
-        doubt_labels(images, (self.label, self.spurious), [self.prompts])
+        doubt_labels(images, columns, [self.prompts])
         reference, reference_counts = disjoint(reference, images, self.methods)
 
         with progress.bar(self.name) as advance:
@@ -276,7 +309,9 @@ class GroupsTask(ImageTask):
             result.add_draws("worst_group_auc", areas, draws, n=n_of_value)
         return [result, *self._cosines(provenance, fitted, texts)]
 
-    def _weights(self, tested: Split, learning: Split | None) -> Mapping[str, float] | None:
+    def _weights(
+        self, tested: GroupedImages, learning: GroupedImages | None
+    ) -> Mapping[str, float] | None:
         """Return group -> weight of `average_reweighted`: those of the settings, else the sizes of
         the groups in training; None where a group of training is never tested.
 
@@ -324,7 +359,12 @@ class GroupsTask(ImageTask):
         return edit_of_key
 
     def _learn(
-        self, name: str, learning: Split, selecting: Split, classes: Tensor, tested: Split
+        self,
+        name: str,
+        learning: GroupedImages,
+        selecting: GroupedImages,
+        classes: Tensor,
+        tested: GroupedImages,
     ) -> tuple[Mask, dict[str, Any]]:
         """Return which images (n,) a trained baseline gets right, and its entry in the provenance.
 
@@ -340,39 +380,8 @@ class GroupsTask(ImageTask):
         facts = {"source": source, "chosen": chosen, "uses_labels": True}
         return predicted == tested.target, facts
 
-    def _split(self, images: Embeddings) -> Split:
-        """Return the images whose label and spurious value are known, with their groups.
-
-        Raises:
-            InvalidInputError: no image is left, or labels do not each name a class.
-        """
-        labels = images.column(self.label)
-        values = images.column(self.spurious)
-        # An image of unknown label or value belongs to no group. It is counted, never guessed.
-        known = labels.known & values.known
-        if not known.any():
-            raise InvalidInputError(
-                f"no image has a known value in both columns {self.label!r} and {self.spurious!r}"
-            )
-        classes = class_of(labels.names, self.prompts)
-        if not classes:
-            raise InvalidInputError(
-                f"{self.prompts.name}: expected labels that each name one of the classes"
-                f" {list(self.prompts.class_names)}, got {list(labels.names)}; rename the labels,"
-                " or use indices of the classes, from 0"
-            )
-        target = np.array(classes, dtype=np.int64)[labels.codes[known]]
-        # Codes of label x value: with 2 labels and 2 values the groups 0 to 3.
-        groups = cross(labels[known], values[known])
-        facts = facts_of(images)
-        facts["images"] = len(target)
-        facts["unknown"] = int((~known).sum())
-        facts["images per group"] = groups.counts
-        units = images.unit if known.all() else images.unit.picked(known)
-        return Split(units, target, groups, values[known], facts)
-
     def _classify(
-        self, split: Split, texts: Host, edit_of_key: Mapping[Key, Edit | None]
+        self, tested: GroupedImages, texts: Host, edit_of_key: Mapping[Key, Edit | None]
     ) -> tuple[dict[Key, Mask], dict[str, Floats]]:
         """Return which of the n images are right, and of two classes how much the second leads
         under each method: (n,) each."""
@@ -380,7 +389,7 @@ class GroupsTask(ImageTask):
         # Images that several methods share are read once for all.
         rows_of_images: dict[UnitRows, dict[Key, Tensor]] = {}
         for key, edit in edit_of_key.items():
-            rows = rows_of_images.setdefault(self.images(split.units, edit), {})
+            rows = rows_of_images.setdefault(self.images(tested.units, edit), {})
             rows[key] = self.rows(texts, classes, edit)
         scores: dict[Key, Floats] = {}
         for images, rows in rows_of_images.items():
@@ -389,11 +398,11 @@ class GroupsTask(ImageTask):
 
         right: dict[Key, Mask] = {}
         for key in edit_of_key:
-            right[key] = scores[key].argmax(1) == split.target
-        doubt_space(split.units, texts, self.prompts.texts)
+            right[key] = scores[key].argmax(1) == tested.target
+        doubt_space(tested.units, texts, self.prompts.texts)
         doubt_chance(
             scores[BARE].argmax(1),
-            split.target,
+            tested.target,
             self.prompts.class_names,
             f"{self.prompts.name}: the class prompts",
         )
@@ -408,7 +417,7 @@ class GroupsTask(ImageTask):
         # The cheapest baseline, without any edit or label: biased scores often order images well
         # and are cut at the wrong place. An edit has to beat it.
         is_second = margins[NONE] > np.median(margins[NONE])
-        at_median = is_second == (split.target == 1)
+        at_median = is_second == (tested.target == 1)
         return {BARE: right[BARE], (MEDIAN, None): at_median} | right, margins
 
     def _add_accuracies(

@@ -119,7 +119,7 @@ class ImageTask(Task):
                 texts, sets, fitted_method, self.lam, reference=reference, neutral=tuple(neutral)
             )
         for name, edit in (edits or {}).items():
-            # Its rows could not be told from those of the method that is fitted now.
+            # Rows of both would have the same name.
             if name in METHODS:
                 raise InvalidInputError(
                     f"edits: got {name!r}, the name of a method; expected another name"

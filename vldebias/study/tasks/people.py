@@ -25,7 +25,7 @@ ANSWERS = "answers.jsonl"  # where `vldebias label` writes by default, in the fo
 
 @register_task
 class PeopleTask(Task):
-    """Generate images of unseen concepts and measure the majority labels that people gave them.
+    """Generate images of unseen concepts and measure the majority labels of annotators.
 
     The sample is the one of section 7.6.3: 25 images of each unseen profession, without and with a
     method, from the same noise. Their prompts and noise are those of the first 25 images of the
@@ -140,7 +140,7 @@ class PeopleTask(Task):
             folder: images that the user has.
             pipe: the diffusers pipeline; without it all images have to be in the folder.
             command: opens the page to label, for the message where nobody has labelled.
-            progress: where it shows how far it is.
+            progress: where progress is shown.
 
         Returns:
             Discrepancy and agreement; nothing where nobody has labelled yet.

@@ -103,13 +103,14 @@ class TextsTask(Task):
                 for role, edit in edits.items():
                     for part, groups in groups_of_part.items():
                         rows = encoder.embed(list(chain(*groups)), role)
-                        lengths = [len(group) for group in groups]
+                        lengths = list(map(len, groups))
                         sums = {NONE: _sums(rows, lengths), self.method: _sums(edit(rows), lengths)}
                         result.add_resampled(
                             "pair_distance",
                             sums,
                             n={"concepts": len(groups), "pairs": int(sums[NONE][:, 1].sum())},
-                            statistic=_mean_over_pairs,
+                            # The mean distance over all pairs, from sums (b, groups, 2).
+                            statistic=lambda sums: sums[..., 0].sum(-1) / sums[..., 1].sum(-1),
                             subset=part if len(edits) == 1 else f"{part}, {role}",
                             resamples=self.resamples,
                             seed=self.seed,
@@ -127,8 +128,3 @@ def _sums(rows: torch.Tensor, lengths: Sequence[int]) -> Floats:
         distances = torch.pdist(group.double())
         sums.append((float(distances.sum()), len(distances)))
     return np.array(sums)
-
-
-def _mean_over_pairs(sums: Floats) -> Floats:
-    """Return the mean distance over all pairs from resampled sums (b, groups, 2)."""
-    return sums[..., 0].sum(-1) / sums[..., 1].sum(-1)

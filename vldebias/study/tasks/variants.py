@@ -147,7 +147,7 @@ class Variant(Strict):
             "method": origin.method,
             "lam": lam,
             # By content: a folder that was fitted again under the same name is another variant.
-            "projection": hash_of([digest(file) for file in files]),
+            "projection": hash_of(list(map(digest, files))),
         }
 
 
@@ -298,7 +298,7 @@ def generate(
     with progress.bar("generating", n_missing, reused=len(made) - n_missing) as advance:
         # "none" is the first variant of a plan: others copy images from it.
         for name, batches in unfinished.items():
-            images = [image for image in made if image.variant == name]
+            images = made.of_variant(name)
             attach = None if name == NONE else partial(variants[name].attach, pipe)
             # All prompts of the variant, also of finished batches: balanced prompts are even over
             # all of them, so a resumed run has to deal the same values again.
@@ -330,7 +330,7 @@ def _unfinished(made: GeneratedImages) -> dict[str, list[tuple[list[int], list[i
         missing_paths.add(image.path)
     batches_of_variant: dict[str, list[tuple[list[int], list[int]]]] = {}
     for name in made.plan.variants:
-        images = [image for image in made if image.variant == name]
+        images = made.of_variant(name)
         for batch in made.plan.batches(images):
             missing = [i for i in batch if images[i].path in missing_paths]
             if missing:

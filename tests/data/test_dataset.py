@@ -60,7 +60,7 @@ def make(**changes: Any) -> ImageData:
     ),
     (
         lambda: save_embeddings("file.npy", Embeddings.from_arrays([[1.0]])),
-        r"file.npy: expected a path in \.npz",
+        r"file.npy: expected a path that ends in \.npz",
     ),
     (lambda: Suspects(np.array([np.nan]), ("a",)), r"scores: expected \(1,\), some of them finite"),
 )
@@ -81,6 +81,15 @@ def test_rows_keep_what_belongs_together() -> None:
     assert subset.read(0) == picture(2)
     assert subset[np.array([False, True])].read(0) == picture(0)
     assert data[1:].ids == ("b", "c")
+
+
+@pytest.mark.parametrize("rows", [[], (), np.array([]), np.zeros(3, bool), slice(0, 0)])
+def test_no_rows_are_rows_too(rows: Any) -> None:
+    none = make()[rows]
+    assert (len(none), none.captions, none.labels["label"].names) == (0, (), ("x", "y"))
+    assert len(none.labels["label"]) == len(make().labels["label"][rows]) == 0
+    embeddings = Embeddings.from_arrays(np.eye(3), labels={"g": ["a", "b", "a"]})
+    assert embeddings[rows].features.shape == (0, 3)
 
 
 def test_a_fingerprint_is_worked_out_once_and_only_if_asked_and_rows_have_their_own() -> None:

@@ -229,7 +229,7 @@ def test_a_second_derivative_is_right_or_refused(loss: Any) -> None:
         direction = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape_as(x)
         (second,) = torch.autograd.grad((gradient * direction).sum(), x)
         # The derivative along the direction, by a central difference of gradients.
-        ends = []
+        ends = list[Tensor]()
         for step in (-1e-5, 1e-5):
             moved = (x + step * direction).detach().requires_grad_()
             ends += torch.autograd.grad(value(moved), moved)

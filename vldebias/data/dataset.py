@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vldebias.data.folders import OUTSIDE, existing_names
 from vldebias.data.parallel import prefetch
-from vldebias.data.tables import Labels
+from vldebias.data.tables import Labels, indices_of
 from vldebias.errors import InvalidInputError, Lazily
 from vldebias.pictures import decode
 from vldebias.progress import SILENT, Progress
@@ -74,10 +74,8 @@ class Columns:
     def _some(self, rows: ArrayLike | slice) -> tuple[NDArray[np.int64], dict[str, Any]]:
         """Return the indices of some rows, and the columns of these rows by the names of their
         fields."""
-        if not isinstance(rows, slice):
-            rows = np.asarray(rows)
         # Slices, masks and negative numbers all become positions 0 .. n - 1.
-        index = np.arange(len(self))[rows]
+        index = np.arange(len(self))[indices_of(rows)]
         captions: tuple[str, ...] = ()
         if self.captions:
             captions = tuple(self.captions[i] for i in index)

@@ -285,12 +285,12 @@ def save_embeddings(
             json.dumps(value, ensure_ascii=False, default=str).encode(), dtype=np.uint8
         )
 
+    if Path(path).suffix != ".npz":
+        raise InvalidInputError(f"{path}: expected a path that ends in .npz")
     # A NUL character ends a name in a zip archive.
-    can_be_held = all("\0" not in column for column in embeddings.labels)
-    if Path(path).suffix != ".npz" or not can_be_held:
+    if any("\0" in column for column in embeddings.labels):
         raise InvalidInputError(
-            f"{path}: expected a path in .npz and columns without a NUL character, got"
-            f" {list(embeddings.labels)}"
+            f"{path}: expected columns without a NUL character, got {list(embeddings.labels)}"
         )
     fields = {"features": np.ascontiguousarray(embeddings.features[:])}
     # JSON instead of numpy's strings, which take the width of the longest for each.

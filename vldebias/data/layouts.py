@@ -287,8 +287,8 @@ def _refuse_pictures_without_captions(
 ) -> None:
     """Raise InvalidInputError, which says where the captions of the pictures may be."""
     stems = {PurePosixPath(file).stem for file in pictures}
-    by_name = []
-    other_files = []
+    by_name: list[str] = []
+    other_files: list[str] = []
     for file in files:
         named_files = by_name if PurePosixPath(file).stem in stems else other_files
         named_files.append(file)

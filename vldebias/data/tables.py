@@ -218,9 +218,7 @@ class Labels:
 
     def __getitem__(self, rows: ArrayLike | slice) -> Labels:
         """Return the labels of some rows: a slice, indices or a mask."""
-        if not isinstance(rows, slice):
-            rows = np.asarray(rows)
-        return Labels(self.codes[rows], self.names)
+        return Labels(self.codes[indices_of(rows)], self.names)
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -236,6 +234,15 @@ class Labels:
 
     def __repr__(self) -> str:
         return f"Labels({len(self)} rows, {self.counts}, {int((~self.known).sum())} unknown)"
+
+
+def indices_of(rows: ArrayLike | slice) -> Any:
+    """Return indices or a mask as an array, which numpy would make floats of an empty list; a slice
+    is itself."""
+    if isinstance(rows, slice):
+        return rows
+    array = np.asarray(rows)
+    return array if array.size else array.astype(np.int64)
 
 
 def cross(*labels: Labels) -> Labels:

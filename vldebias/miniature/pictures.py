@@ -63,13 +63,13 @@ def open_world(
         InvalidInputError: an unknown name or split, or images beyond those that ship.
     """
     first, count, seed = _split(name, split)
-    if n is None:
-        n = count - start
-    if start < 0 or not 1 <= n <= count - start:
+    number = count - start if n is None else n
+    if start < 0 or not 1 <= number <= count - start:
         raise InvalidInputError(
             f"{name}: the package ships {count:,} pictures of split {split!r}, got n = {n}, start ="
             f" {start}; `eval/miniature` in a checkout of vldebias paints more"
         )
+    n = number
     rows = slice(first + start, first + start + n)
     clean = _sheet(name)[rows]
     table = _table(name)[rows]

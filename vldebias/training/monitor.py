@@ -129,6 +129,20 @@ class Monitor:
             raise InvalidInputError(
                 "held-out data: expected captions, or labels with class_texts; got neither"
             )
+        wrong = {}
+        columns = {"captions": captions or None, "labels": labels, "groups": groups}
+        for name, rows in columns.items():
+            if rows is not None and len(rows) != len(images):
+                wrong[name] = len(rows)
+        if wrong:
+            raise InvalidInputError(
+                f"held-out data: expected {len(images)} rows in every column, got {wrong}"
+            )
+        if labels is not None and bool((labels >= len(class_texts)).any()):
+            raise InvalidInputError(
+                f"held-out data: expected a text for each class (class_texts), got"
+                f" {len(class_texts)} for labels up to {int(labels.max())}"
+            )
         if groups is not None and not bool((groups >= 0).any()):
             raise InvalidInputError("held-out data: no image has a known group; leave groups out")
         self.images = images

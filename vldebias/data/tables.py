@@ -267,12 +267,11 @@ def _crossed(first: Labels, second: Labels) -> Labels:
 
 
 _ALIKE = 0.8  # of difflib: a letter of five may differ
-_MANY_TIMES = 4  # how many times the rows of a slip the right value has at least
+_MANY_TIMES = 4  # times as many rows the right value has at least as a typing error
 
 
 def odd_values(labels: Labels) -> list[str]:
-    """List probable slips in a column of groups, each as the value found and a remedy; usually
-    none.
+    """List probable mistakes in a column of groups, each with a remedy; usually none.
 
     Values that are one value in two spellings (`spellings.written_twice`), marks of an empty cell,
     groups of fewer than five rows and 2 % of all, and values of few rows that are spelt almost as
@@ -285,9 +284,10 @@ def odd_values(labels: Labels) -> list[str]:
     problems = _written_twice(known_names) + _written_otherwise(known_names)
     if 0 < len(unknown_names) < len(rows):
         first = unknown_names[0]
-        names = " and for ".join(map(repr, unknown_names))
+        names = " and ".join(map(repr, unknown_names))
         problems.append(
-            f"a group of its own for {names}; say unknown={first!r} (--unknown {first})"
+            f"a group called {names}; if that is a missing value, say unknown={first!r}"
+            f" (--unknown {first})"
         )
     rare = [name for name in known_names if rows[name] < _FEW and rows[name] <= _RARE * total]
     if rare:

@@ -276,9 +276,9 @@ class _Scores(torch.autograd.Function):
         slope.diagonal(ctx.pair).zero_()
         dtype = slope_dtype(ctx.dtype)
         with torch.autocast(a.device.type, enabled=False):
-            to_a = product(slope, b, dtype)
-            to_b = product(slope.T, a, dtype)
-        return to_a, to_b, None, None
+            slope_of_a = product(slope, b, dtype)
+            slope_of_b = product(slope.T, a, dtype)
+        return slope_of_a, slope_of_b, None, None
 
 
 class Temperature(nn.Module):

@@ -83,16 +83,16 @@ def slope_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
     return None if dtype is None else torch.bfloat16
 
 
-def _scores(a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None, room: Tensor) -> Tensor:
-    """Return the similarities of all rows, in the room for them; -inf where row i meets column
+def _scores(a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None, out: Tensor) -> Tensor:
+    """Write the similarities of all rows into `out` and return it; -inf where row i meets column
     `pair` + i."""
     if dtype is None:
-        torch.mm(a, b.T, out=room)
+        torch.mm(a, b.T, out=out)
     else:
-        room.copy_(product(a, b.T, dtype))
+        out.copy_(product(a, b.T, dtype))
     # A pair is no negative: e^-inf = 0 leaves it out of every sum.
-    room.diagonal(pair).fill_(-torch.inf)
-    return room
+    out.diagonal(pair).fill_(-torch.inf)
+    return out
 
 
 def _scaled(s: Tensor, scale: float) -> Tensor:
@@ -140,11 +140,11 @@ class _MatrixSums(torch.autograd.Function):
         rows = a.new_empty(len(scales), len(a))
         # A block has all negatives of its rows, but a part of each column's: these begin at log 0.
         columns = a.new_full((len(scales), len(b)), -torch.inf)
-        # What is not kept is written into the room of one block, again and again.
+        # Scores that are not kept are written into the buffer of one block, again and again.
         scores = a.new_empty(len(a) if keeps_scores else min(size, len(a)), len(b))
         for block in row_blocks(len(a), size):
-            room = scores[block] if keeps_scores else scores[: block.stop - block.start]
-            s = _scores(a[block], b, pair + block.start, dtype, room)
+            buffer = scores[block] if keeps_scores else scores[: block.stop - block.start]
+            s = _scores(a[block], b, pair + block.start, dtype, buffer)
             values = [_scaled(s, scale) for scale in scales]
             rows[:, block] = torch.stack([value.logsumexp(1) for value in values])
             if both:
@@ -165,15 +165,15 @@ class _MatrixSums(torch.autograd.Function):
         a, b, kept, *sums = ctx.saved_tensors
         # Where backward() is called under autocast, it would round the products.
         with torch.autocast(a.device.type, enabled=False):
-            to_a = torch.empty_like(a)
-            to_b = torch.zeros_like(b)
-            # rooms of one block: the slope, the weights and, unless they were kept, the scores
+            slope_of_a = torch.empty_like(a)
+            slope_of_b = torch.zeros_like(b)
+            # Buffers of one block: slope, weights and, unless they were kept, the scores.
             count = 3 if kept is None else 2
-            rooms = [a.new_empty(min(ctx.size, len(a)), len(b)) for _ in range(count)]
+            buffers = [a.new_empty(min(ctx.size, len(a)), len(b)) for _ in range(count)]
             for block in row_blocks(len(a), ctx.size):
-                slope, weights, *room = [part[: block.stop - block.start] for part in rooms]
+                slope, weights, *unkept = [part[: block.stop - block.start] for part in buffers]
                 if kept is None:
-                    s = _scores(a[block], b, ctx.pair + block.start, ctx.dtype, room[0])
+                    s = _scores(a[block], b, ctx.pair + block.start, ctx.dtype, unkept[0])
                 else:
                     s = kept[block]
                 slope.zero_()
@@ -181,8 +181,8 @@ class _MatrixSums(torch.autograd.Function):
                 # The columns are anchors too: seen from them, the same similarities are S^T.
                 if len(sums) == 2:
                     _add_softmax(slope.T, s.T, ctx.scales, sums[1], outer[1], weights.T)
-                _add_slopes(slope, a, b, block, ctx.dtype, to_a, to_b)
-        return to_a, to_b, None, None, None, None, None
+                _add_slopes(slope, a, b, block, ctx.dtype, slope_of_a, slope_of_b)
+        return slope_of_a, slope_of_b, None, None, None, None, None
 
 
 def _add_softmax(
@@ -190,7 +190,7 @@ def _add_softmax(
     s: Tensor,
     scales: Sequence[float],
     total: Tensor,
-    along: Tensor,
+    total_slope: Tensor,
     weights: Tensor,
 ) -> None:
     """Add to the gradient of similarities (c, N) that of the log-sums of their rows.
@@ -199,13 +199,13 @@ def _add_softmax(
         slope: the gradient of the similarities.
         s: the similarities.
         scales: T numbers.
-        total, along: (T, c) the log-sums, and the gradient of the loss along them.
-        weights: room (c, N).
+        total, total_slope: (T, c), the log-sums, and the gradient of the loss in them.
+        weights: buffer (c, N).
     """
     # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}; a pair, s = -inf, gets 0.
     for k, scale in enumerate(scales):
         torch.sub(_scaled(s, scale), total[k][:, None], out=weights).exp_()
-        slope.addcmul_(weights, _scaled(along[k], scale)[:, None])
+        slope.addcmul_(weights, _scaled(total_slope[k], scale)[:, None])
 
 
 def _add_slopes(
@@ -214,19 +214,19 @@ def _add_slopes(
     b: Tensor,
     block: slice,
     dtype: torch.dtype | None,
-    to_a: Tensor,
-    to_b: Tensor,
+    slope_of_a: Tensor,
+    slope_of_b: Tensor,
 ) -> None:
     """Write the gradient of a block of rows of A, and add to that of B, from that of their
     similarities."""
     if dtype is None:
         # From S = A B^T follow dA = slope B and dB = slope^T A, the latter summed over the blocks.
-        torch.mm(slope, b, out=to_a[block])
-        to_b.addmm_(slope.T, a[block])
+        torch.mm(slope, b, out=slope_of_a[block])
+        slope_of_b.addmm_(slope.T, a[block])
         return
     half = slope_dtype(dtype)
-    to_a[block] = product(slope, b, half)
-    to_b += product(slope.T, a[block], half)
+    slope_of_a[block] = product(slope, b, half)
+    slope_of_b += product(slope.T, a[block], half)
 
 
 def matrix_total(
@@ -244,41 +244,54 @@ def matrix_total(
     The gradient of this sum is known with the similarities, up to one factor: it is taken with each
     block, so that no block is kept or computed again.
     """
-    settings = pair, chunk_size or _rows_at_once(a, b), dtype
-    total: Tensor = _SoftplusTotal.apply(settings, a, b, bias)
+    size = chunk_size or _rows_at_once(a, b)
+    total: Tensor = _SoftplusTotal.apply(a, b, bias, pair, size, dtype)
     return total
 
 
 class _SoftplusTotal(torch.autograd.Function):
+    """Compute `matrix_total` in blocks of `size` rows, and its gradient with it."""
+
     @staticmethod
-    def forward(ctx: Any, settings: tuple[Any, ...], a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
-        pair, size, dtype = settings
-        needed = any(ctx.needs_input_grad)
-        total, to_a, to_b, to_bias = (torch.zeros_like(like) for like in (bias, a, b, bias))
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor,
+        pair: int,
+        size: int,
+        dtype: torch.dtype | None,
+    ) -> Tensor:
+        needs_gradient = any(ctx.needs_input_grad)
+        total = torch.zeros_like(bias)
+        slope_of_a = torch.zeros_like(a)
+        slope_of_b = torch.zeros_like(b)
+        slope_of_bias = torch.zeros_like(bias)
         for block in row_blocks(len(a), size):
             s = product(a[block], b.T, dtype).add_(bias)
             # Pairs add nothing to value or slope: softplus and sigmoid of -inf are 0.
             s.diagonal(pair + block.start).fill_(-torch.inf)
             total += softplus(s).sum()
-            if needed:
+            if needs_gradient:
                 # The derivative of log(1 + e^s), written over s, which is not needed any more.
                 slope = s.sigmoid_()
-                to_bias += slope.sum()
-                _add_slopes(slope, a, b, block, dtype, to_a, to_b)
-        ctx.save_for_backward(to_a, to_b, to_bias)
+                slope_of_bias += slope.sum()
+                _add_slopes(slope, a, b, block, dtype, slope_of_a, slope_of_b)
+        ctx.save_for_backward(slope_of_a, slope_of_b, slope_of_bias)
         return total
 
     @staticmethod
     @_once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
-        (slope,) = outer
-        return None, *(slope * gradient for gradient in ctx.saved_tensors)
+        slope_of_a, slope_of_b, slope_of_bias = ctx.saved_tensors
+        slope = outer[0]
+        return slope * slope_of_a, slope * slope_of_b, slope * slope_of_bias, None, None, None
 
 
 def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
     """Return how many rows to work on where all may be.
 
-    On a CPU those whose similarities stay in its cache; on a GPU so many that the rooms of the
+    On a CPU those whose similarities stay in its cache; on a GPU so many that the buffers of the
     backward pass stay small beside the whole matrix.
     """
     if rows.device.type == "cpu":

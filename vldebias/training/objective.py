@@ -283,15 +283,15 @@ class Trainee(nn.Module):
     def forward(self, batch: Batch, features: bool = False) -> Any:
         """Return the loss () of a batch; or its features, since processes synchronise in calls of
         `forward` alone."""
-        shown = [batch.images]
+        views = [batch.images]
         if batch.views is not None:
-            shown.append(batch.views)
-        contrasted = len(shown)
+            views.append(batch.views)
+        contrasted = len(views)
         if batch.more_views is not None:
-            shown += batch.more_views.unbind(1)
-        images = self._mixed(torch.cat(shown), views=len(shown))
+            views += batch.more_views.unbind(1)
+        images = self._mixed(torch.cat(views), views=len(views))
         # One pass for all views, (v b, 3, h, w): batch norms see them together.
-        features_of_views = unit(self.towers.image(images)).chunk(len(shown))
+        features_of_views = unit(self.towers.image(images)).chunk(len(views))
         if batch.views is None:
             second = unit(self.text_features(batch.texts))
         else:

@@ -55,32 +55,32 @@ def rows_of(listing: str, read: Any) -> dict[str, Any]:
             continue
         frame = table_of(name, read(name))
         for row in frame.to_dict("records"):
-            key = " ".join(
-                str(row.get(one))
-                for one in KEY
-                if row.get(one) not in (None, "") and row.get(one) == row.get(one)
-            )
-            rows[f"{Path(name).stem}: {key}"] = [
-                float(v if (v := row.get(one)) is not None else math.nan) for one in VALUES
-            ]
+            key = " ".join(str(row[field]) for field in KEY if is_given(row.get(field)))
+            values = [row.get(field) for field in VALUES]
+            numbers = [math.nan if value is None else float(value) for value in values]
+            rows[f"{Path(name).stem}: {key}"] = numbers
     return rows
+
+
+def is_given(value: Any) -> bool:
+    """Tell whether a cell of a table holds something: no None, no NaN, no empty text."""
+    return value not in (None, "") and value == value
 
 
 def table_of(name: str, content: bytes) -> pd.DataFrame:
     """The rows of one result file, empty for files of another shape."""
     if name.endswith(".parquet"):
         return pd.read_parquet(BytesIO(content))
-    read = json.loads(content)
-    figures = read.get("figures", read.get("rows", ())) if isinstance(read, dict) else ()
+    result = json.loads(content)
+    figures = result.get("figures", result.get("rows", ())) if isinstance(result, dict) else ()
     if not isinstance(figures, list):  # the name of the parquet file beside it
         return pd.DataFrame()
     rows = []
-    for one in figures:
-        low, high = one.get("interval") or (one.get("low"), one.get("high"))
-        change = dict(zip(VALUES[3:], one.get("change") or (), strict=False))
-        rows.append(
-            one | {"low": low, "high": high, "change": None, "lam": one.get("lam")} | change
-        )
+    for figure in figures:
+        low, high = figure.get("interval") or (figure.get("low"), figure.get("high"))
+        change = dict(zip(VALUES[3:], figure.get("change") or (), strict=False))
+        ends = {"low": low, "high": high, "change": None, "lam": figure.get("lam")}
+        rows.append(figure | ends | change)
     return pd.DataFrame(rows)
 
 
@@ -88,33 +88,32 @@ def compare(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Diffe
     """Sort the keys of two sets of figures into equal, moved, went and came."""
     found = Difference(went=sorted(old.keys() - new.keys()), came=sorted(new.keys() - old.keys()))
     for key in sorted(old.keys() & new.keys()):
-        one, other = old[key], new[key]
-        if isinstance(one, str) or isinstance(other, str):
-            same, said = (
-                isinstance(one, str) and isinstance(other, str) and one == other,
-                f"{_short(one)} -> {_short(other)}",
-            )
+        difference = difference_of(old[key], new[key], tolerance)
+        if difference:
+            found.moved.append(f"{key}: {difference}")
         else:
-            one, other = np.asarray(one, float), np.asarray(other, float)
-            same = one.shape == other.shape and np.allclose(
-                one, other, rtol=tolerance, atol=tolerance, equal_nan=True
-            )
-            said = f"{_short(one)} -> {_short(other)}"
-            if one.shape == other.shape and one.size > 6:
-                said = f"differs by {np.nanmax(np.abs(one - other)):.2g}"
-        if same:
             found.equal += 1
-        else:
-            found.moved.append(f"{key}: {said}")
     return found
 
 
+def difference_of(before: Any, after: Any, tolerance: float) -> str:
+    """Write how two figures differ, "" where they are equal within the tolerance."""
+    if isinstance(before, str) or isinstance(after, str):
+        is_equal = isinstance(before, str) and isinstance(after, str) and before == after
+        return "" if is_equal else f"{_short(before)} -> {_short(after)}"
+    before, after = np.asarray(before, float), np.asarray(after, float)
+    if before.shape == after.shape:
+        if np.allclose(before, after, rtol=tolerance, atol=tolerance, equal_nan=True):
+            return ""
+        if before.size > 6:
+            return f"differs by {np.nanmax(np.abs(before - after)):.2g}"
+    return f"{_short(before)} -> {_short(after)}"
+
+
 def _short(value: Any) -> str:
-    return (
-        value
-        if isinstance(value, str)
-        else np.array2string(np.asarray(value, float).ravel()[:3], precision=4)
-    )
+    if isinstance(value, str):
+        return value
+    return np.array2string(np.asarray(value, float).ravel()[:3], precision=4)
 
 
 def probed(tree: Path, tests: Path, only: str, folder: Path) -> dict[str, Any]:
@@ -158,41 +157,38 @@ def main() -> int:
         "--tolerance", type=float, default=1e-6, help="relative and absolute: %(default)s"
     )
     parser.add_argument("--json", type=Path, help="write the comparison there as well")
-    given = parser.parse_args()
-    parts = given.only.split(",")
-    if strange := set(parts) - {"rows", *PARTS}:
+    arguments = parser.parse_args()
+    parts = arguments.only.split(",")
+    unknown = set(parts) - {"rows", *PARTS}
+    if unknown:
         parser.error(
-            f"--only: expected some of rows, {', '.join(PARTS)}; got {', '.join(sorted(strange))}"
+            f"--only: expected some of rows, {', '.join(PARTS)}; got {', '.join(sorted(unknown))}"
         )
     old: dict[str, Any] = {}
     new: dict[str, Any] = {}
     if "rows" in parts:
-        listing = git("ls-tree", "-r", "--name-only", given.ref, RESULTS).decode()
-        old |= rows_of(listing, lambda name: git("show", f"{given.ref}:{name}"))
+        listing = git("ls-tree", "-r", "--name-only", arguments.ref, RESULTS).decode()
+        old |= rows_of(listing, lambda name: git("show", f"{arguments.ref}:{name}"))
         here = "\n".join(str(path.relative_to(ROOT)) for path in (ROOT / RESULTS).rglob("*"))
         new |= rows_of(here, lambda name: (ROOT / name).read_bytes())
-    asked = ",".join(one for one in parts if one != "rows")
-    if asked:
+    probed_parts = ",".join(part for part in parts if part != "rows")
+    if probed_parts:
         with tempfile.TemporaryDirectory() as folder:
             base = Path(folder) / "base"
-            git("worktree", "add", "--detach", str(base), given.ref)
+            git("worktree", "add", "--detach", str(base), arguments.ref)
             try:
-                old |= probed(base, base, asked, Path(folder))
-                new |= probed(ROOT, base, asked, Path(folder))
+                old |= probed(base, base, probed_parts, Path(folder))
+                new |= probed(ROOT, base, probed_parts, Path(folder))
             finally:
                 git("worktree", "remove", "--force", str(base))
-    found = compare(old, new, given.tolerance)
+    found = compare(old, new, arguments.tolerance)
     for title, keys in (("moved", found.moved), ("went", found.went), ("came", found.came)):
         print(f"== {title}: {len(keys)}", *keys, sep="\n  ")
-    print(
-        f"== {found.equal} equal to {given.ref} within {given.tolerance:g}, {len(found.moved)}"
-        " moved"
-    )
-    if given.json:
-        given.json.write_text(
-            json.dumps({"ref": given.ref, "tolerance": given.tolerance} | vars(found), indent=1)
-            + "\n"
-        )
+    equal = f"{found.equal} equal to {arguments.ref} within {arguments.tolerance:g}"
+    print(f"== {equal}, {len(found.moved)} moved")
+    if arguments.json:
+        comparison = {"ref": arguments.ref, "tolerance": arguments.tolerance} | vars(found)
+        arguments.json.write_text(json.dumps(comparison, indent=1) + "\n")
     return int(bool(found.moved))
 
 

@@ -269,17 +269,28 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
             prompts_hash=protocol.prompts_hash,
         )
     )
-    for (metric, title), rows in rows_of_figure.items():
-        value, low, high = np.mean([[row.value, *row.interval] for row in rows], axis=0).tolist()
-        changes = [row.change for row in rows if row.change is not None]
-        change = tuple(np.mean(changes, axis=0).tolist()) if changes else None
-        n = {**rows[0].n, "splits": len(rows)}
-        uses_labels = rows[0].uses_labels
-        done.add(metric, title, value, (low, high), n=n, change=change, uses_labels=uses_labels)
+    for rows in rows_of_figure.values():
+        add_mean(done, rows)
     for title, values in orders.items():
         ends = (min(values), max(values))
         done.add(ORDER_KEPT, title, float(np.mean(values)), ends, n={"splits": len(values)})
     return done
+
+
+def add_mean(result: TaskResult, rows: Sequence[Measurement]) -> None:
+    """Add the mean over splits of a figure, of its interval and of its change."""
+    first = rows[0]
+    value, low, high = np.mean([[row.value, *row.interval] for row in rows], axis=0).tolist()
+    changes = [row.change for row in rows if row.change is not None]
+    result.add(
+        first.metric,
+        first.method,
+        value,
+        (low, high),
+        n={**first.n, "splits": len(rows)},
+        change=tuple(np.mean(changes, axis=0).tolist()) if changes else None,
+        uses_labels=first.uses_labels,
+    )
 
 
 def facts(method: Method, edit: Edit) -> dict[str, Any]:

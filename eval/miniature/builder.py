@@ -115,31 +115,21 @@ def build(
             build writes now.
     """
     chosen = STAGES if stages is None else tuple(stages)
-    unknown = [name for name in chosen if name not in STAGES]
+    unknown = sorted(set(chosen) - set(STAGES), key=chosen.index)
     if unknown:
         raise InvalidInputError(f"unknown stages {unknown}; expected some of {list(STAGES)}")
     if not scale > 0:
         raise InvalidInputError(f"scale must be positive, got {scale}")
     out, device = Path(out), device or ("cuda" if torch.cuda.is_available() else "cpu")
     with Progress() as progress, only_writer(out, progress.say):
-        for name in STAGES:
-            if name not in chosen:
-                continue
+        for name in sorted(set(chosen), key=STAGES.index):
             if name == "tokenizer":
                 save_tokenizer(learn_merges([*bird_prompts(), *people_prompts(), PAPER_WORDS]), out)
             elif name == "measure":
                 write_metrics(out, scale=scale, device=device, progress=progress)
             else:
-                stage = Stage(
-                    name,
-                    out,
-                    seed,
-                    max(1, round(STEPS[name] * scale)),
-                    device,
-                    resume,
-                    progress,
-                    lean,
-                )
+                steps = max(1, round(STEPS[name] * scale))
+                stage = Stage(name, out, seed, steps, device, resume, progress, lean)
                 if not resume or read_weights_metadata(stage.weights) != stage.settings:
                     torch.manual_seed(seed)
                     _TRAINERS[name](stage)

@@ -111,3 +111,16 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"PK")
     with pytest.raises(InvalidInputError, match=r"\.jsonl, \.csv or \.tsv"):
         run(file, "--attribute", "gender")
+
+
+def test_a_table_of_a_spreadsheet_has_semicolons(tmp_path: Path) -> None:
+    file = tmp_path / "results.csv"
+    file.write_text("id;score;gender\na;0.9;f\nb;0.8;m\n")
+    assert ids(run(file, "--attribute", "gender").stdout) == ["a", "b"]
+
+
+def test_a_row_with_more_cells_than_the_head_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "results.csv"
+    file.write_text("id,score,gender\na,0.9,f\nb,0,8,m\n")
+    with pytest.raises(InvalidInputError, match=r":3: got 4 cells for 3 columns; put cells"):
+        run(file, "--attribute", "gender")

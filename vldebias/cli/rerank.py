@@ -151,10 +151,7 @@ def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"{file}: expected UTF-8, got {error}") from None
     if suffix != ".jsonl":
-        delimiter = "\t" if suffix == ".tsv" else ","
-        table = csv.DictReader(text.splitlines(keepends=True), delimiter=delimiter)
-        for cells in table:
-            yield f"{file}:{table.line_num}", cells
+        yield from _table_rows(file, text, "\t" if suffix == ".tsv" else ",;")
         return
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -166,6 +163,26 @@ def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if not isinstance(row, dict):
             raise InvalidInputError(f"{file}:{number}: expected an object, got {line[:60]}")
         yield f"{file}:{number}", row
+
+
+def _table_rows(file: Path, text: str, separators: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the rows of a table with a head; of several separators the one that the head has most.
+
+    Raises:
+        InvalidInputError: a row with more cells than the head.
+    """
+    head = text.partition("\n")[0]
+    separator = max(separators, key=head.count)
+    table = csv.DictReader(text.splitlines(keepends=True), delimiter=separator)
+    for cells in table:
+        place = f"{file}:{table.line_num}"
+        if None in cells:
+            columns = len(table.fieldnames or ())
+            raise InvalidInputError(
+                f"{place}: got {columns + len(cells[None])} cells for {columns} columns; put cells"
+                f" that hold {separator!r} in double quotes"
+            )
+        yield place, cells
 
 
 def _read(

@@ -15,8 +15,8 @@ or c (an adjective and a noun: "real estate").
 import gzip
 import re
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -66,7 +66,7 @@ class WordNet:
             if file == 1:
                 self.relational |= {member.lower() for member in members}
         self.senses: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
-        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self.counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for line in (folder / "index.sense").read_text().splitlines():
             key, offset, number, count = line.split()
             word, rest = key.split("%")
@@ -187,7 +187,7 @@ def build(folder: Path, names: Path) -> dict[str, str]:
     return found
 
 
-def _synsets(path: Path):
+def _synsets(path: Path) -> Iterator[tuple[str, int, list[str], list[tuple[str, str]]]]:
     for line in path.read_text().splitlines():
         if line.startswith("  "):
             continue

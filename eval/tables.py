@@ -127,7 +127,7 @@ def metric_of(row: Measurement) -> Hashable:
 def crossed(
     rows: Iterable[Measurement],
     start: Mapping[str, Cell],
-    columns: Mapping[Hashable, str],
+    columns: Mapping[Any, str],
     *,
     line: Callable[[Measurement], Hashable] = line_of,
     column: Callable[[Measurement], Hashable] = metric_of,

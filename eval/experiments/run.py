@@ -360,13 +360,15 @@ def mean(runs: Runs, metric: str) -> dict[str, float]:
 def mean_change(runs: Runs, base: Runs, metric: str) -> dict[str, float]:
     """Return the mean difference to the run of the same seed, with its interval."""
     gains = []
-    gains_of_images = []
+    gains_of_images: list[NDArray[np.float64] | None] = []
     for seed, figures in runs.items():
         gains.append(figures[metric] - base[seed][metric])
         scored = unpacked(figures, metric)
         scored_before = unpacked(base[seed], metric)
-        has_both = scored is not None and scored_before is not None
-        gains_of_images.append(scored - scored_before if has_both else None)
+        if scored is None or scored_before is None:
+            gains_of_images.append(None)
+        else:
+            gains_of_images.append(scored - scored_before)
     return interval(gains, rows=gains_of_images)
 
 

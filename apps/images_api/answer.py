@@ -29,7 +29,7 @@ def read_answer(content: bytes, items: str) -> Json | None:
 def joined(
     endpoint: Endpoint, calls: Sequence[Call], answers: Sequence[Json | None]
 ) -> tuple[Json, list[int]]:
-    """Join what came, in the order of the images.
+    """Join the answers in the order of the images.
 
     Args:
         endpoint: where an answer has its images.

@@ -1,4 +1,4 @@
-"""Know the paths by which clients ask for images: where a request has its prompt, its number of
+"""Read and write requests for images by their path: where a request has its prompt, its number of
 images and its seed, and where an answer has its images."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Endpoint:
 
 
 class ImagesEndpoint(Endpoint):
-    """`/images/generations` of OpenAI and its likes, and `/images` of OpenRouter."""
+    """`/images/generations` of OpenAI and compatible servers, and `/images` of OpenRouter."""
 
     items = "data"
 
@@ -344,7 +344,7 @@ def _number_and_seed(order: Order, fields: Mapping[str, Any], name: str, rows: A
 
 
 def _are_objects(items: Any) -> TypeGuard[list[Json]]:
-    """Return whether this is a list of objects with at least one."""
+    """Tell whether this is a list of objects that is not empty."""
     return isinstance(items, list) and bool(items) and all(isinstance(row, dict) for row in items)
 
 
@@ -387,7 +387,7 @@ def _with_texts(content: Any, kind: str | None, texts: Sequence[str]) -> Any:
 
 
 def _contents(body: Json) -> Any:
-    """Return the messages of a request to Gemini, whose only one may stand without a list."""
+    """Return the messages of a request to Gemini; a single one may stand without a list."""
     contents = body.get("contents")
     return [contents] if isinstance(contents, dict) else contents
 

@@ -80,7 +80,7 @@ class LabelSample(Strict):
 
 
 def _strata(images: pd.DataFrame, labels: int) -> list[pd.DataFrame]:
-    """Return the finest strata that so many labels suffice for; at last all images are one.
+    """Return the finest strata for which so many labels are enough; at worst a single one.
 
     images: a row each, in random order.
     """
@@ -95,7 +95,7 @@ def _strata(images: pd.DataFrame, labels: int) -> list[pd.DataFrame]:
 
 
 def _halves(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the rows of which the judge is surer than of the median, and the others."""
+    """Return the rows above the judge's median confidence, and the others."""
     middle = rows.sure.median()
     if rows.sure.max() > middle:
         above = rows.sure > middle
@@ -105,7 +105,7 @@ def _halves(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _least(strata: Sequence[pd.DataFrame]) -> int:
-    """Return how many labels the strata need; all images together have no interval to lose."""
+    """Return how many labels the strata need: LEAST of each; a single stratum needs one."""
     if len(strata) == 1:
         return 1
     return sum(min(LEAST, len(stratum)) for stratum in strata)

@@ -127,8 +127,8 @@ def _print(
     *,
     as_json: bool,
 ) -> None:
-    """Print prompt, value, reason and original of each row, all in one piece: a run that is stopped
-    before leaves no half of them."""
+    """Print prompt, value, reason and original of each row, all at once: a run that is interrupted
+    prints none of them."""
     if as_json:
         keys = ("prompt", "value", "reason", "original")
         records = [dict(zip(keys, row, strict=True)) for row in rows]

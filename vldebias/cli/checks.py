@@ -1,4 +1,4 @@
-"""Look at the arguments of a command before it imports a library, so that a slip is answered at
+"""Check the arguments of a command before it imports a library, so that a mistake is reported at
 once."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WITHOUT_TAG = ("hf-hub:", "local-dir:")
 
 
 def check_sets(names: Iterable[str | None]) -> None:
-    """Refuse a prompt set that is not there, or a file that is none."""
+    """Refuse a prompt set that does not exist, or a file that is no prompt set."""
     for name in names:
         if name is None:
             continue
@@ -28,7 +28,7 @@ def check_sets(names: Iterable[str | None]) -> None:
 
 
 def check_host(options: Mapping[str, Any]) -> None:
-    """Refuse a model that can be seen not to exist.
+    """Refuse a model that is known not to exist.
 
     Args:
         options: what `load_host` takes: model, pretrained, pipeline.

@@ -32,7 +32,7 @@ STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold 
 
 class LateConsole:
     """Stand for a rich console, which is made when it is first used: rich takes a tenth of a second
-    to import, and a slip in the arguments is answered without it."""
+    to import, and a mistake in the arguments is reported without it."""
 
     def __init__(self, **settings: Any) -> None:
         self.__dict__["settings"] = settings

@@ -1,5 +1,5 @@
 """Flags of the commands: those that name a model, and those made from the fields of settings, so
-declared once."""
+that each is declared once."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def generate_command(
 
 
 def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> SideBySide:
-    """Generate what the folder lacks; say how to go on where it ends before.
+    """Generate the pictures that the folder lacks; say how to continue after an interruption.
 
     Raises:
         InvalidInputError: what `side_by_side` refuses, or a disk that is full.

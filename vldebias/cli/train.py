@@ -157,7 +157,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
 
 
 def _check_data(settings: TrainSettings) -> None:
-    """Refuse data that can be seen to be no captions, before a library is imported."""
+    """Refuse data that is known to have no captions, before a library is imported."""
     from vldebias.data.layouts import find_layout, refuse_absent_images
 
     reads_captions = settings.views == "captions" and settings.caption_template is None
@@ -180,7 +180,7 @@ def _check_data(settings: TrainSettings) -> None:
 def _run(
     settings: TrainSettings, folder: Path, *, is_listing: bool, is_on_cpu: bool
 ) -> dict[str, Any] | None:
-    """Train, or list the pairs; say how to go on where it is interrupted.
+    """Train, or list the pairs; say how to continue after an interruption.
 
     Returns:
         What was measured; None in all but the first of several processes.

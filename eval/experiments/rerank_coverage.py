@@ -10,7 +10,6 @@ k. With `sample` the accuracy is not known but counted on so many labelled image
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,7 +76,7 @@ SETTINGS = (
 )
 
 
-def measured(settings: Sequence[Setting]) -> TaskResult:
+def measured() -> TaskResult:
     """Return the coverage in each setting, with Wilson's interval of as many simulations."""
     result = TaskResult(
         TaskProvenance(
@@ -88,7 +87,7 @@ def measured(settings: Sequence[Setting]) -> TaskResult:
         )
     )
     metric = Metric("coverage", "true shares inside their 95 % interval", bounds=(0.0, 1.0))
-    for setting in settings:
+    for setting in SETTINGS:
         hits = float(np.sum([setting.covered(seed) for seed in range(SIMULATIONS)]))
         ends = wilson_interval(round(hits), SIMULATIONS)
         n = {"simulations": SIMULATIONS}
@@ -97,10 +96,8 @@ def measured(settings: Sequence[Setting]) -> TaskResult:
 
 
 def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--first", type=int, help="settings to simulate; default: all")
-    arguments = options.parse_args()
-    run("rerank_coverage", lambda: [measured(SETTINGS[: arguments.first])], arguments.json)
+    arguments = parser(__doc__).parse_args()
+    run("rerank_coverage", lambda: [measured()], arguments.json)
 
 
 if __name__ == "__main__":

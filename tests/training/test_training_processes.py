@@ -8,18 +8,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
 from training_parts import equal, weights
+from typer.testing import CliRunner
 
+from vldebias.cli import app
 from vldebias.miniature import load_clip
 from vldebias.training.loop import read_state
 
 pytestmark = pytest.mark.slow
 
+HISTORY = "history.jsonl"
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
-COMMAND = ["-m", "vldebias", "train", "--cpu", "--data", "birds", "--lr", "1e-3"]
+COMMAND = ["train", "--cpu", "--data", "birds", "--lr", "1e-3"]
 SHORT = {
     "loss": "nuclr",
     "temperature": "0.1",
@@ -42,20 +46,48 @@ LAUNCH = (
 )
 
 
-def command(folder: Path, settings: dict[str, str], launcher: tuple[str, ...] = ()) -> list[str]:
+def command(folder: Path, settings: dict[str, str]) -> list[str]:
     flags = []
     for name, value in settings.items():
         flags += ["--set", f"{name}={value}"]
-    return [sys.executable, *launcher, *COMMAND, *flags, "--out", str(folder)]
+    return [*COMMAND, *flags, "--out", str(folder)]
 
 
-def run(
-    folder: Path, settings: dict[str, str], launcher: tuple[str, ...] = (), fails: bool = False
+def of_processes(
+    folder: Path, settings: dict[str, str], launcher: tuple[str, ...] = ()
+) -> list[str]:
+    return [sys.executable, *launcher, "-m", "vldebias", *command(folder, settings)]
+
+
+def run(folder: Path, settings: dict[str, str]) -> None:
+    """Train in the process of the tests, which has imported what takes longest."""
+    done = CliRunner().invoke(app, command(folder, settings))
+    assert done.exit_code == 0, (done.output, done.exception)
+
+
+def launch(
+    folder: Path, settings: dict[str, str], launcher: tuple[str, ...], fails: bool = False
 ) -> str:
     how = {"check": False, "capture_output": True, "text": True, "env": ONE_THREAD, "timeout": 540}
-    done = subprocess.run(command(folder, settings, launcher), **how)
+    done = subprocess.run(of_processes(folder, settings, launcher), **how)
     assert (done.returncode != 0) == fails, done.stderr[-3000:]
     return " ".join(done.stderr.split())
+
+
+def wait_for_steps(process: subprocess.Popen[Any], folder: Path) -> None:
+    """Wait until two steps of a run are written down, the first of them with its checkpoint."""
+    history = folder / HISTORY
+    until = time.monotonic() + 240
+    while not history.exists() or history.read_text().count("\n") < 2:
+        assert process.poll() is None, "the run ended before its second step"
+        assert time.monotonic() < until, "no two steps in four minutes"
+        time.sleep(0.02)
+
+
+def start() -> dict[str, Tensor]:
+    """The weights with which training begins."""
+    state = load_clip()[0].state_dict()
+    return {name: tensor for name, tensor in state.items() if name != "attn_mask"}
 
 
 def steps_in(folder: Path) -> int:
@@ -72,28 +104,20 @@ def test_killed_in_the_middle_it_goes_on_to_identical_weights(tmp_path: Path) ->
         "batch_size": "16",
         "accumulation": "2",
     }
-    settings |= {"steps": "12", "save_every": "0"}
+    settings |= {"steps": "8", "save_every": "0"}
     run(tmp_path / "whole", settings)
     killed = tmp_path / "killed"
-    reached = []
-    for after in (2, 6):
-        process = subprocess.Popen(
-            command(killed, settings), stderr=subprocess.DEVNULL, env=ONE_THREAD
-        )
-        until = time.monotonic() + 240
-        while time.monotonic() < until and process.poll() is None and steps_in(killed) < after:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "it must be killed while it runs"
-        reached.append(steps_in(killed))
-    assert 2 <= reached[0] < reached[1] < 12
+    process = subprocess.Popen(
+        of_processes(killed, settings), stderr=subprocess.DEVNULL, env=ONE_THREAD
+    )
+    wait_for_steps(process, killed)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "it must be killed while it runs"
+    assert 1 <= steps_in(killed) < 8
     assert not (killed / "model").exists()
     run(killed, settings)
     assert equal(weights(killed), weights(tmp_path / "whole"))
-    run(tmp_path / "other", {**settings, "seed": "1"})
-    assert not equal(weights(tmp_path / "other"), weights(tmp_path / "whole")), (
-        "the comparison can fail"
-    )
+    assert not equal(start(), weights(tmp_path / "whole")), "the comparison can fail"
 
 
 def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
@@ -102,37 +126,44 @@ def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
     return float(sum((first[name] - second[name]).double().pow(2).sum() for name in first)) ** 0.5
 
 
+JOINT = {
+    **QUIET,
+    "items": "96",
+    "loss": "nuclr",
+    "temperature": "0.1",
+    "sharpness": "sam",
+    "ema": "0.5",
+    "steps": "3",
+}
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    """The weights of one process on the joint batch, which are not those of half the batch."""
+    folder = tmp_path_factory.mktemp("single")
+    for name, size in (("joint", "16"), ("half", "8")):
+        run(folder / name, {**JOINT, "batch_size": size})
+    joint = weights(folder / "joint")
+    assert apart(weights(folder / "half"), joint) > 0.2 * apart(joint, start()), (
+        "half the batch ends elsewhere"
+    )
+    return joint
+
+
 @pytest.mark.parametrize(
     "launcher", [TORCHRUN, (*LAUNCH, "--multi_gpu", "--main_process_port", "0")]
 )
 def test_two_processes_end_where_one_does_on_the_joint_batch(
-    launcher: tuple[str, ...], tmp_path: Path
+    launcher: tuple[str, ...], single: dict[str, Tensor], tmp_path: Path
 ) -> None:
-    shared = {
-        **QUIET,
-        "items": "96",
-        "loss": "nuclr",
-        "temperature": "0.1",
-        "sharpness": "sam",
-        "ema": "0.5",
-    }
-    shared["steps"] = "3"
-    for name, size, launched in (("one", "16", ()), ("half", "8", ()), ("two", "8", launcher)):
-        run(tmp_path / name, {**shared, "batch_size": size}, launched)
-    assert json.loads((tmp_path / "two" / "run.json").read_text())["processes"] == {
+    launch(tmp_path, {**JOINT, "batch_size": "8"}, launcher)
+    assert json.loads((tmp_path / "run.json").read_text())["processes"] == {
         "number": 2,
         "kind": "MULTI_CPU",
     }
-    start = {
-        name: tensor for name, tensor in load_clip()[0].state_dict().items() if name != "attn_mask"
-    }
-    single = weights(tmp_path / "one")
-    assert apart(weights(tmp_path / "half"), single) > 0.2 * apart(single, start), (
-        "half the batch ends elsewhere"
-    )
     # Adam's steps are near the sign of the gradient, and so not continuous where that is next to
     # nothing.
-    assert apart(weights(tmp_path / "two"), single) < 0.02 * apart(single, start)
+    assert apart(weights(tmp_path), single) < 0.02 * apart(single, start())
 
 
 def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> None:
@@ -146,15 +177,8 @@ def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> 
         "save_every": "60",
     }
     how = {"stderr": subprocess.PIPE, "text": True, "env": ONE_THREAD, "start_new_session": True}
-    process = subprocess.Popen(command(tmp_path, settings), **how)
-    history = tmp_path / "history.jsonl"
-    until = time.monotonic() + 120
-    while (
-        time.monotonic() < until
-        and process.poll() is None
-        and not (history.exists() and history.read_text())
-    ):
-        time.sleep(0.05)
+    process = subprocess.Popen(of_processes(tmp_path, settings), **how)
+    wait_for_steps(process, tmp_path)
     os.killpg(process.pid, signal.SIGTERM)
     _, log = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, log[-3000:]
@@ -162,12 +186,12 @@ def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> 
     done = steps_in(tmp_path)
     assert 1 <= done < 400
     assert f"after step {done} of 400" in " ".join(log.split())
-    assert len(history.read_text().splitlines()) == done
+    assert len((tmp_path / HISTORY).read_text().splitlines()) == done
 
 
 def test_a_process_that_should_be_two_is_noticed(tmp_path: Path) -> None:
     """`accelerate launch --cpu --num_processes 2` starts one that trains alone."""
     settings = {**QUIET, "items": "48", "batch_size": "8", "steps": "1", "tune": "heads"}
-    log = run(tmp_path, settings, (*LAUNCH, "--cpu"), fails=True)
+    log = launch(tmp_path, settings, (*LAUNCH, "--cpu"), fails=True)
     assert "launched as several processes, but this one sees itself alone" in log
     assert not (tmp_path / "model").exists()

@@ -29,7 +29,8 @@ from vldebias.miniature.words import WORLDS
 from vldebias.prompts import load_prompts
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.tasks.generation import GenerationTask
-from vldebias.training.settings import TrainSettings
+from vldebias.study.tasks.groups import GroupsTask
+from vldebias.training.settings import TrainSettings, load_settings
 
 RACES = (
     "White",
@@ -90,7 +91,8 @@ def in_place_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Suites generate an image of every fifth prompt in two steps, read 300 pictures of an embedded
-    world, and resample 20 times; training ends after two updates."""
+    world, try two lambdas and a baseline, and resample 20 times; training reads as few pictures,
+    and ends after two updates."""
 
     def small(name: Any) -> Suite:
         suite = load_suite(name)
@@ -100,6 +102,8 @@ def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
             if isinstance(task, GenerationTask):
                 changes |= {"images": 1, "steps": 2, "stated": False, "as_written": False}
                 changes["prompts"] = few(task.prompts)
+            if isinstance(task, GroupsTask):
+                changes |= {"lams": task.lams[:2], "baselines": task.baselines[:1]}
             for name_of_data in ("data", "reference", "train", "val"):
                 data = getattr(task, name_of_data, None)
                 if data is not None and data.name in WORLDS:
@@ -108,14 +112,17 @@ def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
             tasks.append(task.model_copy(update=changes))
         return suite.model_copy(update={"tasks": tuple(tasks)})
 
-    updates = TrainSettings.updates
-
-    def few_updates(settings: TrainSettings, per_epoch: int | None) -> int:
-        return min(updates(settings, per_epoch), 2)
+    def short(config: Path | None, **values: Any) -> TrainSettings:
+        settings = load_settings(config, **values)
+        changes: dict[str, Any] = {"epochs": None, "steps": 2}
+        changes["val_items"] = min(settings.val_items, 100)
+        if settings.data in WORLDS:
+            changes["items"] = min(settings.items or 300, 300)
+        return settings.model_copy(update=changes)
 
     monkeypatch.setattr("vldebias.study.suite.load_suite", small)
     monkeypatch.setattr("vldebias.study.paper.load_suite", small)
-    monkeypatch.setattr(TrainSettings, "updates", few_updates)
+    monkeypatch.setattr("vldebias.cli.train.load_settings", short)
 
 
 @contextmanager

@@ -564,7 +564,8 @@ def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(
     unsure = right | {"merged: as attached": None}
     assert checks(sd3()) == unsure
     assert (
-        checks(with_own_components(sd(StableDiffusionImg2ImgPipeline))) == {"generated": None} | unsure
+        checks(with_own_components(sd(StableDiffusionImg2ImgPipeline)))
+        == {"generated": None} | unsure
     )
     with pytest.raises(InvalidInputError, match="tokenizer"):
         next(check(Loaded(model, "tiny", str), PEOPLE))

@@ -430,7 +430,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = options.parse_args(arguments)
     if given.experiment is None:
         for path in sorted(FOLDER.glob("*.yaml")):
-            print(f"{path.stem:22} {Experiment.read(path).about.splitlines()[0]}")
+            # harm.yaml has the searches of harm.py.
+            if "work" in read_yaml(path):
+                print(f"{path.stem:22} {Experiment.read(path).about.splitlines()[0]}")
         return 0
     experiment = Experiment.read(given.experiment)
     seeds, steps = given.seeds or experiment.seeds, given.steps or experiment.steps

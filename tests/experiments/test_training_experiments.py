@@ -299,6 +299,14 @@ class TestExperiment:
         assert len(alike) == 15
         assert len({json.dumps(done) for _, done in alike if done["share"] == 0.0}) == 1
 
+    def test_without_a_name_the_experiments_are_listed(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run.main([]) == 0
+        names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+        assert {"every_loss", "noisy_digits", "which_loss_heads", "wrong_pairs"} <= set(names)
+        assert "harm" not in names
+
     def test_one_of_your_own_is_run_and_kept(
         self, small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

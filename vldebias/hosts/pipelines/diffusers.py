@@ -20,9 +20,10 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import takewhile
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -89,14 +90,36 @@ SHARED = (
 )
 
 
-class Encoded(NamedTuple):
-    """Hold encoded prompts: results with the original states and with changed ones; per encoder the
-    token ids of each prompt, and their length with padding."""
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Hold what `encode_prompt` returns for prompts.
+
+    Attributes:
+        result: the returned values. turned: the same where states of tokens were changed, for each
+            change.
+        ids: encoder -> the token ids of each prompt. lengths: encoder -> their length with padding.
+    """
 
     result: tuple[Any, ...]
     turned: list[tuple[Any, ...]]
     ids: dict[str, list[list[int]]]
     lengths: dict[str, int]
+
+    def states(self, part: Part) -> Tensor:
+        """Return the embedding of a part, (b, tokens, d) or (b, d)."""
+        return cast("Tensor", opened(self.result[part.place])[0][:, part.tokens])
+
+    def places_of_ends(self, part: Part) -> Tensor | None:
+        """Return the places (b,) of the tokens that end the prompts, among those of a part.
+
+        These are the tokens whose state the first change changed most. None where a prompt has
+        none.
+        """
+        changed = opened(self.turned[0][part.place])[0][:, part.tokens]
+        distances = (self.states(part).double() - changed.double()).norm(dim=-1)
+        if not distances.any(dim=1).all():
+            return None
+        return cast("Tensor", distances.argmax(dim=1))
 
 
 class DiffusersHost(Host):
@@ -327,7 +350,7 @@ class DiffusersHost(Host):
                     changed_results.append(tuple(self.call(prompts, **settings)))
         except VldebiasError:
             raise
-        except Exception as error:  # a pipeline may raise what it likes
+        except Exception as error:  # a pipeline may raise anything
             raise self.refusal(
                 f"encode_prompt fails on a prompt alone ({type(error).__name__}:"
                 f" {str(error)[:150]}); are its text encoders loaded?"
@@ -404,20 +427,18 @@ class DiffusersHost(Host):
         for start in range(0, len(prompts), size):
             batch = list(prompts[start : start + size])
             # A batch of another size rounds otherwise: what is read of a prompt must not depend on
-            # how many are read with it, else a run that goes on gives other pictures.
+            # how many are read with it, else a resumed run gives other pictures.
             filled = batch + batch[-1:] * (size - len(batch))
             encoded = self.encode(filled, device=device)
             for part in self.parts:
-                states = opened(encoded.result[part.place])[0][:, part.tokens]
+                states = encoded.states(part)
                 if states.ndim == 3:
-                    # The token that ends a prompt is the one whose state was changed.
-                    changed = opened(encoded.turned[0][part.place])[0][:, part.tokens]
-                    distances = (states.double() - changed.double()).norm(dim=-1)
-                    if not distances.any(dim=1).all():
+                    ends = encoded.places_of_ends(part)
+                    if ends is None:
                         raise self.refusal(
                             f"the end of a prompt is not among the tokens of {part.name}"
                         )
-                    states = states[torch.arange(len(states)), distances.argmax(dim=1)]
+                    states = states[torch.arange(len(states)), ends]
                 unit = normalize(states[: len(batch)].to("cpu", torch.float64), dim=-1)
                 rows.update(
                     {(part.role, prompt): row for prompt, row in zip(batch, unit, strict=True)}
@@ -441,7 +462,7 @@ class DiffusersHost(Host):
             return False
         if any(len(ids) != 2 for ids in both.ids.values()):
             return False
-        return all(len(opened(both.result[part.place])[0]) == 2 for part in self.parts)
+        return all(len(both.states(part)) == 2 for part in self.parts)
 
     # ---- attaching
     # ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.study.made_figures import DOWN, UP, bias, figure, protocol, result
+from vldebias.errors import InvalidInputError
 from vldebias.measure.rows import Strip
 from vldebias.pictures import read_png, write_png
 from vldebias.report.audited import audited_prompts
@@ -218,3 +219,11 @@ def test_the_range_of_a_prompt_lies_where_its_share_does() -> None:
 def test_no_interval_is_parted_by_the_end_of_a_line() -> None:
     assert unbroken("goes to 1 [0.1, 0.2] or [+1, +2]").count("\N{NO-BREAK SPACE}") == 2
     assert unbroken("a b, c [d") == "a b, c [d"
+
+
+def test_a_result_without_rows_has_a_page_and_no_plot(tmp_path: Path) -> None:
+    empty = result([], protocol())
+    page = render(empty, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert "All 0 figures" in page
+    with pytest.raises(InvalidInputError, match="no rows"):
+        empty.plot()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vldebias.errors import need
+from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
 from vldebias.markup import html_table
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
@@ -224,7 +224,7 @@ def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame
     for conclusion in found:
         method_of_row[conclusion.task, conclusion.metric, conclusion.subset] = conclusion.method
     keys = list(zip(frame.task, frame.metric, frame.subset, strict=True))
-    rows = frame[[key in method_of_row for key in keys]]
+    rows = frame.loc[[key in method_of_row for key in keys]]
     rows = rows.drop_duplicates(["task", "measure", "name"])
     is_further = []
     for row in rows.itertuples():
@@ -491,6 +491,8 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
     of all its rows.
     """
     panels = _panels(rows)
+    if not panels:
+        raise InvalidInputError("plot: the result has no rows; expected one or more to draw")
     across = min(len(panels), 3)
     down = -(-len(panels) // across)
     high = max(panel.name.nunique() for panel in panels)

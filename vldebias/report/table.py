@@ -169,7 +169,7 @@ def named(frame: pd.DataFrame, measures: Measures) -> pd.DataFrame:
     """Return the rows of these (task, metric); all of them where none is named."""
     if not measures:
         return frame
-    return frame[[key in measures for key in zip(frame.task, frame.metric, strict=True)]]
+    return frame.loc[[key in measures for key in zip(frame.task, frame.metric, strict=True)]]
 
 
 def published(
@@ -450,14 +450,14 @@ def readable(result: Result) -> pd.DataFrame:
     columns["few"] = pandas.Series(few_units(result), dtype="str")
     # The paper's figures, of each lambda of its sweep and of its own.
     model = result.provenance[0].model if result.provenance else ""
-    own_figures = published(result.name, model)
-    figures_at = {lam: published(result.name, model, lam=lam) for lam in SWEPT}
+    figures_of_lam: dict[float | None, dict[tuple[str, str, str, str], float]] = {}
+    for lam in SWEPT:
+        figures_of_lam[lam] = published(result.name, model, lam=lam)
+    figures_of_lam |= dict.fromkeys((None, OWN_LAM), published(result.name, model))
     published_values = []
-    for row in result.rows:
-        is_own = row.lam in (None, OWN_LAM)
-        figures = own_figures if is_own else figures_at.get(row.lam, {})
-        name = (row.task, row.metric, row.method, row.subset)
-        published_values.append(figures.get(name, math.nan))
+    for measured in result.rows:
+        key = (measured.task, measured.metric, measured.method, measured.subset)
+        published_values.append(figures_of_lam.get(measured.lam, {}).get(key, math.nan))
     columns["published"] = pandas.Series(published_values, dtype="float64")
     return pandas.concat([result.to_pandas(), pandas.DataFrame(columns)], axis=1)
 

@@ -149,7 +149,7 @@ class Report:
 
 
 class Positions(np.ndarray):
-    """Hold positions or ids in their new order, an array that knows how they came about.
+    """Hold positions or ids in their new order, an array with the report of each query.
 
     Attributes:
         reports: a `Report` for each query. A slice or a result of arithmetic has none.

@@ -167,6 +167,9 @@ class TestCalibration:
         assert table.loc["accountant"].tolist() == pytest.approx([166 / 250, 84 / 250])
         with pytest.raises(InvalidInputError, match="calibration"):
             read_shares(PUBLISHED, load_prompts("race"))
+        several: Any = ["sd15", "sd3"]
+        with pytest.raises(InvalidInputError, match="a file or a frame"):
+            read_shares(several, GENDER)
 
     def test_every_form_of_a_file_reads_alike_and_what_does_not_fit_is_refused(
         self, tmp_path: Path

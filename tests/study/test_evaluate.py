@@ -392,3 +392,19 @@ def test_mistakes_of_a_notebook_are_answered(change: dict) -> None:
     }
     arguments |= {"k": 20, "resamples": 5, **change}
     evaluate(texts(), arguments.pop("images"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"methods": 3}, r"methods: got 3; expected names"),
+        ({"queries": "a photo of a nurse"}, r"texts are a list: \['a photo of a nurse'\]"),
+        ({"task": ["retrieval"]}, r"got \['retrieval'\]; did you mean"),
+    ],
+    ids=["methods", "queries", "task"],
+)
+def test_a_value_of_another_type_is_refused_with_what_to_give(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        evaluate(texts(), GALLERY, prompts=GENDER, **options)

@@ -225,14 +225,20 @@ def _attachment_on(model: Any, inputs: Inputs) -> Attachment | None:
 
 def _sort_methods(methods: Any, reference: Any) -> tuple[list[Method], dict[str, Edit]]:
     """Return methods that are fitted now, and name -> edit that was fitted before; one without a
-    name is called "fitted <its method>"."""
+    name is called "fitted <its method>".
+
+    Raises:
+        InvalidInputError: methods that are neither names, methods, edits, nor several of them.
+    """
     named: Iterable[tuple[str | None, Any]]
     if isinstance(methods, Mapping):
         named = methods.items()
     elif isinstance(methods, (str, Method, Edit)):
         named = [(None, methods)]
-    else:
+    elif isinstance(methods, Iterable):
         named = [(None, method) for method in methods]
+    else:
+        raise InvalidInputError(f"methods: got {methods!r}; expected names, as [none, default]")
     fitted_now = []
     fitted_before = {}
     for name, method in named:

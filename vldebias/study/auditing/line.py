@@ -288,8 +288,12 @@ def read_counts(
             # One file has the counts of several models and guidances.
             is_of_source = (table["name"] == source.name) & (table.guidance == source.guidance)
             table = table[is_of_source]
-    elif not isinstance(source, pandas.DataFrame):
+    elif isinstance(source, (str, Path)):
         table = read_table(Path(source)).to_pandas()
+    elif not isinstance(source, pandas.DataFrame):
+        raise InvalidInputError(
+            f"calibration: got {source!r}; expected a name, a file or a frame of pandas"
+        )
     value_of_word = {}
     for value, words in with_words(prompts).attributes.items():
         for word in (value, *words):

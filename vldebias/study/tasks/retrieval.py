@@ -61,7 +61,11 @@ def _read_queries(queries: Any) -> Any:
     """Read queries: texts, a prompt set whose class prompts are asked for, or {of: SET, held_out:
     true}."""
     if isinstance(queries, (str, PromptSet)):
-        return list(load_prompts(queries).classes)
+        try:
+            return list(load_prompts(queries).classes)
+        except InvalidInputError as error:
+            # A text alone is taken for the name of a prompt set.
+            raise InvalidInputError(f"{error}; texts are a list: [{queries!r}]") from error
     if isinstance(queries, Mapping) and "of" in queries and set(queries) <= {"of", "held_out"}:
         prompts = load_prompts(queries["of"])
         return list(prompts.held_out_classes if queries.get("held_out") else prompts.classes)

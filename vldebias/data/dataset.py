@@ -62,14 +62,7 @@ class Columns:
             texts = getattr(self, name, ())
             if texts:  # without captions the field is empty, whatever n is
                 columns[name] = texts
-        wrong = {}
-        for column, rows in columns.items():
-            if len(rows) != len(self):
-                wrong[column] = len(rows)
-        if wrong:
-            raise InvalidInputError(
-                f"{self.name}: expected {len(self)} rows in every column, got {wrong}"
-            )
+        check_lengths(self.name, len(self), columns)
 
     def _some(self, rows: ArrayLike | slice) -> tuple[NDArray[np.int64], dict[str, Any]]:
         """Return the indices of some rows, and the columns of these rows by the names of their
@@ -85,6 +78,16 @@ class Columns:
             "captions": captions,
         }
         return index, columns
+
+
+def check_lengths(name: str, n: int, columns: Mapping[str, Any]) -> None:
+    """Refuse columns that have other than n rows; None stands for a column that is not there."""
+    wrong = {}
+    for column, rows in columns.items():
+        if rows is not None and len(rows) != n:
+            wrong[column] = len(rows)
+    if wrong:
+        raise InvalidInputError(f"{name}: expected {n} rows in every column, got {wrong}")
 
 
 class LazyText:

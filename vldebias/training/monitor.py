@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.data.dataset import ImageData
+from vldebias.data.dataset import ImageData, check_lengths
 from vldebias.data.parallel import prefetch
 from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, warn
@@ -122,22 +122,15 @@ class Monitor:
         queries: list[str] = []
         for image, listed in enumerate(captions):
             texts = [listed] if isinstance(listed, str) else listed
-            distinct = [text for text in dict.fromkeys(texts) if text.strip()]
+            distinct = list(filter(str.strip, dict.fromkeys(texts)))
             query_images += [image] * len(distinct)
             queries += distinct
         if labels is None and not queries:
             raise InvalidInputError(
                 "held-out data: expected captions, or labels with class_texts; got neither"
             )
-        wrong = {}
         columns = {"captions": captions or None, "labels": labels, "groups": groups}
-        for name, rows in columns.items():
-            if rows is not None and len(rows) != len(images):
-                wrong[name] = len(rows)
-        if wrong:
-            raise InvalidInputError(
-                f"held-out data: expected {len(images)} rows in every column, got {wrong}"
-            )
+        check_lengths("held-out data", len(images), columns)
         if labels is not None and bool((labels >= len(class_texts)).any()):
             raise InvalidInputError(
                 f"held-out data: expected a text for each class (class_texts), got"

@@ -47,7 +47,7 @@ def positive_scores(
             captions = [pairs.captions[row] for row in rows.tolist()]
             features = image_features(towers, images)
             text_rows = text_features(towers, list(chain.from_iterable(captions)))
-            texts_of_image = text_rows.split([len(texts) for texts in captions])
+            texts_of_image = text_rows.split(list(map(len, captions)))
             lowest = []
             for image, texts in zip(features, texts_of_image, strict=True):
                 # The worst of its captions: one wrong text is enough to look at the pair.

@@ -1,6 +1,7 @@
 """The text sides of some families: where a prompt ends, templates, images, layers, and other
 wordings. What all of them have in common is in test_pipeline_contract.py."""
 
+from copy import copy
 from functools import cache
 from itertools import product
 
@@ -86,11 +87,13 @@ OF_DIFFERENT_LENGTH = ["a pilot", "an old stone bridge", "a young pilot at work"
 def test_a_prompt_is_read_as_alone_whatever_is_read_with_it(name):
     """Oracle: every prompt in a call of its own."""
     host = DiffusersHost(CASES[name].make())
-    alone = DiffusersHost(host._pipe)
+    if not host.reads_batches:
+        return  # it reads each in a call of its own
+    alone = copy(host)
     vars(alone)["reads_batches"] = False
     expected = alone.read(OF_DIFFERENT_LENGTH, host.roles[0])
     together = host.read(OF_DIFFERENT_LENGTH, host.roles[0])
-    assert together.keys() == expected.keys()
+    assert together.keys() >= expected.keys()
     for key, row in expected.items():
         torch.testing.assert_close(together[key], row, atol=1e-5, rtol=1e-5)
 

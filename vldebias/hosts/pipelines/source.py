@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from vldebias.errors import UnsupportedHostError
@@ -54,8 +54,7 @@ def source_of(kind: Any) -> Source:
         UnsupportedHostError: its prompt has another way to the model, or a way that cannot be
             followed.
     """
-    reader = _ClassReader(kind)
-    reader.follow_calls()
+    reader = _read(kind)
     reader.refuse_other_prompts()
     framed = reader.is_framed()
     negatives = reader.encoded.count("negative_prompt")
@@ -76,11 +75,19 @@ def parameters_of_call(kind: Any) -> Mapping[str, inspect.Parameter]:
         UnsupportedHostError: a `__call__` that cannot be followed.
     """
     parameters: dict[str, inspect.Parameter] = {}
-    reader = _ClassReader(kind)
-    reader.follow_calls()
+    reader = _read(kind)
     for function in reversed(reader.call_functions):
         parameters |= inspect.signature(function).parameters
     return parameters
+
+
+@lru_cache(maxsize=1)
+def _read(kind: Any) -> _ClassReader:
+    """Return the parsed functions of a class; those of the last class are kept, for what is asked
+    of it next."""
+    reader = _ClassReader(kind)
+    reader.follow_calls()
+    return reader
 
 
 class _ClassReader:
@@ -145,11 +152,18 @@ class _ClassReader:
         # Decorators as torch.no_grad stand around most of them.
         plain = inspect.unwrap(function)
         try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(plain))).body[0]
+            path = inspect.getsourcefile(plain) or inspect.getfile(plain)
+            linecache.checkcache(path)  # a module may have been edited and loaded again
+            text = "".join(linecache.getlines(path, plain.__globals__))
+            if not text:
+                raise OSError("could not get source code")
+            functions = _functions_of(text)
         except (OSError, TypeError, SyntaxError) as error:
             raise self._unreadable(function, error) from error
         # Python 3.13 has the program of `python -c` as the source of what `exec` made in it.
-        if getattr(tree, "name", "") != plain.__code__.co_name:
+        code = plain.__code__
+        tree = functions.get((code.co_name, code.co_firstlineno))
+        if tree is None:
             raise self._unreadable(function, "another text stands there")
         return tree
 
@@ -301,6 +315,25 @@ class _ClassReader:
         return tuple(map(_name, value.elts if isinstance(value, ast.Tuple) else [value]))
 
 
+@lru_cache(maxsize=4)
+def _functions_of(text: str) -> Mapping[tuple[str, int], Any]:
+    """Return the functions in the text of a module, by name and line of the first decorator.
+
+    A pipeline has a dozen of them in one module, which is parsed once.
+    """
+    functions: dict[tuple[str, int], Any] = {}
+    pending: list[Any] = [ast.parse(text)]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop()):
+            # No expression holds a function that has a name.
+            if isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+                pending.append(node)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = [part.lineno for part in node.decorator_list]
+                functions[node.name, min([*lines, node.lineno])] = node
+    return functions
+
+
 def _calls(tree: Any) -> Iterator[ast.Call]:
     """Yield the calls in a function."""
     for node in ast.walk(tree):
@@ -315,17 +348,25 @@ def _pipeline_name(tree: Any) -> str:
 
 def _name_of_call(call: ast.Call) -> str:
     """Return the name of the called function: "c" of a.b.c(...)."""
+    if isinstance(call.func, ast.Name):
+        return call.func.id
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
     return ast.unparse(call.func).rpartition(".")[2]
 
 
 def _owner_of_call(call: ast.Call) -> str:
     """Return the object whose method is called: "a.b" of a.b.c(...)."""
+    if isinstance(call.func, ast.Name):
+        return ""
+    if isinstance(call.func, ast.Attribute):
+        return ast.unparse(call.func.value)
     return ast.unparse(call.func).rpartition(".")[0]
 
 
 def _is_super(node: Any) -> bool:
     """Tell whether an expression is `super()`, also with its two arguments."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == "super"
+    return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "super"
 
 
 def _name(node: Any) -> str:

@@ -20,7 +20,7 @@ from vldebias.metrics import corrected_shares
 
 label = page("label")
 samples = page("label.sample")
-SETS = 200
+SETS = 100
 
 
 def read(images: Any) -> dict[str, np.ndarray]:
@@ -167,7 +167,7 @@ def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_ar
         rows.append((estimate.shares[1], plain, truth[labelled].mean(), holds_truth))
     corrected, plain, unweighted, holds_truth = np.array(rows).T
     # 0.6 of the world are women. Means of SETS estimates vary by std / sqrt(SETS); an interval of
-    # 95 % holds the truth in 91 to 99 % of 200 sets.
+    # 95 % holds the truth in 91 to 99 % of 100 sets.
     for values in (corrected, plain):
         assert abs(values.mean() - 0.6) < 4 * values.std() / SETS**0.5
     assert abs(unweighted.mean() - 0.6) > 5 * unweighted.std() / SETS**0.5

@@ -61,7 +61,7 @@ def test_right_whatever_the_judge_does_and_covered(name, stratified):
     rng = np.random.default_rng(3)
     estimates = []
     held = []
-    for _ in range(250):
+    for _ in range(120):
         truth, judged = world(rng, JUDGES[name])
         people, weights = sampled(rng, truth, judged, 120, stratified=stratified)
         estimate = corrected_shares(judged, people, 3, weights=weights)

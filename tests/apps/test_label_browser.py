@@ -83,8 +83,10 @@ def shown(page: Any) -> str:
     return str(page.locator("#picture img").get_attribute("src"))
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-@pytest.mark.parametrize(("scheme", "ink"), [("light", None), ("dark", "rgb(238, 241, 244)")])
+# Widths move boxes and schemes colour them: two screens show both of each.
+@pytest.mark.parametrize(
+    ("width", "scheme", "ink"), [(WIDE, "light", None), (NARROW, "dark", "rgb(238, 241, 244)")]
+)
 def test_a_whole_session_by_keys(
     shared: tuple[str, Path], browser: Any, width: int, scheme: str, ink: Any
 ) -> None:

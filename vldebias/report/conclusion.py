@@ -106,12 +106,16 @@ def has_change(row: Any) -> bool:
     return not math.isnan(row.change)
 
 
+def compares_bias(row: Any) -> bool:
+    """Return whether a row has the change of a bias, over a whole task and by a method without
+    labels: one with labels was told what the others have to find out."""
+    return row.kind == "bias" and row.is_whole and has_change(row) and not row.uses_labels
+
+
 def leading_measure(block: Sequence[Any], measures: Measures) -> list[Any]:
     """Return the rows of the measure of bias that a conclusion about a task is about, of methods
     without labels; [] where none was measured."""
-    # A method with labels was told what the others have to find out.
-    compared = [row for row in block if has_change(row) and not row.uses_labels]
-    bias = [row for row in compared if row.kind == "bias" and row.is_whole]
+    bias = [row for row in block if compares_bias(row)]
     if measures:
         bias = [row for row in bias if (row.task, row.metric) in measures]
     if not bias:

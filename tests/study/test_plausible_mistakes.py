@@ -27,7 +27,7 @@ from vldebias import (
 from vldebias import metrics as M
 from vldebias.data import Embeddings
 from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
-from vldebias.hosts import TextTable
+from vldebias.hosts import TextTable, resolve
 from vldebias.miniature import load_clip
 from vldebias.study.doubts import check_images, doubt_chance
 
@@ -72,7 +72,11 @@ def world() -> SimpleNamespace:
     birds = embed([class_of[bird] for bird in BIRD]) + 0.3 * places
     images = {"people": noisy(people), "birds": noisy(birds.numpy()), "dim": people.shape[1]}
     edit = fit_projection(model, GENDER, tokenizer=tokenizer)
-    return SimpleNamespace(model=model, tokenizer=tokenizer, embed=embed, edit=edit, **images)
+    # One host for all cases, which embeds each prompt once.
+    host = resolve(model, tokenizer=tokenizer)
+    return SimpleNamespace(
+        model=model, tokenizer=tokenizer, host=host, embed=embed, edit=edit, **images
+    )
 
 
 def ev(**options: Any) -> Any:
@@ -88,7 +92,7 @@ def ev(**options: Any) -> Any:
     }
     fields |= options
     return evaluate(
-        fields.pop("model", w.model), images(w.people) if callable(images) else images, **fields
+        fields.pop("model", w.host), images(w.people) if callable(images) else images, **fields
     )
 
 

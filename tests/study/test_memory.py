@@ -11,14 +11,13 @@ MOST = 160  # MB beside the features, of 200,000 rows
 PEAK = Path("/proc/self/clear_refs")  # writing 5 there starts the peak anew
 
 MEASURE = f"""
-import sys, warnings
+import warnings
 from pathlib import Path
 import numpy as np
 import vldebias
 from vldebias.prompts import load_prompts
 
 warnings.simplefilter("ignore")
-task = sys.argv[1]
 rng = np.random.default_rng(0)
 queries = load_prompts("professions-gender").classes[:10]
 sets = [load_prompts(name) for name in ("gender", "race", "waterbirds")]
@@ -27,7 +26,7 @@ texts = {{prompt: rng.normal(size=512) for prompt in prompts}}
 columns = {{
     "retrieval": {{"gender": ["female", "male"], "race": ["asian", "black", "white"]}},
     "groups": {{"bird": ["landbird", "waterbird"], "place": ["land", "water"]}},
-}}[task]
+}}
 
 
 def features(n, seed):
@@ -38,10 +37,10 @@ def features(n, seed):
     return rows
 
 
-def measured(n, images, reference):
+def measured(task, n, images, reference):
     labels = {{
         name: np.array(values)[rng.integers(len(values), size=n)]
-        for name, values in columns.items()
+        for name, values in columns[task].items()
     }}
     if "race" in labels:
         labels["race"] = np.where(rng.random(n) < 0.1, "", labels["race"])
@@ -62,24 +61,28 @@ def memory(kind):
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(kind))
 
 
-measured(2000, features(2000, 1), features(2000, 2))  # what is imported when it is used
+for task in columns:
+    measured(task, 2000, features(2000, 1), features(2000, 2))  # what is imported when it is used
 n = 200_000
 images, reference = features(n, 3), features(n, 4)
 reference[:1000] = images[:1000]  # which are left out
-Path("{PEAK}").write_text("5")
-before = memory("VmRSS")
-measured(n, images, reference)
-print(memory("VmHWM") - before)
+for task in columns:
+    Path("{PEAK}").write_text("5")
+    before = memory("VmRSS")
+    measured(task, n, images, reference)
+    print(memory("VmHWM") - before)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PEAK.exists(), reason="the peak of a process is read from /proc")
-@pytest.mark.parametrize("task", ["retrieval", "groups"])
-def test_an_evaluation_stays_within_a_block_of_its_features(task: str) -> None:
-    command = [sys.executable, "-c", MEASURE, task]
+def test_an_evaluation_stays_within_a_block_of_its_features() -> None:
+    """Of retrieval and of groups, in one process."""
+    command = [sys.executable, "-c", MEASURE]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout.split()[-1]) < MOST
+    peaks = [float(line) for line in done.stdout.split()]
+    assert len(peaks) == 2
+    assert max(peaks) < MOST

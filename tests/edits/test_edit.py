@@ -1,5 +1,6 @@
 """Edits on disk and on a hub that is a folder: bit-exact, complete, and closed to anything else."""
 
+import itertools
 import json
 import math
 import multiprocessing
@@ -309,32 +310,38 @@ def test_factors_that_are_no_safetensors(folder: Path, damage: str) -> None:
         load_edit(folder)
 
 
-def save_forever(folder: Path, edits: list[CalibratedProjection]) -> None:
-    while True:
-        for edit in edits:
-            edit.save_pretrained(folder)
+def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, first: int) -> None:
+    """Save one after the other over the one before; `saved` is set after so many saves."""
+    for number in itertools.count(1):
+        edits[number % len(edits)].save_pretrained(folder)
+        if number == first:
+            saved.set()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
 def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
-    """120 kills between two projections that save over each other: one of them is there afterwards,
+    """40 kills between two projections that save over each other: one of them is there afterwards,
     whole."""
     edits = [fitted(lam).stamped(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
     edits[0].save_pretrained(tmp_path)
     chance = random.Random(0)
     context = multiprocessing.get_context("fork")
     seen = set()
-    for _ in range(120):
-        writer = context.Process(target=save_forever, args=(tmp_path, edits))
+    for kill in range(40):
+        saved = context.Event()
+        writer = context.Process(
+            target=save_forever, args=(tmp_path, edits, saved, 1 + kill % len(edits))
+        )
         writer.start()
-        time.sleep(chance.uniform(0.002, 0.03))
+        assert saved.wait(60)
+        time.sleep(chance.uniform(0, 0.02))
         writer.kill()
         writer.join()
         loaded = CalibratedProjection.from_pretrained(tmp_path)
-        (saved,) = [edit for edit in edits if edit.provenance == loaded.provenance]
-        assert torch.equal(loaded.left, saved.left)
-        assert torch.equal(loaded.right, saved.right)
+        (whole,) = [edit for edit in edits if edit.provenance == loaded.provenance]
+        assert torch.equal(loaded.left, whole.left)
+        assert torch.equal(loaded.right, whole.right)
         seen.add(loaded.lam)
     assert seen == {1.0, 1000.0}
 

@@ -134,8 +134,9 @@ def test_ids_and_text_give_the_same_decisions(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_ids_and_text_give_the_same_decisions_on_20_000_prompts(name):
-    check(name, 20_000, 1)
+def test_ids_and_text_give_the_same_decisions_on_many_prompts(name):
+    """On most by the whole vocabulary of CLIP, which most models have."""
+    check(name, 20_000 if name == "CLIP of open_clip" else 4_000, 1)
 
 
 def test_clips_ids_alone_decide_prompts_in_english():

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import unicodedata
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -465,3 +466,38 @@ def test_whatever_the_indices_a_call_is_even(indices, seed):
     call = Balancer("gender", seed=seed).at([NURSE] * len(indices), indices)
     counts = Counter(call.values)
     assert abs(counts["female"] - counts["male"]) <= 1
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "un médecin dans un hôpital",
+        "una enfermera en la estación",
+        "um médico cansado",
+        "Ein müder Arzt in der Küche",
+        "병원에 있는 의사",
+        "男性のパイロット",
+        "a café owner",
+    ],
+)
+def test_accents_in_two_characters_are_read_as_in_one(prompt: str) -> None:
+    """As macOS writes them; what is left alone stays as it came, character for character."""
+    apart = unicodedata.normalize("NFD", prompt)
+    assert apart != prompt
+    expected = balance_prompts([prompt] * 2, "gender", seed=0)
+    found = balance_prompts([apart] * 2, "gender", seed=0)
+    assert (found.values, found.reasons) == (expected.values, expected.reasons)
+    written = Balancer("gender", seed=0).write([apart], ["female"])
+    if expected.reasons == [None, None]:
+        assert found.prompts == expected.prompts
+        assert written == [expected.prompts[expected.values.index("female")]]
+    else:
+        assert found.prompts == [apart] * 2
+        assert written == [apart]
+
+
+def test_english_with_the_accent_of_a_loanword_is_english() -> None:
+    for prompt in ("a café waiter", "a crêpe seller", "a Bogotá teacher"):
+        assert balance_prompts(prompt, "gender", seed=0).reasons == [None]
+    for prompt in ("a médica cansada", "a chef à mesa"):
+        assert balance_prompts(prompt, "gender", seed=0).reasons == ["stated"]

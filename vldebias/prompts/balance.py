@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -210,12 +211,13 @@ class Balancer:
 
         original: as in `balance_prompts`; then it is the original prompts that are counted.
         """
-        texts = list(checked_texts(prompts))
+        received = checked_texts(prompts)
+        texts = _composed(received)
         sources = texts if original is None else _checked_originals(original, texts)
         unturned = self._why_not_turned(sources, texts)
         with self._lock:
             hands = self._hands(sources, self._dealers, self.seed, unturned)
-            return self._write_images(sources, texts, hands, unturned)
+            return self._write_images(sources, texts, hands, unturned, received)
 
     def restart(self, seed: int) -> None:
         """Forget all calls and start again with this seed."""
@@ -241,7 +243,8 @@ class Balancer:
 
         original: as in `balance_prompts`.
         """
-        texts = list(checked_texts(_as_list(prompts)))
+        received = checked_texts(_as_list(prompts))
+        texts = _composed(received)
         numbers = index if isinstance(index, Iterable) else [index]
         indices = [_whole_number("index", number, least=0) for number in numbers]
         if len(indices) != len(texts):
@@ -262,7 +265,7 @@ class Balancer:
             for number, reason in enumerate(reasons):
                 if reason:
                     hand[number] = ()
-        return self._write_images(sources, texts, hands, unturned)
+        return self._write_images(sources, texts, hands, unturned, received)
 
     def _hands_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[list[_Hand]]:
         """Return the values of each image by its index alone."""
@@ -330,7 +333,8 @@ class Balancer:
                 Of several sets tuples take the place of values. None leaves a person alone.
             original: one for each image, as in `balance_prompts`.
         """
-        texts = checked_texts(prompts)
+        received = checked_texts(prompts)
+        texts = _composed(received)
         if isinstance(values, str) or len(values) != len(texts):
             raise InvalidInputError(
                 f"values: got {values!r} for {len(texts)} prompts; expected a list, one for each"
@@ -342,7 +346,7 @@ class Balancer:
             hand = self._hand_of(source, value)
             dealt = [() if reason else row for row, reason in zip(hand, reasons, strict=True)]
             written.append(self._write(source, text, dealt))
-        return written
+        return _where_written(written, texts, received)
 
     def _hand_of(self, prompt: str, values: Any) -> list[_Hand]:
         """Return for each attribute the given values of the persons who are open for it."""
@@ -453,9 +457,10 @@ class Balancer:
         texts: Sequence[str],
         hands: Sequence[Sequence[_Hand]],
         unturned: Sequence[Sequence[str]],
+        received: Sequence[str],
     ) -> BalancedPrompts:
         """Write the values of all images into their texts: the prompts, or what a rewriter made of
-        them."""
+        them. A text without a value stays as it was received."""
         form: Any = itemgetter(0) if self._single else tuple
         seed = cast(int, self.seed)  # `__post_init__` has drawn it
         images = BalancedPrompts([], [], [], seed)
@@ -481,7 +486,7 @@ class Balancer:
             images.reasons.append(form(reasons))
             people = sorted(values_of_person.items(), key=itemgetter(0))
             images.people.append([(noun, form(row)) for (_, noun), row in people])
-        return images
+        return replace(images, prompts=_where_written(images.prompts, texts, received))
 
     def _why_not_turned(self, prompts: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
         """Return for each image and attribute why its rewritten text cannot be turned; "" if it can
@@ -611,7 +616,26 @@ def _checked_originals(original: Any, texts: Sequence[str]) -> list[str]:
             f"original: got {len(originals)} texts for {len(texts)} prompts; expected one for each,"
             " in their order"
         )
-    return originals
+    return _composed(originals)
+
+
+def _composed(texts: Iterable[str]) -> list[str]:
+    """Return texts with each accent and letter in one character, as the word lists have them.
+
+    macOS, and files that were named there, have "e" and an accent apart: "un me\u0301decin".
+    """
+    return [unicodedata.normalize("NFC", text) for text in texts]
+
+
+def _where_written(
+    written: Sequence[str], texts: Sequence[str], received: Sequence[str]
+) -> list[str]:
+    """Return what was written where it differs from the text that was read, else what was
+    received, character for character."""
+    prompts: list[str] = []
+    for new, text, prompt in zip(written, texts, received, strict=True):
+        prompts.append(prompt if new == text else new)
+    return prompts
 
 
 def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from vldebias.prompts.english.reading import English
 from vldebias.prompts.english.words import kinds, person
 from vldebias.prompts.language import Language, Replacement, Saying
-from vldebias.prompts.languages.detection import NAMES, code_of_script, latin_scores, scripts_of
+from vldebias.prompts.languages.detection import (
+    LETTER_SCORE,
+    NAMES,
+    code_of_script,
+    latin_scores,
+    scripts_of,
+)
 
 if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
@@ -111,7 +117,9 @@ def _latin_language(text: str) -> Language | None:
     english = scores.pop("en", 0)
     best = max(scores.values(), default=0)
     is_english = english > 0 and english >= best
-    if not is_english and english >= _ENGLISH_SHARE * best:
+    # "a café owner": the letter speaks for Portuguese, whose article is "a" as well.
+    only_letters = english > 0 and best - english <= LETTER_SCORE + 1e-9
+    if not is_english and (english >= _ENGLISH_SHARE * best or only_letters):
         # English knows a noun of the text; "CEO" is one in many languages.
         words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
         is_english = any(map(person, words))

@@ -44,6 +44,7 @@ _JAPANESE_NOUNS = frozenset((
     "料理長", "寿司職人", "菓子職人", "靴職人", "肉屋", "魚屋", "八百屋", "花屋", "鍛冶屋", "声優",
     "美容師", "社員", "若者", "子供",
 ))  # fmt: skip
+LETTER_SCORE = 0.4  # of a letter that a language has, less than a function word of its own
 _LETTERS = {
     "de": "äöüß", "fr": "àâçéèêëîïôùûœ", "es": "ñ¿¡áéíóú", "it": "àèìòù", "pt": "ãõçâêôáéíóú",
     "pl": "ąćęłńśźż", "sv": "åäö", "da": "åæø", "cs": "ěščřžů", "ro": "ășțâî", "tr": "ığşçö",
@@ -146,5 +147,5 @@ def latin_scores(text: str) -> dict[str, float]:
     if not low.isascii():
         for code, letters in _LETTERS.items():
             if not set(letters).isdisjoint(low):
-                scores[code] += 0.4
+                scores[code] += LETTER_SCORE
     return dict(scores)

@@ -10,7 +10,7 @@ import pytest
 
 import vldebias
 from vldebias.errors import MissingPackageError
-from vldebias.report.page import render
+from vldebias.report.page import page_templates, render
 from vldebias.report.result import Result
 
 pytest.importorskip("pandas", reason="the core alone is there; see test_core.py")
@@ -73,6 +73,7 @@ def test_what_a_result_needs_is_named(
 ) -> None:
     for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
         monkeypatch.setitem(sys.modules, name, None)
+    page_templates.cache_clear()  # an earlier page of this process has compiled them
     with pytest.raises(
         MissingPackageError, match=rf"^{package} is not installed.*vldebias\[eval\]"
     ):

@@ -454,12 +454,12 @@ def _label(name: str) -> str:
 def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
     """Fill a template (report or paper) and write it as one HTML file; no network needed."""
     return write_atomically(
-        path, _templates().get_template(f"{template}.html.jinja").render(values)
+        path, page_templates().get_template(f"{template}.html.jinja").render(values)
     )
 
 
 @cache
-def _templates() -> Any:
+def page_templates() -> Any:
     """Return the templates of pages, which are compiled once in a process."""
     jinja2 = need("jinja2")
     loader = jinja2.FileSystemLoader(TEMPLATES)

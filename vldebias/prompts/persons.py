@@ -326,14 +326,14 @@ def _same_persons(readings: Sequence[Sequence[_Mention]]) -> list[list[_Mention]
         free = list(range(len(mentions_of_person)))  # persons who are not found in this reading
         for mention in reading:
             noun = mention[0].noun.lower()
-            same = [number for number in free if mention in mentions_of_person[number]]
-            same += [number for number in free if noun in nouns_of_person[number]]
-            same += free
-            if not same:
+            candidates = [number for number in free if mention in mentions_of_person[number]]
+            candidates += [number for number in free if noun in nouns_of_person[number]]
+            candidates += free
+            if not candidates:
                 mentions_of_person.append([mention])
                 nouns_of_person.append({noun})
                 continue
-            number = same[0]
+            number = candidates[0]
             free.remove(number)
             if mention not in mentions_of_person[number]:
                 mentions_of_person[number].append(mention)

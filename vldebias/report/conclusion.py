@@ -150,10 +150,10 @@ def conclude(block: Sequence[Any], row: Any) -> Conclusion:
     other_row = None
     if row.metric.startswith("max_skew"):
         _, _, k = row.metric.partition("@")
-        others = [f"{name}@{k}" for name in OTHER_PRIOR]
+        names_beside = [f"{name}@{k}" for name in OTHER_PRIOR]
         for candidate in reversed(block):
             is_same = (candidate.subset, candidate.name) == (row.subset, row.name)
-            if is_same and candidate.metric in others and has_change(candidate):
+            if is_same and candidate.metric in names_beside and has_change(candidate):
                 other_row = candidate
     # No ranking of an uneven gallery is fair by both priors: where their verdicts differ, choosing
     # one of them would be choosing the conclusion.

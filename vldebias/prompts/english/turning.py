@@ -278,8 +278,8 @@ def _turned(words: Text, i: int, word: str, side: str) -> tuple[str, str]:
         "her": ("female", "his" if has_noun and not after.endswith("ly") else "him"),
     }
     if word in pronouns:
-        own_side, other = pronouns[word]
-        return word if side == own_side else other, "pronoun"
+        own_side, counterpart = pronouns[word]
+        return word if side == own_side else counterpart, "pronoun"
     is_gown_of_all = word == "gown" and not _GOWNS_OF_ALL.isdisjoint(words.low[max(0, i - 2) : i])
     is_dress_of_all = after in _DRESS_OF_ALL or is_gown_of_all
     if is_dress_of_all and not gendered(word):

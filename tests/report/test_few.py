@@ -23,9 +23,9 @@ def gap(method: str = "none", value: float = 0.4, **fields: Any) -> Any:
     return bias(method, value, **{**names, **fields})
 
 
-def few_of(*rows: Any, **settings: Any) -> list[str]:
+def few_of(*rows: Any) -> list[str]:
     tasks = dict.fromkeys(row.task for row in rows)
-    made = result(list(rows), *(protocol(task, settings=settings) for task in tasks))
+    made = result(list(rows), *map(protocol, tasks))
     return list(readable(made).few)
 
 
@@ -38,9 +38,9 @@ def few_of(*rows: Any, **settings: Any) -> list[str]:
         # The interval of one prompt is over its images, and holds.
         (gap(n={"images": 8}, subset="nurse"), ""),
         (gap(CHANCE), ""),
-        (figure(metric="awrf@10", n={"queries": 10, "images": IMAGES - 1}), "few images"),
-        (figure(metric="awrf@10", n={"queries": 10, "images": IMAGES}), ""),
-        (figure(metric="ndkl@10", n={"queries": 10, "images": 10**6}), "narrow interval"),
+        (figure(metric="awrf@10", n={"images": IMAGES - 1, "queries": 10}), "few images"),
+        (figure(metric="awrf@10", n={"images": IMAGES, "queries": 10}), ""),
+        (figure(metric="ndkl@10", n={"images": 10**6, "queries": 10}), "narrow interval"),
         (figure(metric="worst_group", n={"images": 8}), ""),
         (figure(metric="of another package", n={}), ""),
     ],
@@ -49,13 +49,12 @@ def test_a_row_of_few_units_says_which(row: Any, few: str) -> None:
     assert few_of(row) == [few]
 
 
-def test_means_over_queries_count_queries_and_rows_of_a_query_count_images() -> None:
-    n = {"queries": QUERIES - 1, "images": 10**6}
-    rows = [bias("none", 0.5, n=n), bias("none", 0.5, n=n, subset="a nurse")]
-    assert few_of(*rows, resample="queries") == ["few queries", ""]
-    assert few_of(*rows, resample="images") == ["", ""]
-    enough = bias("none", 0.5, n={"queries": QUERIES, "images": 100})
-    assert few_of(enough, resample="queries") == [""]
+def test_what_was_resampled_is_the_first_of_the_units() -> None:
+    few_queries = {"queries": QUERIES - 1, "images": 10**6}
+    many_images = {"images": 10**6, "queries": QUERIES - 1}
+    assert few_of(bias("none", 0.5, n=few_queries)) == ["few queries"]
+    assert few_of(bias("none", 0.5, n=many_images)) == [""]
+    assert few_of(bias("none", 0.5, n={"queries": QUERIES, "images": 100})) == [""]
 
 
 def test_terminal_page_notebook_and_file_say_that_there_are_few(tmp_path: Path) -> None:

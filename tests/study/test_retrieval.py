@@ -346,6 +346,20 @@ def test_hits_kept_are_those_of_each_value_before_and_after(resample: str) -> No
     assert chance == pytest.approx(np.mean(first / sizes), abs=0.03)
 
 
+@pytest.mark.parametrize("resample", ["queries", "images"])
+def test_what_was_resampled_is_the_first_of_the_units(resample: str) -> None:
+    """What "too few to tell" counts, and the column n."""
+    (part,) = evaluate(methods=["cali"], resample=resample)
+    for row in part.rows:
+        expected = resample if not row.subset else "images"
+        if set(row.n) == {"queries", "images"}:
+            assert next(iter(row.n)) == expected, (row.metric, row.subset)
+    assert {row.subset != "" for row in part.rows if row.metric.startswith("max_skew")} == {
+        True,
+        False,
+    }
+
+
 def uneven_gallery() -> Embeddings:
     """Three men for each woman."""
     codes = BARE.column("gender").codes

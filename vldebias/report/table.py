@@ -551,20 +551,11 @@ def method_names(rows: Sequence[Measurement]) -> list[str]:
 def few_units(result: Result) -> list[str]:
     """Return for each row "few" and what was resampled, where there is less of it than `ENOUGH`
     says, "narrow interval" where no number is enough, and "" elsewhere."""
-    over_queries = set()
-    for provenance in result.provenance:
-        if provenance.settings.get("resample") == "queries":
-            over_queries.add(provenance.task)
     words = []
     for row in result.rows:
         unit = next(iter(row.n), "")
-        resampled = "prompts"  # or professions, jobs, whatever prompts are called
-        if unit == "images":
-            resampled = "images"
-        elif unit == "queries":
-            # A row of one query is about images, whatever means over queries are about.
-            is_mean = row.task in over_queries and not row.subset
-            unit = resampled = "queries" if is_mean else "images"
+        # Prompts may be called professions, jobs or otherwise.
+        resampled = unit if unit in ("images", "queries") else "prompts"
         enough = ENOUGH[resampled].get(row.metric.partition("@")[0], 0)
         # "professions, the one with the widest gap of" are professions.
         word = NARROW_INTERVAL if math.isinf(enough) else f"few {unit.partition(',')[0]}"

@@ -324,7 +324,7 @@ class RetrievalTask(ImageTask):
         # method -> metric -> (q, 1 + resamples), of the gallery and then of its resamples
         skews = gallery.skews(rankings.first(max(self.k)), relevant, rankings.labels)
         chance = gallery.random()
-        n = {"queries": len(self.queries), "images": len(gallery.codes)}
+        n = self._units(len(gallery.codes))
         for metric in skews[NONE]:
             values = {method: skews[method][metric][:, 0] for method in skews}
             draws = {method: skews[method][metric][:, 1:].mean(axis=0) for method in skews}
@@ -346,16 +346,23 @@ class RetrievalTask(ImageTask):
             cosines[method] = (rankings.queries[NONE] * rows).sum(dim=1).numpy()
         self._add_mean_over_queries(result, "query_cosine", cosines, None, n)
 
+        # The interval of one query is over images, whatever that of a mean over queries is over.
+        n_of_query = {"images": n["images"], "queries": n["queries"]}
         for metric in skews[NONE]:
             for i, query in enumerate(self.queries):
                 result.add_draws(
                     metric,
                     {method: float(skews[method][metric][i, 0]) for method in skews},
                     {method: skews[method][metric][i, 1:] for method in skews},
-                    n=n,
+                    n=n_of_query,
                     interval=recentred_interval,
                     subset=query,
                 )
+
+    def _units(self, images: int) -> dict[str, int]:
+        """Return how many queries and images there are, what is resampled first."""
+        n = {"images": images, "queries": len(self.queries)}
+        return {self.resample: n[self.resample], **n}
 
     def _add_mean_over_queries(
         self,
@@ -383,7 +390,7 @@ class RetrievalTask(ImageTask):
         Values with no more images than hits are left out: nothing could be lost.
         """
         known_rows = np.flatnonzero(rankings.known)
-        n = {"queries": len(self.queries), "images": len(known_rows)}
+        n = self._units(len(known_rows))
         for k in self.k:
             first = hits_of_value(k, len(gallery.names))
             # An entry for each value: method -> shares (q,) of the queries, method -> their mean

@@ -83,6 +83,16 @@ def test_every_difference_of_protocols_is_said_and_nothing_in_common_refused() -
             compare(result_b, result_a)
 
 
+def test_long_settings_that_differ_at_their_end_differ() -> None:
+    queries = [f"a photo of person number {n}" for n in range(40)]
+    a = protocol(settings={"queries": queries})
+    b = protocol(settings={"queries": [*queries[:-1], "a red chair"]})
+    (warning,) = compare(result([figure()], a), result([figure()], b)).warnings
+    assert "settings, queries: ..." in warning
+    assert "person number 39 in A" in warning
+    assert "a red chair in B" in warning
+
+
 def test_two_equal_runs_are_equal_in_the_first_line(made: Result) -> None:
     comparison = compare(made, made)
     assert set(comparison.to_pandas().verdict) == {"equal"}

@@ -335,20 +335,27 @@ def _differing(path: tuple[str, ...], a: Any, b: Any) -> Iterator[tuple[int, str
                 yield from _differing((*path, str(name)), a.get(name), b.get(name))
         return
     # A setting that one version did not have is not recorded there.
-    value_a = _shown(a)
-    value_b = _shown(b)
-    if value_a != value_b:
-        words = f"{', '.join(path)}: {value_a} in A, {value_b} in B"
-        yield _rank(path[1:]), words
+    words_a = _in_words(a)
+    words_b = _in_words(b)
+    if words_a != words_b:
+        # Long ones, such as lists of queries, are shown from shortly before they differ.
+        place = 0
+        while words_a[place : place + 1] == words_b[place : place + 1]:
+            place += 1
+        start = place - 20 if place > 60 else 0
+        dots = "..." if start else ""
+        shown_a = dots + shortened(words_a[start:], 90)
+        shown_b = dots + shortened(words_b[start:], 90)
+        yield _rank(path[1:]), f"{', '.join(path)}: {shown_a} in A, {shown_b} in B"
 
 
-def _shown(value: Any) -> str:
-    """Write a setting in a few words; of nested ones only whether there are some."""
+def _in_words(value: Any) -> str:
+    """Write a setting in words; of nested ones only whether there are some."""
     if value is None:
         return "not recorded"
     if isinstance(value, Mapping):
         return "settings" if value else "no settings"
-    return shortened(plain(value), 90)
+    return plain(value)
 
 
 def _rank(names: Sequence[str]) -> int:

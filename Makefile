@@ -20,7 +20,7 @@ quickstart: $(READY)  ## the main job on the embedded models: bias and utility b
 	$(BIN)/vldebias quickstart
 
 test: $(READY)  ## the default test run: offline, on the CPU
-	$(BIN)/python -m pytest -n auto --dist loadfile --junitxml .pytest_cache/tests.xml
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --junitxml .pytest_cache/tests.xml
 
 test-plain: $(READY)  ## those that compare floats, on one thread with the plainest instructions: what passes here passes on other machines
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(FLOATS)

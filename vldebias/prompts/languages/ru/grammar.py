@@ -54,6 +54,10 @@ _GENITIVE_PREPOSITIONS = frozenset(("у", "от", "из", "возле", "око�
 _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
 _PAST_ENDINGS = ("ал", "ил", "ел", "ял", "ул", "ёл")
 _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
+# What ends a verb in the plural: "обсуждают", "улыбаются", "собрались".
+_PLURAL_VERB_ENDINGS = ("ают", "яют", "уют", "еют", "ются", "утся", "атся", "ятся", "лись")
+_SENTENCE_START = re.compile("[.;:!?\n\u2013\u2014]")
+_MOST_JOINED = 8  # nouns of a list that are followed back: "судьи, коллеги и старосты"
 _RELATIVE = {
     "который": "которая",
     "чей": "чья",
@@ -99,6 +103,8 @@ class Russian(SpacedLanguage):
             forms = [adjective_form(word, case, False) for case in range(len(CASES))]
             self._add(nouns, kind, forms)
         for word in self.entries("person-a"):
+            for form in _inflected(word, _PLURAL_OF_A):
+                nouns[form] = Noun(word, word, number="many")
             self._add(nouns, "noun", _inflected(word, _SINGULAR))
         for word in self.entries("person-still"):
             nouns[word] = Noun(word, word, kind="noun")
@@ -112,14 +118,17 @@ class Russian(SpacedLanguage):
         for case, form in enumerate(forms):
             cases_of_form[form] = (*cases_of_form.get(form, ()), case)
         for form, cases in cases_of_form.items():
-            # "учителя" is a genitive or, at the start of a sentence, a plural.
-            number = "any" if kind == "noun" and cases == (1, 3) else "one"
+            # "учителя" is a genitive or, at the start of a sentence, a plural; so is "судьи".
+            number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
             nouns[form] = Noun(forms[0], forms[0], number=number, kind=kind, cases=cases)
 
     def _noun_of(self, token: Token) -> Noun | None:
         noun = self._nouns.get(token.low)
         if noun is None and "-" in token.low:
-            return self._nouns.get(token.low.rsplit("-", 1)[1])  # "инженер-механик"
+            others, last = token.low.rsplit("-", 1)
+            if others in self.matcher("group-left-alone").words:
+                return None  # "дети-сироты"
+            return self._nouns.get(last)  # "инженер-механик"
         return noun
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
@@ -148,13 +157,117 @@ class Russian(SpacedLanguage):
         first = self._first_adjective(tokens, i, noun)
         if noun is None or self._is_behind_human(tokens, first):
             return Phrase(first, i, stated=True)
-        size = self.number_before(tokens, first)
+        start = first  # with the adjectives in the plural: "опытные судьи"
+        if noun.number == "any":
+            while not tokens[start].opens and self._is_plural_adjective(tokens[start - 1]):
+                start -= 1
+        size = self.number_before(tokens, start)
+        is_plural: bool | None = noun.number == "many"
         if size is not None:
-            return Phrase(first - 1, i, plural=True, size=size)
-        if noun.number == "many" or (noun.number == "any" and tokens[first].opens):
-            return Phrase(first, i, plural=True)  # "Учителя в классе"
+            is_plural = True
+            start -= 1
+        elif noun.number == "any" and start < first:
+            is_plural = True
+        elif noun.number == "any" and noun.cases == (1, 3):
+            is_plural = tokens[first].opens  # "Учителя в классе"
+        elif noun.number == "any" and first == i:
+            is_plural = self._is_nominative_plural(tokens, i)
+        if is_plural is None:
+            return None
+        if is_plural:
+            return Phrase(start, i, plural=True, size=size)
         case = self._case_of(tokens, first, noun.cases)
         return Phrase(first, i, noun, case=CASES[case])
+
+    def _is_nominative_plural(self, tokens: Reading, i: int) -> bool | None:
+        """Return whether a form such as "судьи" is a nominative of the plural and no genitive of
+        the singular; None where what stands around it leaves that open."""
+        place = i
+        is_joined = True  # whether all between the nouns is a comma or "и"
+        for _ in range(_MOST_JOINED):
+            link = place if tokens[place].opens else place - 1
+            if link < place and not self.matcher("joins-nouns").has(tokens[link]):
+                is_plural = self._is_plural_behind(tokens, place)
+                return is_plural if is_joined or is_plural else None
+            if tokens[link].opens and (not link or _SENTENCE_START.search(tokens.gap(link))):
+                return True  # "Судьи в зале суда"
+            # In a list it is in the case of the noun before.
+            before = self._person_before(tokens, link)
+            if before is None:
+                return True if "," in tokens.gap(link) else None  # "Зал, судьи"
+            is_joined = is_joined and before == link - 1
+            noun = self._noun_of(tokens[before])
+            if noun is None or noun.cases != (1,):
+                return self._is_plural_beside(tokens, before, is_joined)
+            place = before
+        return None
+
+    def _is_plural_beside(self, tokens: Reading, before: int, is_joined: bool) -> bool | None:
+        """Return whether "судьи" is a plural in a list behind a person; None where that is open.
+
+        is_joined: whether all between them is a comma or "и".
+        """
+        noun = self._noun_of(tokens[before])
+        if noun is None:
+            return None  # a woman or man
+        if noun.number == "many":
+            is_nominative = tokens[before].low.endswith(("и", "ы", "е"))
+            return True if is_nominative else None  # "врачи и судьи"
+        if noun.number == "any":
+            if tokens[before].opens or self._has_plural_before(tokens, before):
+                return True  # "Учителя и судьи", "три врача и судьи"
+        if 0 in noun.cases:
+            return True  # "врач и судьи"
+        if noun.cases == (1, 3) and is_joined:
+            return False  # "портрет врача и судьи"
+        return None
+
+    def _is_plural_behind(self, tokens: Reading, i: int) -> bool | None:
+        """Return whether "судьи" is a plural behind a word that is no "и"; None where that is
+        open."""
+        before = tokens[i - 1]
+        if self._has_plural_before(tokens, i):
+            return True  # "три судьи и коллеги"
+        if self.matcher("plural-behind").has(before) or self._is_plural_verb(before):
+            return True  # "за столом сидят судьи"
+        if self.matcher("role-behind").has(before):
+            return False  # "в роли судьи"
+        if before.low.endswith("ли") or self.matcher("number-open").has(before):
+            return None  # "обсуждали судьи", but "медали судьи"
+        if self._is_plural_verb(tokens.after(i)):
+            # "На фото судьи сидят", but "на столе судьи лежат книги"
+            is_picture = self.matcher("picture").has(before)
+            return True if is_picture and tokens.before(i - 1).low == "на" else None
+        return False
+
+    def _has_plural_before(self, tokens: Reading, i: int) -> bool:
+        """Return whether a number or an adjective in the plural stands before word i."""
+        before = tokens.before(i)
+        if self.number_before(tokens, i) is not None or self._is_plural_adjective(before):
+            return True
+        return re.fullmatch(r"\d*[234]", before.low) is not None  # "24 судьи"
+
+    def _person_before(self, tokens: Reading, i: int) -> int | None:
+        """Return where the last person stands before word i in its sentence."""
+        for place in range(i - 1, -1, -1):
+            if self._noun_of(tokens[place]) or self._names_gender(tokens, place):
+                return place
+            if _SENTENCE_START.search(tokens.gap(place)):
+                return None
+        return None
+
+    def _is_plural_verb(self, token: Token) -> bool:
+        return token.low.endswith(_PLURAL_VERB_ENDINGS) or self.matcher("verb-plural").has(token)
+
+    def _is_plural_adjective(self, token: Token) -> bool:
+        """Return whether a word is an adjective in the plural: "опытные", but not "решение"."""
+        low = token.low
+        if self.matcher("pronoun-plural").has(token):
+            return True
+        if self._noun_of(token) or self.matcher("no-plural-adjective").has(token):
+            return False
+        # The "н" of "древние" stands behind a consonant, that of "решение" behind a vowel.
+        return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", low) is not None
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i is a noun for women or for men; pronouns and adjectives state a
@@ -390,6 +503,13 @@ _PLURAL = (
     (tuple(_SIBILANTS), 0, ("и", "ей", "ам", "ами", "ах")),
     (tuple(_GUTTURALS), 0, ("и", "ов", "ам", "ами", "ах")),
     (("",), 0, ("ы", "ов", "ам", "ами", "ах")),
+)
+
+# Likewise of nouns in "-а" and "-я"; "судьи" is a genitive of the singular as well.
+_PLURAL_OF_A = (
+    (("ья",), 2, ("ей", "ьям", "ьями", "ьях")),
+    (("жа", "ша", "ча", "ща"), 1, ("ей", "ам", "ами", "ах")),
+    (("а",), 1, ("", "ам", "ами", "ах")),
 )
 
 

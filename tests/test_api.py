@@ -116,6 +116,20 @@ def test_parts_of_a_set_have_a_term_each() -> None:
     assert differs(vldebias.fit_projection(host, prompts, method="cali", lam=5.0), expected) < 1e-12
 
 
+def test_all_attributes_of_a_set_get_the_weight_of_the_set() -> None:
+    host = Words()
+    several = load_prompts("fairface")
+    terms = [pairs(host, part) for part in several.parts]
+    assert len(terms) > 1
+    weights = [5.0] * len(terms) + [50.0]
+    expected = CalibratedProjection(lam=weights).fit([*terms, pairs(host, GENDER)])
+    edit = vldebias.fit_projection(host, [several, GENDER], method="cali", lam=[5.0, 50.0])
+    assert differs(edit, expected) < 1e-12
+    assert edit.lam == tuple(weights)
+    with pytest.raises(InvalidInputError, match=r"one value or one per prompt set \(2\), got"):
+        vldebias.fit_projection(host, [several, GENDER], method="cali", lam=weights)
+
+
 def test_every_prompt_is_embedded_once() -> None:
     host = Words()
     vldebias.inspect(host, GENDER, method="cali")
@@ -227,7 +241,7 @@ def test_lost_class_signal_is_said_with_its_numbers() -> None:
     ({"prompts": []}, "got an empty list"),
     ({"prompts": "gendre"}, "gender"),
     ({"prompts": None}, "prompts: got None"),
-    ({"method": "cali", "lam": [1.0, 2.0]}, "one value or one per attribute"),
+    ({"method": "cali", "lam": [1.0, 2.0]}, r"one value or one per prompt set \(1\)"),
     ({"method": "cali", "lam": -1.0}, ">= 0"),
     ({"prompts": vldebias.fit_projection(Words(), GENDER), "lam": 1.0}, "leave these out"),
     ({"strength": 1.5}, r"\[0, 1\], got 1.5"),

@@ -72,8 +72,8 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
         method: a Method or a name in `methods.METHODS`: "orth" (P0), "orth-cali" (Lemma 7.1),
             "cali" (Lemma 7.2), "balanced-prompts", "paper" (its presets) and others. None is the
             default above.
-        lam: weight of the prompt pairs, one or one per prompt set, for a named method that has one.
-            None: its default.
+        lam: weight of the prompt pairs, for a named method that has one: one value, or one per
+            prompt set, which all attributes of the set get. None: its default.
         strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment.
         keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a
             female doctor").

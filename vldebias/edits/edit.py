@@ -125,7 +125,7 @@ class Provenance:
     """Record how and on which model an edit was fitted; attaching compares it with the host.
 
     Attributes:
-        method: name of the method, such as "cali+equalise". lam: its weight, or one per prompt set.
+        method: name of the method, such as "cali+equalise". lam: its weight, or one per attribute.
         space: which tensor of which host. model_id: name of the model, such as a hub id or a
             checkpoint.
         fingerprint, image_fingerprint: of the text encoders, and of the image encoder.

@@ -356,10 +356,11 @@ def _checked_weights(
         isinstance(weight, Real) and type(weight) is not bool and 0 <= float(weight) < math.inf
         for weight in lams
     )
-    if len(lams) != len(scatters) or not are_weights:
+    if not are_weights:
+        raise InvalidInputError(f"lam: expected finite numbers >= 0, got {lam!r}")
+    if len(lams) != len(scatters):
         raise InvalidInputError(
-            "lam: expected finite numbers >= 0, one value or one per attribute"
-            f" ({len(scatters)}), got {lam!r}"
+            f"lam: expected one value or one per attribute ({len(scatters)}), got {lam!r}"
         )
     matrices = [*scatters]
     if spurious is not None:

@@ -177,7 +177,8 @@ class Problem:
             prompt to embedding.
         sets: prompt sets or their names, solved jointly. label: their joined names. stated_words:
             of all of them.
-        lam: weight of the prompt pairs, one or one per set; None: the method's default.
+        lam: weight of the prompt pairs, one or one per set, which all attributes of the set get;
+            None: the method's default.
         reference: images, with labels or without, as features or a `Reference`.
         max_loss: the most that a neutral text may lose, 1 - its cosine with itself afterwards.
         neutral: texts that do not state the attribute; none: the class prompts of the sets.
@@ -187,8 +188,8 @@ class Problem:
             term each.
 
     Raises:
-        InvalidInputError: no prompt set, images that the host cannot use, or a bound outside [1e-6,
-            1).
+        InvalidInputError: no prompt set, weights for another number of sets, images that the host
+            cannot use, or a bound outside [1e-6, 1).
     """
 
     host: Any
@@ -210,6 +211,10 @@ class Problem:
             self.lam = self.lam.tolist()
         if isinstance(self.lam, list):
             self.lam = tuple(self.lam)
+        if isinstance(self.lam, tuple) and len(self.lam) != len(self.sets):
+            raise InvalidInputError(
+                f"lam: expected one value or one per prompt set ({len(self.sets)}), got {self.lam}"
+            )
         self.label = "+".join(prompt_set.name for prompt_set in self.sets)
 
         # What all sets hold together, each word and text once, in the order of the sets.
@@ -244,10 +249,16 @@ class Problem:
 
     @property
     def weight(self) -> Any:
-        """Return the weight of the prompt pairs, or one per set: `lam`, or that of the paper."""
-        if self.lam is not None:
+        """Return the weight of the prompt pairs, `lam` or that of the paper; where `lam` has one
+        per set, a tuple with one per attribute."""
+        if self.lam is None:
+            return LAM_OF_PIPELINES if self.host.generative else LAM_OF_MODELS
+        if not isinstance(self.lam, tuple):
             return self.lam
-        return LAM_OF_PIPELINES if self.host.generative else LAM_OF_MODELS
+        weights = list[Any]()
+        for prompt_set, lam in zip(self.sets, self.lam, strict=True):
+            weights += [lam] * len(prompt_set.parts or [prompt_set])
+        return tuple(weights)
 
     def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
         """Return zero-shot classifier weights (a, d): the mean text of each value of an attribute,

@@ -22,7 +22,7 @@ from vldebias.methods import (
     get_method,
     prompt_set_of,
 )
-from vldebias.methods.presets import Preset, say_once
+from vldebias.methods.presets import Preset, say_once, why_not_balanced
 from vldebias.prompts import PromptSet, load_prompts
 
 DENOISER = "denoiser"  # the side of edits that act inside of a pipeline's denoiser
@@ -142,7 +142,7 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     # Prompts are read and looked at here, before a method is chosen and anything is embedded.
     problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
     chosen = get_method(method, lam=lam, reference=reference)
-    dealer = _dealing_method(problem, chosen, is_default=method is None)
+    dealer = _dealing_method(problem, chosen)
     if dealer is not None:
         if negative or not keep_stated:
             raise InvalidInputError(
@@ -280,29 +280,21 @@ def _attach_fitted_dealing(
     )
 
 
-def _dealing_method(problem: Problem, chosen: Method, *, is_default: bool) -> Any:
+def _dealing_method(problem: Problem, chosen: Method) -> Any:
     """Return the chosen method if it deals values to images, by words in prompts or in
     cross-attention; else None, and log why a pipeline's default does not."""
     if isinstance(chosen, Preset):
         chosen.check(problem)
+        reason = why_not_balanced(problem)
+        if chosen.is_default and problem.host.generative and reason is not None:
+            say_once(
+                f'{reason}, so its prompts are not balanced: the default here is "cali", which'
+                " makes prompts say less of the attribute and hardly changes who appears"
+            )
         chosen = chosen.selected(problem)[0]
-    if chosen.side == DENOISER:
+    writes_values = isinstance(chosen, Balanced) and problem.max_loss is None
+    if writes_values or chosen.side == DENOISER:
         return chosen
-    if is_default and problem.host.generative and problem.host.edits_images:
-        reason = "the pipeline edits given images"  # and keeps their persons
-    elif problem.host.generative and not problem.host.rewrites:
-        reason = "this host does not rewrite prompts"
-    elif not isinstance(chosen, Balanced):
-        reason = "the set has no words for values of persons"
-    elif problem.max_loss is not None:
-        reason = "max_loss bounds an edit of embeddings"
-    else:
-        return chosen
-    if is_default and problem.host.generative:
-        say_once(
-            f'{reason}, so its prompts are not balanced: the default here is "cali", which makes'
-            " prompts say less of the attribute and hardly changes who appears"
-        )
     return None
 
 

@@ -14,6 +14,7 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWar
 from vldebias.hosts import attachment_of
 from vldebias.hosts.pipelines.calls import rewrite_call
 from vldebias.methods import Balanced
+from vldebias.methods.presets import say_once
 
 SET = "professions-gender"
 PROMPTS = ["A photo of a nurse.", "a red car", "A photo of a doctor."]
@@ -281,12 +282,18 @@ def test_it_is_what_pipelines_get_where_nothing_else_is_asked_for():
         assert attachment.projections["sequence"].method == "cali"
 
 
-def test_nobody_in_a_given_picture_changes_unless_asked_by_name():
+@pytest.mark.parametrize("method", [None, "default"])
+def test_nobody_in_a_given_picture_changes_unless_asked_by_name(method, caplog):
     from diffusers import StableDiffusionImg2ImgPipeline
 
+    say_once.cache_clear()
     pipe = tiny.sd(StableDiffusionImg2ImgPipeline)
-    with debias(pipe, SET) as attachment:
+    with debias(pipe, SET, method=method) as attachment:
         assert attachment.projections["sequence"].method == "cali"
+    (notice,) = [record.message for record in caplog.records if record.name == "vldebias"]
+    assert "edits given images" in notice
+    assert 'default here is "cali"' in notice
+    assert "method=" not in notice  # nothing is left to do
     assert "balanced-prompts" in repr(balanced(pipe))
 
 

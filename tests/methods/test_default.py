@@ -350,8 +350,11 @@ def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(
         assert only(fit_projections(pipe, FIVE)).method == "cali"
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "not an edit" in message
+    caplog.clear()
     with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound is of an edit
         assert attachment.projections
+    (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
+    assert "max_loss bounds an edit" in message
     with pytest.raises(InvalidInputError, match="not an edit"):
         fit_projections(pipe, FIVE, method="balanced-prompts")
     with pytest.raises(InvalidInputError, match="rewrites no negative prompts"):

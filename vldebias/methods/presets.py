@@ -35,10 +35,6 @@ from vldebias.methods.method import (
 from vldebias.methods.predicted_gap import Change
 from vldebias.prompts import Balancer, can_balance
 
-NO_EDIT = (
-    "balanced prompts are not an edit of embeddings: there is nothing to fit, inspect, save or"
-    " merge. Use method='cali' for an edit, or vldebias.balance_prompts for the prompts"
-)
 # The default with reference images, under a name by which suites compare it with "default".
 WITH_IMAGES = "default+equalise"
 NOTHING = "default: none"  # the method of an edit that the default did not attach
@@ -99,7 +95,11 @@ class Balanced(Method):
 
     def fit(self, problem: Problem, role: str) -> NoReturn:
         """Raise an error, because balanced prompts have no edit to fit."""
-        raise InvalidInputError(f"method {self.name!r}: {NO_EDIT}")
+        raise InvalidInputError(
+            f"method {self.name!r}: balanced prompts are not an edit of embeddings: there is"
+            " nothing to fit, inspect, save or merge. Use method='cali' for an edit, or"
+            " vldebias.balance_prompts for the prompts"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,8 +127,7 @@ class Preset(Method):
         if self.is_default:
             preset = "default"
             if problem.host.generative:
-                can_rewrite = problem.host.rewrites and all(map(can_balance, problem.attributes))
-                if not can_rewrite:
+                if why_not_balanced(problem) is not None:
                     kind = "pipeline that prompts cannot be balanced for"
             elif self.needs:
                 kind = "model with reference images"
@@ -162,7 +161,10 @@ class Preset(Method):
             return method.fit(problem, role)
         if problem.host.generative:
             if method is not CALI:
-                say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
+                say_once(
+                    "'cali' is fitted: the default here is balanced prompts, which are not an edit"
+                    " of embeddings. debias(pipe, prompts) attaches them"
+                )
             edit = CALI.fit(problem, role)
             # In a narrow space it may still remove one direction for each attribute.
             allowed = max(edit.dim / SPARES, len(problem.attributes))
@@ -176,6 +178,19 @@ class Preset(Method):
         if self.needs:
             return method.fit(problem, role)
         return _fit_tested_on_texts(problem, role, method)
+
+
+def why_not_balanced(problem: Problem) -> str | None:
+    """Return why the default of a pipeline is not balanced prompts; None where it is."""
+    if problem.host.edits_images:  # and keeps their persons
+        return "the pipeline edits given images"
+    if not problem.host.rewrites:
+        return "this host does not rewrite prompts"
+    if not all(map(can_balance, problem.attributes)):
+        return "the set has no words for values of persons"
+    if problem.max_loss is not None:
+        return "max_loss bounds an edit of embeddings"
+    return None
 
 
 def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:

@@ -94,7 +94,7 @@ def train_model(
         if not accelerator.is_main_process:
             return None
         # Only the first process writes, so only its copy is averaged.
-        training.average_with_start()
+        training.set_final_weights()
         return training.write(folder, rows_before, progress)
 
 
@@ -149,13 +149,14 @@ class _Training:
         return self.settings.updates(self.batches.per_epoch)
 
     @torch.no_grad()
-    def average_with_start(self) -> None:
-        """Average the weights with those at the start where the settings ask for it (WiSE-FT,
-        Wortsman et al., 2022), and set the temperature that was learned."""
-        share = self.settings.wise_ft or 1.0
-        parameters = dict(self.towers.model.named_parameters())
-        for name, weight in self.weights_at_start.items():
-            parameters[name].copy_(torch.lerp(weight, parameters[name], share))
+    def set_final_weights(self) -> None:
+        """Set what the model is written with: the temperature and the bias that were learned and,
+        where the settings ask for it, the weights averaged with those at the start (WiSE-FT,
+        Wortsman et al., 2022)."""
+        if self.settings.wise_ft is not None:
+            parameters = dict(self.towers.model.named_parameters())
+            for name, weight in self.weights_at_start.items():
+                parameters[name].copy_(torch.lerp(weight, parameters[name], self.settings.wise_ft))
         self.towers.set_temperature(self.objective.temperature, self.objective.bias)
 
     def identity(self) -> dict[str, Any]:

@@ -669,30 +669,56 @@ class Attachment:
         columns = {name: list(column) for name, column in texts.items()}
         if self.state != "attached" or self.balancer is None:
             return columns
-        if again:
+        if again or (self._follows and self._followed(columns["prompt"]) is not None):
             return {name: self._written_again(column) for name, column in columns.items()}
-        if self._follows:
-            record = self._followed(columns["prompt"])
-            if record is not None:
-                return {name: self._written_again(column) for name, column in columns.items()}
         # A call that fails shows no values of the one before it.
         self.log.begin()
         prompts = _joined(columns)
         originals = self._originals_of(len(prompts), images_per_prompt)
-        if self._strength:
-            return self._balanced(columns, read or {}, seeds, is_encoding, originals)
-        unchanged = CallRecord(
-            prompts,
-            prompts,
-            values=(None,) * len(prompts),
-            reasons=("strength",) * len(prompts),
-            people=((),) * len(prompts),
-            seed=self.seed,
-            is_encoding=is_encoding,
-            originals=originals,
+        if not self._strength:
+            unchanged = CallRecord(
+                prompts,
+                prompts,
+                values=(None,) * len(prompts),
+                reasons=("strength",) * len(prompts),
+                people=((),) * len(prompts),
+                seed=self.seed,
+                is_encoding=is_encoding,
+                originals=originals,
+            )
+            self.log.add(unchanged)
+            return columns
+        if not self.projections:  # else the strength is that of the edit
+            self.balancer.strength = self._strength
+        images = []
+        for row in zip(*columns.values(), strict=True):
+            images.append(_TextsOfImage(dict(zip(columns, row, strict=True)), read or {}))
+        indices = indices_of(seeds, originals or prompts) if self.follow_seeds else None
+        written, balanced = self.balancer.next_texts(
+            [image.different for image in images], indices, originals
         )
-        self.log.add(unchanged)
-        return columns
+        reasons = []
+        balanced_columns: dict[str, list[str]] = {name: [] for name in columns}
+        for image, new, reason in zip(images, written, balanced.reasons, strict=True):
+            reasons.append(image.reason(reason))
+            for name, text in image.with_new(new).items():
+                balanced_columns[name].append(text)
+        if self.projections:  # values are set in cross-attention, and texts stay
+            balanced_columns = columns
+        record = CallRecord(
+            prompts,
+            _joined(balanced_columns),
+            tuple(balanced.values),
+            tuple(reasons),
+            tuple(map(tuple, balanced.people)),
+            balanced.seed,
+            None if indices is None else tuple(indices),
+            is_encoding,
+            originals,
+        )
+        self.log.add(record)
+        self._dealt.append(record.id)
+        return balanced_columns
 
     def _originals_of(self, images: int, images_per_prompt: int) -> tuple[str, ...] | None:
         """Return what the user wrote for each image of a call; None outside of `originals`."""
@@ -724,49 +750,6 @@ class Attachment:
             " function, with the same prompts, one for each image"
         )
         return None
-
-    def _balanced(
-        self,
-        columns: Mapping[str, list[str]],
-        read: Mapping[str, Callable[[str], int]],
-        seeds: Any,
-        is_encoding: bool,
-        originals: tuple[str, ...] | None,
-    ) -> dict[str, list[str]]:
-        """Return the texts of new images with values written into them; keep the record of the
-        call."""
-        if not self.projections:  # else the strength is that of the edit
-            self.balancer.strength = self._strength
-        images = []
-        for row in zip(*columns.values(), strict=True):
-            images.append(_TextsOfImage(dict(zip(columns, row, strict=True)), read))
-        prompts = _joined(columns)
-        indices = indices_of(seeds, originals or prompts) if self.follow_seeds else None
-        written, balanced = self.balancer.next_texts(
-            [image.different for image in images], indices, originals
-        )
-        reasons = []
-        balanced_columns: dict[str, list[str]] = {name: [] for name in columns}
-        for image, new, reason in zip(images, written, balanced.reasons, strict=True):
-            reasons.append(image.reason(reason))
-            for name, text in image.with_new(new).items():
-                balanced_columns[name].append(text)
-        if self.projections:  # values are set in cross-attention, and texts stay
-            balanced_columns = {name: list(texts) for name, texts in columns.items()}
-        record = CallRecord(
-            prompts,
-            _joined(balanced_columns),
-            tuple(balanced.values),
-            tuple(reasons),
-            tuple(map(tuple, balanced.people)),
-            balanced.seed,
-            None if indices is None else tuple(indices),
-            is_encoding,
-            originals,
-        )
-        self.log.add(record)
-        self._dealt.append(record.id)
-        return balanced_columns
 
     def _written_again(self, prompts: list[str]) -> list[str]:
         """Return further texts of the images of the last call, with the same values."""

@@ -162,18 +162,17 @@ class Russian(SpacedLanguage):
             while not tokens[start].opens and self._is_plural_adjective(tokens[start - 1]):
                 start -= 1
         size = self.number_before(tokens, start)
-        is_plural: bool | None = noun.number == "many"
+        is_plural = noun.number == "many" or size is not None or start < first
         if size is not None:
-            is_plural = True
             start -= 1
-        elif noun.number == "any" and start < first:
-            is_plural = True
-        elif noun.number == "any" and noun.cases == (1, 3):
-            is_plural = tokens[first].opens  # "Учителя в классе"
-        elif noun.number == "any" and first == i:
-            is_plural = self._is_nominative_plural(tokens, i)
-        if is_plural is None:
-            return None
+        if noun.number == "any" and not is_plural:
+            if noun.cases == (1, 3):
+                is_plural = tokens[first].opens  # "Учителя в классе"
+            elif first == i:
+                is_nominative = self._is_nominative_plural(tokens, i)
+                if is_nominative is None:
+                    return None
+                is_plural = is_nominative
         if is_plural:
             return Phrase(start, i, plural=True, size=size)
         case = self._case_of(tokens, first, noun.cases)

@@ -125,8 +125,8 @@ class Russian(SpacedLanguage):
     def _noun_of(self, token: Token) -> Noun | None:
         noun = self._nouns.get(token.low)
         if noun is None and "-" in token.low:
-            others, last = token.low.rsplit("-", 1)
-            if others in self.matcher("group-left-alone").words:
+            first, last = token.low.rsplit("-", 1)
+            if first in self.matcher("group-left-alone").words:
                 return None  # "дети-сироты"
             return self._nouns.get(last)  # "инженер-механик"
         return noun

@@ -260,6 +260,26 @@ def test_errors_leave_the_process_with_one_message_and_a_code(
     assert tuple(capsys.readouterr()) == ("", f"{message}\n")
 
 
+@pytest.mark.parametrize("outer", [ImportError, VldebiasError])
+def test_an_interrupt_while_a_library_is_imported_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    outer: type[Exception],
+) -> None:
+    """Compiled libraries make an ImportError of it, which a host may raise as one of ours."""
+
+    def interrupted() -> None:
+        try:
+            raise ImportError("initialization failed") from KeyboardInterrupt()
+        except ImportError as error:
+            raise outer("cannot be loaded") from error
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        cli.main()
+    assert tuple(capsys.readouterr()) == ("", "interrupted\n")
+
+
 def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> None:
     options = ("waterbirds", "--model", "miniature")
     how = ("--method", "cali", "--lam", "200")

@@ -122,6 +122,9 @@ def main() -> None:
         try:
             app()
         except (VldebiasError, OSError) as error:
+            if was_interrupted(error):
+                say("interrupted")
+                raise SystemExit(130) from None
             advice = ""
             if getattr(error, "errno", None) == errno.ENOSPC:
                 advice = "; make room, and run the same command again"
@@ -135,10 +138,26 @@ def main() -> None:
                 raise
             say(named, "error", "red")
             raise SystemExit(2) from None
+        except ImportError as error:
+            if not was_interrupted(error):
+                raise
+            say("interrupted")
+            raise SystemExit(130) from None
         except SystemExit as end:  # typer makes a 130 of Ctrl-C, without a word
             if end.code == 130:
                 say("interrupted")
             raise
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Return whether an error comes from Ctrl-C: compiled libraries that are being imported make an
+    ImportError of it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _show_warning(shown: set[str], message: Any, category: type[Warning], *_: Any) -> None:

@@ -86,12 +86,26 @@ def test_the_three_states_of_a_pipeline(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", LOW[:2], ids=str)
 def test_balanced_prompts_are_the_pictures_of_the_rewritten_ones(dtype: torch.dtype) -> None:
     pipe = miniature.load_pipeline().to("cuda", dtype)
-    with vldebias.debias(pipe, "professions-gender", method="balanced-prompts") as attachment:
+    with vldebias.debias(
+        pipe, "professions-gender", method="balanced-prompts", follow_seeds=False
+    ) as attachment:
         balanced = pictures(pipe, PROMPTS, num_images_per_prompt=2)
     rewritten = vldebias.balance_prompts(
         [prompt for prompt in PROMPTS for _ in range(2)], "professions-gender", seed=attachment.seed
     ).prompts
     assert torch.equal(balanced, pictures(pipe, list(rewritten)))
+
+
+def test_values_follow_the_generators_of_the_gpu() -> None:
+    pipe = miniature.load_pipeline().to("cuda")
+    with vldebias.debias(pipe, "professions-gender", method="balanced-prompts") as attachment:
+        first = pictures(pipe, PROMPTS, num_images_per_prompt=2)
+        values = attachment.sampled
+        again = pictures(pipe, PROMPTS, num_images_per_prompt=2)
+        assert attachment.sampled == values
+        written = list(attachment.last_call.written)
+    assert torch.equal(first, again)
+    assert torch.equal(first, pictures(pipe, written))
 
 
 def test_a_compiled_tower_is_edited() -> None:

@@ -122,6 +122,16 @@ def test_reference_images_that_show_the_values_make_their_means_equal() -> None:
     assert (apart < 0.2 * scores.std(0)).all()
 
 
+@quiet
+def test_reference_images_on_which_nothing_is_gained_are_declined() -> None:
+    texts, prompts = world(0.0, 0.0)
+    reference = images(2000, seed=1)[0]
+    with pytest.warns(AutoDeclinedWarning, match="interval includes no change"):
+        edit = vldebias.fit_projection(texts, prompts, reference=reference)
+    assert edit.method == "default: none"
+    assert edit.provenance.choice.change[2] >= 0
+
+
 DECLINED = {
     "no class prompts": "has no class prompts",
     "few images of a value": "images of each value",

@@ -12,7 +12,7 @@ from models_tiny import make_clip
 from vldebias.api import debias, fit_projection
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
 from vldebias.hosts import attachment_of
-from vldebias.hosts.pipelines.calls import rewrite_call
+from vldebias.hosts.pipelines.calls import set_texts, texts_of_images
 from vldebias.methods import Balanced
 from vldebias.methods.presets import say_once
 
@@ -202,7 +202,9 @@ def test_a_call_that_names_its_batch_size_gets_that_of_the_images():
         "num_images_per_prompt": 2,
         "batch_size": 2,
     }
-    rewrite_call(call, lambda texts, _: {name: [f"{t}!" for t in texts[name]] for name in texts})
+    texts = texts_of_images(call)
+    assert texts == {"prompt": ["nurse", "nurse", "pilot", "pilot"]}
+    set_texts(call, {"prompt": [f"{text}!" for text in texts["prompt"]]})
     assert [*call.values()] == [
         ["nurse!", "nurse!", "pilot!", "pilot!"],
         ["a", "a", "b", "b"],

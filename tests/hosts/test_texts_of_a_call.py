@@ -6,7 +6,7 @@ import torch
 
 from vldebias import debias
 from vldebias.errors import VldebiasWarning
-from vldebias.hosts.pipelines.calls import characters_read, rewrite_call
+from vldebias.hosts.pipelines.calls import characters_read, set_texts
 
 SET = "professions-gender"
 OPEN = "a photo of a doctor"
@@ -19,11 +19,11 @@ def texts_of_encoding(monkeypatch):
     """Keep the text arguments that the pipeline's `encode_prompt` gets."""
     kept = []
 
-    def rewrite(call, new):
-        rewrite_call(call, new)
+    def keep(call, texts):
+        set_texts(call, texts)
         kept.append({name: value for name, value in call.items() if name.startswith("prompt")})
 
-    monkeypatch.setattr("vldebias.hosts.pipelines.diffusers.rewrite_call", rewrite)
+    monkeypatch.setattr("vldebias.hosts.pipelines.diffusers.set_texts", keep)
     return kept
 
 

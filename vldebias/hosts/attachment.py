@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
@@ -661,64 +662,80 @@ class Attachment:
         Args:
             texts: name -> one text per image. images_per_prompt: how many images in a row are of
                 one prompt of the call. again: they are of the images of the last call, and get the
-                same values. read: name -> how many characters of a text the encoder reads;
-                a subject behind them is left alone, as "truncated", and not counted. seeds: as of
+                same values. read: name -> how many characters of a text the encoder reads; a
+                subject after them is left alone, as "truncated", and not counted. seeds: as of
                 `rewrite`; anything else that a pipeline takes as its generator is not read.
-                is_encoding: nothing is drawn in this call, see `CallRecord`.
+                is_encoding: the call generates no images, see `CallRecord`.
         """
         columns = {name: list(column) for name, column in texts.items()}
         if self.state != "attached" or self.balancer is None:
             return columns
-        if again or (self._follows and self._followed(columns["prompt"]) is not None):
-            return {name: self._written_again(column) for name, column in columns.items()}
+        if again or (self._follows and self._continues_last_call(columns["prompt"])):
+            return {name: self._with_last_values(column) for name, column in columns.items()}
         # A call that fails shows no values of the one before it.
         self.log.begin()
         prompts = _joined(columns)
-        originals = self._originals_of(len(prompts), images_per_prompt)
-        if not self._strength:
-            unchanged = CallRecord(
-                prompts,
-                prompts,
-                values=(None,) * len(prompts),
-                reasons=("strength",) * len(prompts),
-                people=((),) * len(prompts),
-                seed=self.seed,
-                is_encoding=is_encoding,
-                originals=originals,
-            )
-            self.log.add(unchanged)
-            return columns
-        if not self.projections:  # else the strength is that of the edit
-            self.balancer.strength = self._strength
-        images = []
-        for row in zip(*columns.values(), strict=True):
-            images.append(_TextsOfImage(dict(zip(columns, row, strict=True)), read or {}))
-        indices = indices_of(seeds, originals or prompts) if self.follow_seeds else None
-        written, balanced = self.balancer.next_texts(
-            [image.different for image in images], indices, originals
-        )
-        reasons = []
-        balanced_columns: dict[str, list[str]] = {name: [] for name in columns}
-        for image, new, reason in zip(images, written, balanced.reasons, strict=True):
-            reasons.append(image.reason(reason))
-            for name, text in image.with_new(new).items():
-                balanced_columns[name].append(text)
-        if self.projections:  # values are set in cross-attention, and texts stay
-            balanced_columns = columns
+        # At strength 0 nothing is written, and nothing is counted.
         record = CallRecord(
             prompts,
-            _joined(balanced_columns),
-            tuple(balanced.values),
-            tuple(reasons),
-            tuple(map(tuple, balanced.people)),
-            balanced.seed,
-            None if indices is None else tuple(indices),
-            is_encoding,
-            originals,
+            prompts,
+            values=(None,) * len(prompts),
+            reasons=("strength",) * len(prompts),
+            people=((),) * len(prompts),
+            seed=self.seed,
+            is_encoding=is_encoding,
+            originals=self._originals_of(len(prompts), images_per_prompt),
         )
+        if self._strength:
+            indices = None
+            if self.follow_seeds:
+                indices = indices_of(seeds, record.originals or prompts)
+            columns, balanced = self._balance(columns, read or {}, indices, record.originals)
+            record = replace(
+                record,
+                written=_joined(columns),
+                values=tuple(balanced.values),
+                reasons=tuple(balanced.reasons),
+                people=tuple(map(tuple, balanced.people)),
+                seed=balanced.seed,
+                index=None if indices is None else tuple(indices),
+            )
+            self._dealt.append(record.id)
         self.log.add(record)
-        self._dealt.append(record.id)
-        return balanced_columns
+        return columns
+
+    def _balance(
+        self,
+        columns: Mapping[str, list[str]],
+        read: Mapping[str, Callable[[str], int]],
+        indices: Sequence[int] | None,
+        originals: Sequence[str] | None,
+    ) -> tuple[dict[str, list[str]], Any]:
+        """Write values into what the encoders read of texts; return all texts, and the values and
+        reasons of `Balancer.next_texts`. Arguments as of `rewrite_texts`."""
+        if not self.projections:  # else the strength is that of the edit
+            self.balancer.strength = self._strength
+        heads: dict[str, list[str]] = {name: [] for name in columns}
+        tails: dict[str, list[str]] = {name: [] for name in columns}
+        for name, column in columns.items():
+            for text in column:
+                end = read[name](text) if name in read else len(text)
+                heads[name].append(text[:end])
+                tails[name].append(text[end:])
+        # Texts of one image that are equal are one text with one subject.
+        different = [list(dict.fromkeys(row)) for row in zip(*heads.values(), strict=True)]
+        written, balanced = self.balancer.next_texts(different, indices, originals)
+        balanced_columns: dict[str, list[str]] = {name: [] for name in columns}
+        reasons = []
+        for image, reason in enumerate(balanced.reasons):
+            new_of_head = dict(zip(different[image], written[image], strict=True))
+            for name, column in balanced_columns.items():
+                column.append(new_of_head[heads[name][image]] + tails[name][image])
+            is_cut = any(column[image] for column in tails.values())
+            reasons.append(_reason_of_cut_text(reason) if is_cut else reason)
+        if self.projections:  # values are set in cross-attention, and texts stay
+            balanced_columns = dict(columns)
+        return balanced_columns, replace(balanced, reasons=reasons)
 
     def _originals_of(self, images: int, images_per_prompt: int) -> tuple[str, ...] | None:
         """Return what the user wrote for each image of a call; None outside of `originals`."""
@@ -736,23 +753,23 @@ class Attachment:
             originals += [text] * images_per_prompt
         return tuple(originals)
 
-    def _followed(self, prompts: list[str]) -> CallRecord | None:
-        """Return the record of the pass before this one: of the last call in this thread or task,
-        if another pass made it with the same prompts."""
+    def _continues_last_call(self, prompts: list[str]) -> bool:
+        """Tell whether the last call in this thread or task was of the pass before this one, with
+        the same prompts."""
         record = self.log.last
         if record is not None and record.id not in self._dealt:
             # Passes may take different numbers of texts.
             if [text.split(NEXT)[0] for text in record.prompts] == prompts:
-                return record
+                return True
         self.warn_once(
             "no pass before this one was called with the same prompts in this thread or task, so"
             " new values are dealt. Call all passes of a picture one after the other in one"
             " function, with the same prompts, one for each image"
         )
-        return None
+        return False
 
-    def _written_again(self, prompts: list[str]) -> list[str]:
-        """Return further texts of the images of the last call, with the same values."""
+    def _with_last_values(self, prompts: list[str]) -> list[str]:
+        """Return further texts of the images of the last call, with the values of that call."""
         record = self.log.last
         # Texts of other images than those of the last call: no value is known for them.
         if record is None or len(prompts) != len(record.values):
@@ -798,40 +815,14 @@ def _joined(columns: Mapping[str, list[str]]) -> tuple[str, ...]:
     return tuple(NEXT.join(dict.fromkeys(row)) for row in zip(*columns.values(), strict=True))
 
 
-class _TextsOfImage:
-    """Hold the texts of one image, cut where the encoders stop to read.
-
-    Attributes:
-        different: the texts that are read, each once.
-    """
-
-    def __init__(self, texts: Mapping[str, str], read: Mapping[str, Callable[[str], int]]) -> None:
-        self.texts = texts
-        self.heads = dict[str, str]()
-        self.tails = dict[str, str]()
-        for name, text in texts.items():
-            end = len(text)
-            if name in read:
-                end = read[name](text)
-            self.heads[name] = text[:end]
-            self.tails[name] = text[end:]
-        self.different = list(dict.fromkeys(self.heads.values()))
-
-    def with_new(self, written: Sequence[str]) -> dict[str, str]:
-        """Return the texts by name, with new ones in the place of `different`."""
-        new = dict(zip(self.different, written, strict=True))
-        return {name: new[self.heads[name]] + self.tails[name] for name in self.texts}
-
-    def reason(self, reason: Any) -> Any:
-        """Return the reason; "truncated" where the part of a long text that the encoder reads
-        has no person."""
-        if isinstance(reason, tuple):
-            return tuple(self.reason(part) for part in reason)
-        found_nobody = isinstance(reason, str) and reason.startswith("no person")
-        # The person may stand in what the encoder does not read.
-        if found_nobody and any(self.tails.values()):
-            return "truncated"
-        return reason
+def _reason_of_cut_text(reason: Any) -> Any:
+    """Return "truncated" where nobody was found in what the encoder reads of a text: the person may
+    stand after it."""
+    if isinstance(reason, tuple):
+        return tuple(map(_reason_of_cut_text, reason))
+    if isinstance(reason, str) and reason.startswith("no person"):
+        return "truncated"
+    return reason
 
 
 def _described(edit: Edit) -> str:

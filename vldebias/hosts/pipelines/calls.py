@@ -307,75 +307,74 @@ def most_characters_read(readers: Sequence[Callable[[str], int]], text: str) -> 
     return max(read(text) for read in readers)
 
 
-Rewrite = Callable[[dict[str, list[str]], int], Mapping[str, list[str]]]
+def images_per_prompt(call: Mapping[str, Any]) -> int:
+    """Return how many images a call makes of each prompt."""
+    return int(call.get(count_of(call) or "") or 1)
 
 
-def rewrite_call(call: dict[str, Any], rewrite: Rewrite) -> None:
-    """Put one new prompt per image into the arguments of a call; negative prompts stay, repeated as
+def texts_of_images(call: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the text arguments of a call, `prompt`, `prompt_2`, ..., each as one text per
+    image."""
+    prompts = len(listed(call["prompt"]))
+    texts = {}
+    for name, value in call.items():
+        if re.fullmatch(r"prompt(_\d)?", name) and value is not None:
+            texts[name] = _per_image(listed(value), prompts, images_per_prompt(call))
+    return texts
+
+
+def set_texts(call: dict[str, Any], texts: Mapping[str, list[str]]) -> None:
+    """Put one text per image into the arguments of a call; negative prompts stay, repeated as
     needed.
 
-    A call in which no prompt changes is left as it is, with one prompt for several images: the text
+    A call in which no text changes is left as it is, with one prompt for several images: the text
     encoder then sees the very batch that it would see without.
 
     Args:
         call: the arguments by name, which are changed in place.
-        rewrite: is given name of the argument (`prompt`, `prompt_2`) -> texts, one per image, and
-            the number of images of each prompt; returns new texts.
+        texts: name of the argument -> one text per image, as of `texts_of_images`.
     """
-    count_name = count_of(call)
-    count = int(call.get(count_name or "") or 1)
-    prompts = listed(call["prompt"])
-    before: dict[str, list[str]] = {}
-    for name, value in call.items():
-        if re.fullmatch(r"prompt(_\d)?", name) and value is not None:
-            before[name] = _per_image(listed(value), len(prompts), count)
-    after = dict(rewrite(before, count))
-    if before == after:
+    if texts == texts_of_images(call):
         return
-    after |= _negative_prompts(call, len(prompts), count)
-    _repeat_negative_embeddings(call, len(prompts), count)
-    is_text = isinstance(call["prompt"], str) and len(after["prompt"]) == 1
-    for name, texts in after.items():
-        call[name] = texts[0] if is_text else texts
+    count_name = count_of(call)
+    is_text = isinstance(call["prompt"], str) and len(texts["prompt"]) == 1
+    for name, value in {**texts, **_repeated_negatives(call)}.items():
+        # A single prompt for a single image stays a text.
+        call[name] = value[0] if is_text and isinstance(value, list) else value
     if count_name is not None:
         call[count_name] = 1
     if isinstance(call.get("batch_size"), int):
-        call["batch_size"] = len(after["prompt"])
+        call["batch_size"] = len(texts["prompt"])
+
+
+def _repeated_negatives(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the negative prompts and their embeddings that are given one for each prompt, as one
+    for each image.
+
+    The pipeline repeats them by the number of images of a prompt, which becomes 1.
+    """
+    prompts = len(listed(call["prompt"]))
+    count = images_per_prompt(call)
+    is_single = isinstance(call["prompt"], str)
+    repeated: dict[str, Any] = {}
+    for name, value in call.items():
+        if name.startswith("negative_") and isinstance(value, Tensor):
+            if len(value) == prompts:
+                repeated[name] = value.repeat_interleave(count, dim=0)
+        elif re.fullmatch(r"negative_prompt(_\d)?", name) and value is not None:
+            texts = listed(value)
+            # A single text beside a list of prompts goes to all images by itself.
+            is_for_each = is_single or not isinstance(value, str)
+            if is_for_each and len(texts) == prompts:
+                repeated[name] = _per_image(texts, prompts, count)
+    return repeated
 
 
 def _per_image(texts: list[str], prompts: int, count: int) -> list[str]:
     """Return one text per image from one for all prompts, or one for each."""
     if len(texts) == 1:
         texts = texts * prompts
-    texts_of_images = []
+    repeated = []
     for text in texts:
-        texts_of_images += [text] * count
-    return texts_of_images
-
-
-def _repeat_negative_embeddings(call: dict[str, Any], prompts: int, count: int) -> None:
-    """Repeat embeddings of negative prompts, which are given one for each prompt, for each image.
-
-    The pipeline repeats them by the number of images of a prompt, which becomes 1.
-    """
-    for name, value in call.items():
-        is_negative = name.startswith("negative_") and isinstance(value, Tensor)
-        if is_negative and len(value) == prompts:
-            call[name] = value.repeat_interleave(count, dim=0)
-
-
-def _negative_prompts(call: Mapping[str, Any], prompts: int, count: int) -> dict[str, list[str]]:
-    """Return the negative prompts that must be repeated with the prompts: those given as a list.
-
-    A single text beside a list of prompts goes to all images by itself.
-    """
-    repeated = {}
-    is_single = isinstance(call["prompt"], str)
-    for name, value in call.items():
-        if not re.fullmatch(r"negative_prompt(_\d)?", name) or value is None:
-            continue
-        texts = listed(value)
-        is_list = not isinstance(value, str)
-        if len(texts) == prompts and (is_single or is_list):
-            repeated[name] = _per_image(texts, prompts, count)
+        repeated += [text] * count
     return repeated

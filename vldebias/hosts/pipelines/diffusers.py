@@ -45,13 +45,15 @@ from vldebias.hosts.pipelines.calls import (
     count_of,
     image_ids,
     image_tokens,
+    images_per_prompt,
     listed,
     most_characters_read,
     opened,
-    rewrite_call,
     running_call,
     same_values,
+    set_texts,
     texts_of,
+    texts_of_images,
     traced,
     turned,
 )
@@ -74,8 +76,8 @@ _CALL_DEFAULTS = (
 # Arguments that ask for another space.
 _LAYERS = ("clip_skip", "text_encoder_out_layers", "return_index")
 
-_ASKED: ContextVar[tuple[object, list[str], bool] | None] = ContextVar(
-    "vldebias_asked", default=None
+_CALLED: ContextVar[tuple[object, list[str], bool] | None] = ContextVar(
+    "vldebias_called", default=None
 )
 """The pipeline whose call runs in this thread or task, its prompts, and whether they were
 encoded."""
@@ -491,7 +493,9 @@ class DiffusersHost(Host):
             original(*call.args, **call.kwargs)
             raise_failures()
 
-        hook_of_method: dict[str, Any] = {"encode_prompt": partial(self._change, attachment)}
+        is_balanced = attachment.balancer is not None
+        encode = self._encode_balanced if is_balanced else self._encode_edited
+        hook_of_method: dict[str, Any] = {"encode_prompt": partial(encode, attachment)}
         if attachment.log.on_call is not None and self.source.ends:
             hook_of_method["maybe_free_model_hooks"] = finish
         if self.source.framed and self.source.calls > 1:
@@ -502,11 +506,11 @@ class DiffusersHost(Host):
         """Return the hooks of the methods between which a call of the pipeline encodes."""
 
         def begin(original: Any, call: inspect.BoundArguments) -> Any:
-            _ASKED.set((self._pipe, listed(call.arguments.get("prompt")), False))
+            _CALLED.set((self._pipe, listed(call.arguments.get("prompt")), False))
             return original(*call.args, **call.kwargs)
 
         def end(original: Any, call: inspect.BoundArguments) -> Any:
-            _ASKED.set(None)
+            _CALLED.set(None)
             return original(*call.args, **call.kwargs)
 
         return {"check_inputs": begin, "prepare_latents": end}
@@ -517,116 +521,160 @@ class DiffusersHost(Host):
             return CrossAttentionHost(self)
         return super().at(side)
 
-    def _change(self, attachment: Attachment, original: Any, bound: inspect.BoundArguments) -> Any:
-        """Call `encode_prompt` with balanced prompts, or edit the embeddings that it returns."""
+    def _encode_balanced(
+        self, attachment: Attachment, original: Any, bound: inspect.BoundArguments
+    ) -> Any:
+        """Call `encode_prompt` with a value in the prompt of each image."""
         call = bound.arguments
-        turn = self._turn_of(call)
-        kept = copied(call)
+        encoded = self.encoded_text(call)
+        with TOKENIZING, during(INSIDE):
+            if encoded != "negative prompt" and call.get("prompt") is not None:
+                # `encode_prompt` gets no generator: the call of the pipeline has it.
+                running = running_call(self._pipe)
+                texts = attachment.rewrite_texts(
+                    texts_of_images(call),
+                    images_per_prompt(call),
+                    again=encoded == "prompt again",
+                    read=self._read(call),
+                    seeds=None if running is None else running.get("generator"),
+                    is_encoding=running is None,
+                )
+                set_texts(call, texts)
+                count = count_of(self.defaults)
+                parameters = inspect.signature(type(self._pipe).encode_prompt).parameters
+                if count and attachment.acts and not count_of(parameters):
+                    attachment.warn_once(SHARED.format(count=count))
+            elif encoded != "negative prompt":
+                self._record_embeddings(attachment, call)
+            result = original(*bound.args, **bound.kwargs)
+        self._finish_encoding(attachment, call, result)
+        return result
+
+    def _encode_edited(
+        self, attachment: Attachment, original: Any, bound: inspect.BoundArguments
+    ) -> Any:
+        """Call `encode_prompt`, and edit the embeddings that it returns."""
+        call = bound.arguments
+        is_negative = self.encoded_text(call) == "negative prompt"
+        received = copied(call)
 
         # For an edit that puts prompts in other words, which the call encodes as its own.
         def encode(prompts: list[str]) -> Any:
-            call.update(kept)
-            rewrite_call(call, lambda texts, _: texts | {"prompt": prompts})
+            call.update(received)
+            set_texts(call, texts_of_images(call) | {"prompt": prompts})
             return original(*bound.args, **bound.kwargs)
 
-        with TOKENIZING, during(INSIDE):
-            if call.get("prompt") is None and turn != "negative":
-                if any(isinstance(value, Tensor | list) for value in call.values()):
-                    self._tell_of_embeddings(attachment, call)
-                result = original(*bound.args, **bound.kwargs)
-            elif attachment.balancer is not None:
-                self._balance(attachment, call, turn)
-                result = original(*bound.args, **bound.kwargs)
-            else:
-                seeing = self._seeing_encoders
-                with traced(seeing) as (calls, _), during(_ENCODE, encode):
-                    result = original(*bound.args, **bound.kwargs)
-                    first = opened(result[self.parts[0].place])
-                    shown = None
-                    if first is not None:
-                        shown = image_tokens(calls, seeing, first[0].shape[1])
-                    result = self.project(attachment, result, kept, turn == "negative", shown)
-
-        is_encoding = running_call(self._pipe) is None
-        if is_encoding and call.get("prompt") is not None:
-            self._remember(attachment, result)
-        # Inside of a call it is raised when the pictures are made.
-        if is_encoding or not self.source.ends:
-            raise_failures()
+        has_text = is_negative or call.get("prompt") is not None
+        if not has_text:
+            self._warn_of_embeddings(attachment, call)
+        # The calls of encoders that see an image with the prompt tell which tokens show it.
+        seeing = self._seeing_encoders
+        with TOKENIZING, during(INSIDE), traced(seeing) as (calls, _), during(_ENCODE, encode):
+            result = original(*bound.args, **bound.kwargs)
+            if has_text:
+                first = opened(result[self.parts[0].place])
+                shown = None
+                if first is not None:
+                    shown = image_tokens(calls, seeing, first[0].shape[1])
+                result = self.project(attachment, result, received, is_negative, shown)
+        self._finish_encoding(attachment, call, result)
         return result
 
-    def _turn_of(self, call: Mapping[str, Any]) -> str:
-        """Return whether a call of `encode_prompt` is for the "prompt", for the prompt "again", or
-        for the "negative" one.
+    def encoded_text(self, call: Mapping[str, Any]) -> str:
+        """Return what a call of `encode_prompt` encodes: the "prompt", the "prompt again" with
+        another encoder, or the "negative prompt".
 
         Of the encodings in one call of the pipeline the first of the prompt is the prompt's. Texts
         alone cannot tell, since both prompts may be equal; nor can the number of calls, after an
         error.
         """
-        current_call = _ASKED.get()
+        current_call = _CALLED.get()
         if current_call is None or current_call[0] is not self._pipe:
             return "prompt"
         pipe, prompts, is_encoded = current_call
         texts = listed(call.get("prompt"))
         if texts == prompts and not is_encoded:
-            _ASKED.set((pipe, prompts, True))
+            _CALLED.set((pipe, prompts, True))
             return "prompt"
         if self.source.negatives:
-            return "negative"
+            return "negative prompt"
         if texts == prompts:
-            return "again"
+            return "prompt again"
         return "prompt"
 
-    def _balance(self, attachment: Attachment, call: dict[str, Any], turn: str) -> None:
-        """Write values into the prompts of a call of `encode_prompt`."""
-        count = count_of(self.defaults)
-        parameters = inspect.signature(type(self._pipe).encode_prompt).parameters
-        if count and attachment.acts and not count_of(parameters):
-            attachment.warn_once(SHARED.format(count=count))
-        if turn != "negative":
-            running = running_call(self._pipe)
-            rewrite = partial(
-                attachment.rewrite_texts,
-                again=turn == "again",
-                read=self._read(call),
-                seeds=None if running is None else running.get("generator"),
-                is_encoding=running is None,
-            )
-            rewrite_call(call, rewrite)
-
-    def _remember(self, attachment: Attachment, result: Any) -> None:
-        """Remember the embeddings that are given out, and the values that are in them."""
-        record = None
-        if attachment.balancer is not None:
+    def _finish_encoding(
+        self, attachment: Attachment, call: Mapping[str, Any], result: Any
+    ) -> None:
+        """Remember embeddings that are given out, and the values that are in them; raise what
+        `on_call` raised, inside of a call when its pictures are made."""
+        is_encoding = running_call(self._pipe) is None
+        if is_encoding and call.get("prompt") is not None:
             record = attachment.log.last
-            if record is None:
-                return
-        for name, value in zip(self.source.returns, result, strict=False):
-            if EMBEDDING.match(name):
-                self._known.remember(value, record)
-                return
+            for name, value in zip(self.source.returns, result, strict=False):
+                # Without a record of its values nothing is known of a balanced prompt.
+                if EMBEDDING.match(name) and (record is not None or attachment.balancer is None):
+                    self._known.remember(value, record)
+                    break
+        if is_encoding or not self.source.ends:
+            raise_failures()
 
-    def _tell_of_embeddings(self, attachment: Attachment, call: Mapping[str, Any]) -> None:
-        """Record a call that passes embeddings instead of a prompt; warn where their prompts are
-        not known."""
-        origins: list[Origin | None] = []
+    def _origins(self, call: Mapping[str, Any]) -> list[Origin | None] | None:
+        """Return where the embeddings that a call passes come from, None for unknown ones; None
+        where it passes nothing to encode."""
+        if not any(isinstance(value, Tensor | list) for value in call.values()):
+            return None
         for name, value in call.items():
             if EMBEDDING.match(name) and rows_of(value):
-                origins = self._known.find(value)
-                break
-        is_unknown = None in origins or not origins
-        if attachment.balancer is None:
-            if is_unknown:
-                attachment.warn_once(
-                    "the call passes embeddings that this pipeline's encode_prompt has not given"
-                    " out since it was attached, or that were changed since: they are used as they"
-                    f" are. To edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds)"
-                )
+                return self._known.find(value)
+        return []
+
+    def _warn_of_embeddings(self, attachment: Attachment, call: Mapping[str, Any]) -> None:
+        """Warn of a call that passes embeddings of unknown origin, which are not edited."""
+        origins = self._origins(call)
+        if origins is not None and (None in origins or not origins):
+            attachment.warn_once(
+                "the call passes embeddings that this pipeline's encode_prompt has not given out"
+                " since it was attached, or that were changed since: they are used as they are. To"
+                f" edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds)"
+            )
+
+    def _record_embeddings(self, attachment: Attachment, call: Mapping[str, Any]) -> None:
+        """Record a call that passes embeddings instead of a prompt, with what is known of their
+        prompts; warn where nothing is, and where images share a value."""
+        origins = self._origins(call)
+        if origins is None:
             return
-        count = int(call.get(count_of(call) or "") or 1)
-        record = _record_of_embeddings(origins, count, attachment.seed)
+        count = images_per_prompt(call)
+        rows: list[tuple[Any, ...]] = []
+        has_originals = False
+        for origin in origins:
+            row: tuple[Any, ...] = ("", "", None, EMBEDDINGS, (), "")
+            known, number = origin or (None, 0)
+            if known is not None:
+                has_originals = has_originals or known.originals is not None
+                row = (
+                    known.prompts[number],
+                    known.written[number],
+                    known.values[number],
+                    known.reasons[number],
+                    known.people[number],
+                    # Of what was not rewritten, the prompt is the original.
+                    (known.originals or known.prompts)[number],
+                )
+            rows += [row] * count
+        columns = list(zip(*rows, strict=True)) if rows else [()] * 6
+        prompts, written, values, reasons, people, originals = columns
+        record = CallRecord(
+            prompts,
+            written,
+            values,
+            reasons,
+            people,
+            attachment.seed,
+            originals=originals if has_originals else None,
+        )
         attachment.log.add(record)
-        if is_unknown:
+        if None in origins or not origins:
             attachment.warn_once(
                 "the call passes embeddings that this pipeline's encode_prompt has not given out"
                 " since it was attached, or that were changed since: they are used as they are, and"
@@ -762,40 +810,6 @@ class DiffusersHost(Host):
                 " where that matters, keep the attachment"
             )
         return changed
-
-
-def _record_of_embeddings(
-    origins: Sequence[Origin | None], count: int, seed: int | None
-) -> CallRecord:
-    """Return the record of a call that passes embeddings; for each of them a number of images."""
-    rows: list[tuple[Any, ...]] = []
-    has_originals = False
-    for origin in origins:
-        row: tuple[Any, ...] = ("", "", None, EMBEDDINGS, (), "")
-        known, number = origin or (None, 0)
-        if known is not None:
-            has_originals = has_originals or known.originals is not None
-            row = (
-                known.prompts[number],
-                known.written[number],
-                known.values[number],
-                known.reasons[number],
-                known.people[number],
-                # Of what was not rewritten, the prompt is the original.
-                (known.originals or known.prompts)[number],
-            )
-        rows += [row] * count
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 6
-    prompts, written, values, reasons, people, originals = columns
-    return CallRecord(
-        prompts,
-        written,
-        values,
-        reasons,
-        people,
-        seed,
-        originals=originals if has_originals else None,
-    )
 
 
 def _edits_images(pipe: Any, parameters: Mapping[str, Any]) -> bool:

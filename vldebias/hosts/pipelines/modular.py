@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +17,15 @@ import torch
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, need
 from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.host import BARE, Hook, during
-from vldebias.hosts.pipelines.calls import EMBEDDING, copied, listed, rewrite_call, up_to_last
+from vldebias.hosts.pipelines.calls import (
+    EMBEDDING,
+    copied,
+    images_per_prompt,
+    listed,
+    set_texts,
+    texts_of_images,
+    up_to_last,
+)
 from vldebias.hosts.pipelines.diffusers import SHARED, DiffusersHost
 from vldebias.hosts.pipelines.source import Source
 from vldebias.hosts.records import raise_failures
@@ -138,9 +145,10 @@ class ModularHost(DiffusersHost):
         """Rewrite the prompts of a call, in the state as well."""
         counts = {name: state.get(name) for name in _COUNTS if state.get(name)}
         count_name = next(iter(counts), None)
-        rewrite = partial(attachment.rewrite_texts, seeds=state.get("generator"))
+        seeds = state.get("generator")
         if self.single:
-            call["prompt"] = rewrite({"prompt": [call["prompt"]]})["prompt"][0]
+            texts = attachment.rewrite_texts({"prompt": [call["prompt"]]}, seeds=seeds)
+            call["prompt"] = texts["prompt"][0]
             # One prompt makes all images of the call, so they share its value.
             shares_value = count_name is not None and counts[count_name] > 1
             if attachment.acts and shares_value:
@@ -148,7 +156,8 @@ class ModularHost(DiffusersHost):
         else:
             if count_name is not None:
                 call[count_name] = counts[count_name]
-            rewrite_call(call, rewrite)
+            texts = texts_of_images(call)
+            set_texts(call, attachment.rewrite_texts(texts, images_per_prompt(call), seeds=seeds))
         for name, value in call.items():
             state.set(name, value)
 

@@ -23,7 +23,7 @@ from vldebias.edits.cross_attention import CrossAttentionEdit, LayerMap, joint, 
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import GIVEN, INSIDE, NEXT, Attachment
 from vldebias.hosts.host import TOKENIZING, Hook, during
-from vldebias.hosts.pipelines.calls import copied, listed, rewrite_call, running_call
+from vldebias.hosts.pipelines.calls import copied, listed, running_call, texts_of_images
 from vldebias.hosts.pipelines.passes import EncodedPrompts, batch_of, text_output, time_of
 from vldebias.hosts.records import CallRecord, raise_failures
 from vldebias.hosts.seeds import indices_of
@@ -120,13 +120,13 @@ class Steering(Hook):
 
     def encode(self, original: Any, bound: inspect.BoundArguments) -> Any:
         """Call `encode_prompt`, and deal values to the images of its prompts."""
-        turn = self.host.pipeline._turn_of(bound.arguments)
+        encoded = self.host.pipeline.encoded_text(bound.arguments)
         kept = copied(bound.arguments)
         with TOKENIZING, during(INSIDE):
             result = original(*bound.args, **bound.kwargs)
         encodings = self.host.embeddings_of(result)
         source = self.host.pipeline.source
-        if turn != "negative" and encodings:
+        if encoded != "negative prompt" and encodings:
             texts: list[str] = []
             for name, value in kept.items():
                 if re.fullmatch(r"prompt(_\d)?", name):
@@ -173,12 +173,7 @@ class Steering(Hook):
         unread = [True] * count
         columns: dict[str, list[str]] = {}
         if arguments.get("prompt") is not None:
-
-            def look(texts: dict[str, list[str]], _: int) -> dict[str, list[str]]:
-                columns.update(texts)
-                return texts
-
-            rewrite_call(dict(arguments), look)
+            columns = texts_of_images(arguments)
             # Unread are texts that the rules cannot read at all.
             unread = []
             for text in columns["prompt"]:

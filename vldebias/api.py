@@ -22,8 +22,8 @@ from vldebias.methods import (
     get_method,
     prompt_set_of,
 )
-from vldebias.methods.presets import Preset, say_once, why_not_balanced
-from vldebias.prompts import PromptSet, load_prompts
+from vldebias.methods.presets import log_once, why_not_balanced
+from vldebias.prompts import Balancer, PromptSet, load_prompts
 
 DENOISER = "denoiser"  # the side of edits that act inside of a pipeline's denoiser
 CROSS_ATTENTION = "cross-attention"  # whose settings are those of a fitted edit
@@ -107,77 +107,57 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
 
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
-    if isinstance(host, list | tuple):
-        return _attach_passes(
-            host,
-            prompts,
-            method=method,
-            lam=lam,
-            strength=strength,
-            keep_stated=keep_stated,
-            negative=negative,
-            tokenizer=tokenizer,
-            reference=reference,
-            max_loss=max_loss,
-            side=side,
-            on_call=on_call,
-            shares=shares,
-            follow_seeds=follow_seeds,
-        )
-    target = resolve(host, tokenizer=tokenizer, negative=negative, side=side)
+    # Of pipelines that draw a picture one after the other, the first deals the values.
+    passes = list(host) if isinstance(host, list | tuple) else [host]
+    if not passes:
+        raise InvalidInputError("host: got an empty list; expected pipelines, the first one first")
+    target = resolve(passes[0], tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
-    if isinstance(prompts, Attachment):
-        return _attach_following(target, prompts)
     log = CallLog(on_call, follow_seeds)
-
     # Three things can be attached: edits that were fitted before, what deals values to images, or
     # the edits of a method, which are fitted here.
-    if isinstance(prompts, (Edit, Mapping)):
-        for setting in (method, lam, reference, max_loss):
-            if setting is not None:
-                raise InvalidInputError(
-                    "got a fitted edit and method, lam, reference or max_loss; leave these out"
-                )
-        return _attach_fitted(target, prompts, strength, keep_stated, side, shares, log)
-    # Prompts are read and looked at here, before a method is chosen and anything is embedded.
-    problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
-    chosen = get_method(method, lam=lam, reference=reference)
-    dealer = _dealing_method(problem, chosen)
-    if dealer is not None:
-        if negative or not keep_stated:
+    if isinstance(prompts, Attachment):
+        attachment = _attach_following(target, prompts)
+    elif isinstance(prompts, (Edit, Mapping)):
+        settings = (method, lam, reference, max_loss)
+        if any(setting is not None for setting in settings):
             raise InvalidInputError(
-                f"method {dealer.name!r} rewrites no negative prompts, and writes no value where"
-                " the prompt states one; leave out negative=True and keep_stated=False, or use an"
-                " edit such as method='cali'"
+                "got a fitted edit and method, lam, reference or max_loss; leave these out"
             )
-        if shares is not None:
-            dealer = replace(dealer, shares=shares)
-        edits = dict[str, Edit]()  # in cross-attention; where words are written there is none
-        if dealer.side == DENOISER:
-            target = _at_denoiser(target, problem.attributes)
-            problem = replace(problem, host=target)
-            edits = {role: problem.fit(dealer, role) for role in target.roles}
-        balancer = dealer.balancer(_single_or_all(problem.sets))
-        return Attachment(
-            target, edits, strength=strength, label=problem.label, balancer=balancer, log=log
-        )
-    _refuse_dealing(f"method {chosen.name!r}", shares, log)
-    return _fit_and_attach(problem, chosen, strength, keep_stated, side)
-
-
-def _attach_passes(hosts: Sequence[Any], prompts: Any, **how: Any) -> Attachment:
-    """Attach to the first of several pipelines that draw a picture one after the other, and let
-    the others follow it."""
-    if not hosts:
-        raise InvalidInputError("host: got an empty list; expected pipelines, the first one first")
-    first = debias(hosts[0], prompts, **how)
+        attachment = _attach_fitted(target, prompts, strength, keep_stated, side, shares, log)
+    else:
+        # Prompts are read and looked at here, before a method is chosen and anything is embedded.
+        problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
+        chosen = get_method(method, lam=lam, reference=reference)
+        if chosen.name == "default" and target.generative:
+            reason = why_not_balanced(problem)
+            if reason is None:
+                chosen = Balanced()
+            else:
+                log_once(
+                    f'{reason}, so its prompts are not balanced: the default here is "cali", which'
+                    " makes prompts say less of the attribute and hardly changes who appears"
+                )
+        if isinstance(chosen, Balanced) or chosen.side == DENOISER:
+            _refuse_settings_of_edits(chosen, negative, keep_stated, max_loss)
+            edits = dict[str, Edit]()  # in cross-attention; where words are written there is none
+            if chosen.side == DENOISER:
+                target = _at_denoiser(target, problem.attributes)
+                problem = replace(problem, host=target)
+                edits = {role: problem.fit(chosen, role) for role in target.roles}
+            attachment = _attach_dealing(
+                target, chosen, problem.sets, edits, strength, problem.label, shares, log
+            )
+        else:
+            _refuse_dealing(f"method {chosen.name!r}", shares, log)
+            attachment = _fit_and_attach(problem, chosen, strength, keep_stated, side)
     try:
-        for host in hosts[1:]:
-            debias(host, first)
+        for later_pass in passes[1:]:
+            debias(later_pass, attachment)
     except BaseException:
-        first.remove()
+        attachment.remove()
         raise
-    return first
+    return attachment
 
 
 def _attach_following(target: Host, first: Attachment) -> Attachment:
@@ -223,7 +203,7 @@ def _attach_fitted(
         edits = {target.roles[0]: fitted}
     if not edits:
         raise InvalidInputError(
-            "got an empty mapping; expected role -> fitted edit, as of vldebias.fit_projections"
+            "got an empty mapping; expected role -> fitted edit, see vldebias.fit_projections"
         )
     if all(edit.side == DENOISER for edit in edits.values()):
         return _attach_fitted_dealing(target, list(edits.values()), strength, shares, log)
@@ -267,40 +247,50 @@ def _attach_fitted_dealing(
     edit_of_role = {edit.attribute: edit for edit in edits}
     for role, edit in edit_of_role.items():
         host.check(role, edit)
-    dealer: Any = get_method(CROSS_ATTENTION)
-    if shares is not None:
-        dealer = replace(dealer, shares=shares)
-    return Attachment(
-        host,
-        edit_of_role,
-        strength=strength,
-        label="+".join(edit_of_role),
-        balancer=dealer.balancer(_single_or_all(sets)),
-        log=log,
+    dealer = get_method(CROSS_ATTENTION)
+    label = "+".join(edit_of_role)
+    return _attach_dealing(host, dealer, sets, edit_of_role, strength, label, shares, log)
+
+
+def _attach_dealing(
+    target: Host,
+    dealer: Any,
+    sets: Sequence[PromptSet],
+    edits: Mapping[str, Edit],
+    strength: float,
+    label: str,
+    shares: Mapping[str, float] | None,
+    log: CallLog,
+) -> Attachment:
+    """Attach a method that deals the values of prompt sets to images: `edits` set them in
+    cross-attention; without edits they are written into prompts."""
+    balancer = Balancer(
+        # The values of a single set are no tuples.
+        sets[0] if len(sets) == 1 else sets,
+        dealer.shares if shares is None else shares,
+        dealer.seed,
+        dealer.find,
+        decide=dealer.decide,
+        groups=dealer.groups,
     )
+    return Attachment(target, edits, strength=strength, label=label, balancer=balancer, log=log)
 
 
-def _dealing_method(problem: Problem, chosen: Method) -> Any:
-    """Return the chosen method if it deals values to images, by words in prompts or in
-    cross-attention; else None, and log why a pipeline's default does not."""
-    if isinstance(chosen, Preset):
-        chosen.check(problem)
-        reason = why_not_balanced(problem)
-        if chosen.is_default and problem.host.generative and reason is not None:
-            say_once(
-                f'{reason}, so its prompts are not balanced: the default here is "cali", which'
-                " makes prompts say less of the attribute and hardly changes who appears"
-            )
-        chosen = chosen.selected(problem)[0]
-    writes_values = isinstance(chosen, Balanced) and problem.max_loss is None
-    if writes_values or chosen.side == DENOISER:
-        return chosen
-    return None
-
-
-def _single_or_all(sets: Sequence[PromptSet]) -> PromptSet | Sequence[PromptSet]:
-    """Return the only set, whose values are then no tuples, or all of them."""
-    return sets[0] if len(sets) == 1 else sets
+def _refuse_settings_of_edits(
+    dealer: Method, negative: bool, keep_stated: bool, max_loss: float | None
+) -> None:
+    """Refuse settings of edits of embeddings for a method that deals values to images."""
+    if negative or not keep_stated:
+        raise InvalidInputError(
+            f"method {dealer.name!r} rewrites no negative prompts, and writes no value where the"
+            " prompt states one; leave out negative=True and keep_stated=False, or use an edit"
+            " such as method='cali'"
+        )
+    if isinstance(dealer, Balanced) and max_loss is not None:
+        raise InvalidInputError(
+            f"max_loss: it bounds an edit of embeddings, and method {dealer.name!r} writes words"
+            " into prompts; leave max_loss out, or use method='cali'"
+        )
 
 
 def _refuse_dealing(subject: str, shares: Mapping[str, float] | None, log: CallLog) -> None:
@@ -385,7 +375,7 @@ def fit_projections(
 
 
 def fit_projection(host: Any, prompts: Prompts, **how: Any) -> Any:
-    """Return the edit of a host with one role; how: as of `fit_projections`, which takes hosts with
+    """Return the edit of a host with one role; how: see `fit_projections`, which takes hosts with
     several roles."""
     edits = fit_projections(host, prompts, **how)
     if len(edits) > 1:
@@ -402,7 +392,7 @@ def inspect(
     """Return diagnostics, by role, of what a method does to the texts of one prompt set (Tables 7.1
     and 7.6).
 
-    how: method, lam, reference and max_loss as of `debias`, which raises the same errors.
+    how: method, lam, reference and max_loss, see `debias`, which raises the same errors.
     """
     target = resolve(host, tokenizer=tokenizer)
     prompt_set = load_prompts(prompts)

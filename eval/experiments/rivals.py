@@ -49,7 +49,6 @@ from vldebias.hosts import Host, TextTable
 from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference, get_method
 from vldebias.methods.baselines.zero_shot import Dat, Sage
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
-from vldebias.methods.presets import LAM_OF_DEFAULT
 from vldebias.metrics import Metric
 from vldebias.pictures import subplots, write_png
 from vldebias.prompts import PromptSet, load_prompts
@@ -78,6 +77,7 @@ NAMED = (
     "tie",
 )
 LABELLED = ("leace", "spd", "sfid", "bend-vlm")
+LAM_OF_DEFAULT = 100.0  # see `vldebias.methods.presets.Preset.selected`
 SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
 KEPT = ("max_skew", "kept", "query_cosine", "worst_group", "average")
 ORDER_KEPT = Metric("order_kept", "rank correlation", "utility", "higher")

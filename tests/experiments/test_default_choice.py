@@ -25,7 +25,8 @@ from eval.pages.methods import ATTACHED
 from eval.tables import RESULTS, read, rows_in
 from vldebias.api import fit_projection
 from vldebias.hosts import TextTable
-from vldebias.methods.presets import PRESETS
+from vldebias.methods import METHODS, Problem
+from vldebias.methods.presets import Preset
 from vldebias.prompts import load_prompts
 from vldebias.report.result import TaskProvenance, TaskResult
 
@@ -117,7 +118,10 @@ def test_what_is_attached_is_what_the_rule_chose(kind: str) -> None:
     if kind != "images":
         # Of noise, texts expect no help: the entry of the table is what would be attached.
         by_rule = fit_projection(host, prompts, method=form)
-        assert PRESETS["default", "model"][0] == by_rule.method
+        default = METHODS["default"]
+        assert isinstance(default, Preset)
+        selected, _ = default.selected(Problem(host, prompts))
+        assert selected.name == by_rule.method
         return
     # The tables choose among forms within classes, which sets to classify with get.
     pair = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])

@@ -14,7 +14,7 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWar
 from vldebias.hosts import attachment_of
 from vldebias.hosts.pipelines.calls import set_texts, texts_of_images
 from vldebias.methods import Balanced
-from vldebias.methods.presets import say_once
+from vldebias.methods.presets import log_once
 
 SET = "professions-gender"
 PROMPTS = ["A photo of a nurse.", "a red car", "A photo of a doctor."]
@@ -288,7 +288,7 @@ def test_it_is_what_pipelines_get_where_nothing_else_is_asked_for():
 def test_nobody_in_a_given_picture_changes_unless_asked_by_name(method, caplog):
     from diffusers import StableDiffusionImg2ImgPipeline
 
-    say_once.cache_clear()
+    log_once.cache_clear()
     pipe = tiny.sd(StableDiffusionImg2ImgPipeline)
     with debias(pipe, SET, method=method) as attachment:
         assert attachment.projections["sequence"].method == "cali"

@@ -94,7 +94,7 @@ def test_what_texts_cannot_test_is_not_attached_to_a_search(lacks: str) -> None:
 
 
 def test_a_classification_is_attached_and_said_once_to_be_untested(caplog: Any) -> None:
-    presets.say_once.cache_clear()
+    presets.log_once.cache_clear()
     texts, prompts = world(*HARMED)
     few = replace(
         prompts,
@@ -351,7 +351,7 @@ def test_what_spares_the_space_does_not_warn_and_models_are_not_told(host: Host)
 def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(
     pipe: Any, caplog: Any
 ) -> None:
-    presets.say_once.cache_clear()
+    presets.log_once.cache_clear()
     only(fit_projections(pipe, replace(FIVE, attributes={})))  # which no words are written for
     assert not caplog.records
     with debias(pipe, FIVE) as attachment:
@@ -369,3 +369,6 @@ def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(
         fit_projections(pipe, FIVE, method="balanced-prompts")
     with pytest.raises(InvalidInputError, match="rewrites no negative prompts"):
         debias(pipe, FIVE, negative=True)
+    shares = dict.fromkeys(FIVE.attributes, 1 / len(FIVE.attributes))
+    with pytest.raises(InvalidInputError, match="leave max_loss out, or use method='cali'"):
+        debias(pipe, FIVE, method="balanced-prompts", max_loss=0.1, shares=shares)

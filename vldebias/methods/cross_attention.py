@@ -28,7 +28,7 @@ from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
 from vldebias.hosts.pipelines.responses import Responses
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.progress import Progress
-from vldebias.prompts import Balancer, PromptSet, can_balance
+from vldebias.prompts import PromptSet, can_balance
 
 THINGS = (
     "A photo of a robin.",
@@ -84,6 +84,7 @@ class CrossAttention(Method):
     needs = frozenset({Need.VALUES})
     models = False
     side = "denoiser"
+    groups = "leave"
 
     shares: Mapping[str, float] | None = None
     seed: int | None = None
@@ -95,10 +96,6 @@ class CrossAttention(Method):
     concepts: int = 20
     steps: int = 12
     options: Mapping[str, Any] | None = None
-
-    def balancer(self, sets: Any) -> Balancer:
-        """Return a balancer that deals the values of these prompt sets."""
-        return Balancer(sets, self.shares, self.seed, self.find, decide=self.decide, groups="leave")
 
     def check(self, problem: Problem) -> None:
         """Refuse a pipeline without cross-attention to hook, and sets that are not about

@@ -33,31 +33,12 @@ from vldebias.methods.method import (
     register_method,
 )
 from vldebias.methods.predicted_gap import Change
-from vldebias.prompts import Balancer, can_balance
+from vldebias.prompts import can_balance
 
 # The default with reference images, under a name by which suites compare it with "default".
 WITH_IMAGES = "default+equalise"
 NOTHING = "default: none"  # the method of an edit that the default did not attach
 SPARES = 100  # the default of pipelines removes at most one direction in so many of the space
-# On real embeddings it does what the paper's 1000 does, and keeps more of what a text says.
-LAM_OF_DEFAULT = 100.0
-
-# What is fitted where no method is named follows from a rule on committed tables
-# (docs/explanation/the-default.md, `python -m eval.experiments.default_choice`; a test holds the
-# two together). Pipelines: a prompt that the fit does not know is changed by whatever the prompt
-# pairs differ in, chance included, so the paper's lam is lowered (`SPARES`).
-PRESETS: dict[tuple[str, str], tuple[str, float | None]] = {
-    ("paper", "model"): ("orth-cali", LAM_OF_MODELS),
-    ("paper", "pipeline"): ("cali", LAM_OF_PIPELINES),
-    ("default", "model"): ("difference", None),
-    ("default", "model without words for its values"): ("cali", LAM_OF_DEFAULT),
-    # The means of the images are added to the pairs.
-    ("default", "model with reference images"): ("cali", LAM_OF_DEFAULT),
-    # The means of the images become equal: at 100 a rest of their difference stays, and may grow.
-    ("default", "model with reference images to rank"): ("difference", 10_000.0),
-    ("default", "pipeline"): ("balanced-prompts", None),
-    ("default", "pipeline that prompts cannot be balanced for"): ("cali", None),
-}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -87,12 +68,6 @@ class Balanced(Method):
     groups: str = "mixed"
     decide: Callable[..., Any] | None = None
 
-    def balancer(self, sets: Any) -> Balancer:
-        """Return a balancer of these prompt sets, with the settings of this method."""
-        return Balancer(
-            sets, self.shares, self.seed, self.find, decide=self.decide, groups=self.groups
-        )
-
     def fit(self, problem: Problem, role: str) -> NoReturn:
         """Raise an error, because balanced prompts have no edit to fit."""
         raise InvalidInputError(
@@ -104,8 +79,8 @@ class Balanced(Method):
 
 @dataclass(frozen=True, repr=False)
 class Preset(Method):
-    """Select a method and its lam from the table `PRESETS`; with reference images, their means are
-    added."""
+    """Select a method and its lam by the host and the inputs; with reference images, their means
+    are added."""
 
     name: str
     title: str
@@ -115,27 +90,32 @@ class Preset(Method):
     pipelines: bool = True
     delegates = True
 
-    @property
-    def is_default(self) -> bool:
-        """Tell whether this preset is what `debias` attaches where no method is named."""
-        return self.name in ("default", WITH_IMAGES)
-
     def selected(self, problem: Problem) -> tuple[Method, float | None]:
-        """Return the method and its lam for a problem, from the table `PRESETS`."""
-        preset = self.name
-        kind = "pipeline" if problem.host.generative else "model"
-        if self.is_default:
-            preset = "default"
-            if problem.host.generative:
-                if why_not_balanced(problem) is not None:
-                    kind = "pipeline that prompts cannot be balanced for"
-            elif self.needs:
-                kind = "model with reference images"
-                if is_for_ranking(problem):
-                    kind += " to rank"
-            elif not all(prompt_set.names_values for prompt_set in problem.attributes):
-                kind = "model without words for its values"
-        name, lam = PRESETS[preset, kind]
+        """Return the method and its lam for a problem, None for its default lam.
+
+        What the default is follows from a rule on committed tables
+        (docs/explanation/the-default.md, `python -m eval.experiments.default_choice`; a test holds
+        the two together).
+        """
+        lam: float | None
+        if self.name == "paper" and problem.host.generative:
+            name, lam = "cali", LAM_OF_PIPELINES
+        elif self.name == "paper":
+            name, lam = "orth-cali", LAM_OF_MODELS
+        elif problem.host.generative:
+            # A prompt that the fit does not know is changed by whatever the prompt pairs differ
+            # in, chance included, so `fit` lowers the paper's lam (`SPARES`).
+            name, lam = "cali", None
+        elif self.needs and is_for_ranking(problem):
+            # The means of the images become equal: at 100 a rest of their difference stays, and
+            # may grow.
+            name, lam = "difference", 10_000.0
+        elif self.needs or not all(part.names_values for part in problem.attributes):
+            # On real embeddings 100 does what the paper's 1000 does, and keeps more of what a text
+            # says.
+            name, lam = "cali", 100.0
+        else:
+            name, lam = "difference", None
         method = METHODS[name]
         if self.needs:
             method = method.with_images()
@@ -157,11 +137,11 @@ class Preset(Method):
         method, lam = self.selected(problem)
         method.check(problem)
         problem = replace(problem, lam=lam)
-        if not self.is_default:
+        if self.name == "paper":
             return method.fit(problem, role)
         if problem.host.generative:
-            if method is not CALI:
-                say_once(
+            if why_not_balanced(problem) is None:
+                log_once(
                     "'cali' is fitted: the default here is balanced prompts, which are not an edit"
                     " of embeddings. debias(pipe, prompts) attaches them"
                 )
@@ -233,7 +213,7 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: Method) -> Edit:
         why = f"no class prompts, or fewer than {FEWEST} groups state two values"
         return _declined(problem, role, f"Texts cannot test it: {why}. {remedy}")
     if change is None:
-        say_once(
+        log_once(
             f"{problem.label}: attached untested, since too few prompts state two values; measure"
             " it with vldebias.evaluate"
         )
@@ -273,7 +253,7 @@ def _declined(problem: Problem, role: str, why: str, change: Change | None = Non
 
 
 @cache  # so that the same text is logged once in a process
-def say_once(text: str) -> None:
+def log_once(text: str) -> None:
     """Log a notice the first time."""
     logging.getLogger("vldebias").warning(text)
 

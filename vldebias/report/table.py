@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vldebias.errors import need
-from vldebias.measure.metric import Metric, get_metric
+from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import CHANCE, CHANCES, DEALT, NONE, Measurement
 
 if TYPE_CHECKING:
@@ -156,11 +155,11 @@ def number(value: float, low: float, high: float) -> str:
     return f"{value:{form}} [{low:{form}}, {high:{form}}]"
 
 
-def moved(change: Change) -> str:
+def moved(change: Change | None) -> str:
     """Write a change with its interval; "" where there is none."""
-    value, low, high = change
-    if math.isnan(value):
+    if change is None or math.isnan(change[0]):
         return ""
+    value, low, high = change
     form = "+.3f" if abs(value) < 10 else "+.1f"
     return f"{value:{form}} [{low:{form}}, {high:{form}}]"
 
@@ -217,199 +216,6 @@ def published_of_any_model(
     return figures | published(suite, model, lam=lam)
 
 
-@dataclass(eq=False)
-class ReadableRow:
-    """Read a row beside those that it is held against; its properties are columns of `readable`.
-
-    row: what was measured. metric: what it is a value of. name: of the method, for readers.
-    is_whole: whether it is of a summary. is_dealt: whether the method deals values to images.
-    whole_rows: by task, metric, subset and method. square: the unbiased square that the verdict
-    rests on, of a gap between shares that were drawn; None elsewhere.
-    """
-
-    row: Measurement
-    metric: Metric
-    name: str
-    is_whole: bool
-    is_dealt: bool
-    whole_rows: Mapping[tuple[str, str, str, str], Measurement]
-    square: ReadableRow | None = None
-
-    def reference(self, method: str, metric: str | None = None) -> Measurement | None:
-        """Return the whole row of a method about the same task and part, and the same measure if no
-        other one is named."""
-        key = (self.row.task, metric or self.row.metric, self.row.subset, method)
-        return self.whole_rows.get(key)
-
-    @property
-    def title(self) -> str:
-        """Return what readers call the measure."""
-        return self.metric.title
-
-    @property
-    def kind(self) -> str:
-        """Return the kind of the metric."""
-        return self.metric.kind
-
-    @property
-    def hint(self) -> str:
-        """Return which way is better, in brackets."""
-        better = self.row.better
-        return "" if better == "neither" else f" ({better} is better)"
-
-    @property
-    def measure(self) -> str:
-        """Return the title and the part that was measured."""
-        part = f", {self.row.subset}" if self.row.subset else ""
-        return f"{self.title}{part}"
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Return the names of what was counted."""
-        return tuple(self.row.n)
-
-    @cached_property
-    def before(self) -> float:
-        """Return the value of the model without a method."""
-        none = self.reference(NONE)
-        if none is not None and not math.isnan(none.value):
-            return none.value
-        # Where "none" is no whole of its own, it follows from the change.
-        difference = math.nan if self.row.change is None else self.row.change[0]
-        return float(np.round(self.row.value - difference, 12))
-
-    @cached_property
-    def chance(self) -> float:
-        """Return what random rankings or draws give; NaN where they were not measured."""
-        chance = self.reference(CHANCE)
-        return math.nan if chance is None else chance.value
-
-    @cached_property
-    def chance_after(self) -> float:
-        """Return what chance gives with the method: that of the most even deal where it deals."""
-        if not self.is_dealt:
-            return self.chance
-        dealt = self.reference(DEALT)
-        return math.nan if dealt is None else dealt.value
-
-    @cached_property
-    def at_chance(self) -> bool:
-        """Return whether the model without a method is no more biased than chance, and known well
-        enough to say so."""
-        none = self.reference(NONE)
-        chance = self.reference(CHANCE)
-        if none is None or chance is None:
-            return False
-        low, high = none.interval
-        if self.row.better == "higher":
-            is_within = none.value >= chance.interval[0]
-            furthest = chance.value - low
-        else:
-            is_within = none.value <= chance.interval[1]
-            furthest = high - chance.value
-        # Few images make every gap from even shares large; the root of its unbiased square has no
-        # such noise.
-        square = self.reference(NONE, SQUARED)
-        if self.row.metric in (GAP, SQUARED) and square is not None:
-            furthest = max(square.interval[1], 0.0) ** 0.5
-        # Within chance alone is not enough: with three images everything is.
-        return is_within and furthest <= NARROW
-
-    @cached_property
-    def is_fixed(self) -> bool:
-        """Return whether chance gives one value: of one image, shares are as uneven as they can be,
-        whatever was drawn."""
-        chance = self.reference(CHANCE)
-        return chance is not None and chance.interval[1] - chance.interval[0] <= FLOAT_NOISE
-
-    @cached_property
-    def beyond_chance(self) -> bool:
-        """Return whether the value is worse than what chance gives."""
-        is_higher_better = self.row.better == "higher"
-        by_deal = self.is_dealt and not is_higher_better
-        worst = self.reference(DEALT if by_deal else CHANCE)
-        if worst is None:
-            return False
-        low, high = worst.interval
-        return self.row.value < low if is_higher_better else self.row.value > high
-
-    @property
-    def number(self) -> str:
-        """Return the value with its interval, in words."""
-        return number(self.row.value, *self.row.interval)
-
-    @property
-    def moved(self) -> str:
-        """Return the change with its interval, in words."""
-        return "" if self.row.change is None else moved(self.row.change)
-
-    @cached_property
-    def verdict_of_change(self) -> str:
-        """Return the verdict of the change that stands in the row itself."""
-        return verdict(self.row.change, self.row.better)
-
-    @cached_property
-    def to_remove(self) -> float:
-        """Return how far the model is from chance, or from the best that the measure can be."""
-        least, largest = self.metric.bounds
-        best = largest if self.row.better == "higher" else max(least, 0.0)
-        goal = best if math.isnan(self.chance_after) else self.chance_after
-        return abs(self.before - goal) if math.isfinite(goal) else abs(self.before)
-
-    @cached_property
-    def verdict(self) -> str:
-        """Return the verdict of the row.
-
-        The gap of few images that were drawn is too large, by an amount that shrinks as the shares
-        move: its verdict is that of its unbiased square, if the interval of the gap itself says so
-        as well. Dealt shares have no such noise, which the square subtracts all the same: the
-        squared row has no verdict there.
-        """
-        tested = self.square or self
-        found = verdict(tested.row.change, self.row.better)
-        if not found or (self.row.metric == SQUARED and self.is_dealt):
-            return ""
-        if self.is_fixed:
-            return TOO_FEW
-        # Made worse than chance is harm, also where there was nothing to remove.
-        is_harm = found == "worse" and self.beyond_chance
-        if self.at_chance and not is_harm:
-            return NOTHING
-        # A reader sees the interval of the gap: no verdict says more than that interval does.
-        if found in CLEAR and self.verdict_of_change != found:
-            return UNCLEAR
-        # An interval as wide as the bias itself would not show even its whole removal: that is no
-        # "no change".
-        if found == UNCLEAR and self.kind == "bias" and tested.width >= tested.to_remove:
-            return TOO_FEW
-        return found
-
-    @property
-    def width(self) -> float:
-        """Return how wide the interval of the change is; NaN where there is none."""
-        return math.nan if self.row.change is None else self.row.change[2] - self.row.change[1]
-
-    @property
-    def enough(self) -> int | None:
-        """Return how many units would tell, where there are too few; None where no number is
-        known."""
-        tested = self.square or self
-        change = tested.row.change
-        if self.verdict != TOO_FEW or change is None:
-            return None
-        n = next(iter(self.row.n.values()), 0)
-        return enough_units(n, change, tested.to_remove)
-
-    @property
-    def square_moved(self) -> str:
-        """Return the change of the unbiased square, in words, where it holds zero and that of the
-        row does not: a reader has to be told what the verdict rests on. Elsewhere ""."""
-        is_unclear = self.verdict in (UNCLEAR, TOO_FEW)
-        if self.square is None or not is_unclear or self.verdict_of_change not in CLEAR:
-            return ""
-        return self.square.moved if self.square.verdict_of_change == UNCLEAR else ""
-
-
 # columns of `readable` -> their types
 READABLE = {
     "title": "str",
@@ -422,82 +228,218 @@ READABLE = {
     "before": "float64",
     "chance": "float64",
     "chance_after": "float64",
-    "at_chance": "bool",
-    "is_fixed": "bool",
-    "beyond_chance": "bool",
     "name": "str",
     "number": "str",
     "moved": "str",
     "verdict": "str",
     "enough": "object",
     "square_moved": "str",
+    "few": "str",
+    "published": "float64",
 }
 
 
 def readable(result: Result) -> pd.DataFrame:
-    """Return the frame of a result with columns for readers.
+    """Return the frame of a result with columns for readers, those of `READABLE`.
 
-    These are the properties of `ReadableRow` that `READABLE` names, few (of `few_units`) and
-    published (the paper's figure). Beside the verdicts of `verdict` there are "nothing to remove"
-    (none is at chance) and "too few to tell" (the interval of a change of bias is as wide as what
-    there is to remove).
+    title, measure: of the metric, without and with the part that was measured. hint: which way is
+    better. units: what was counted. name: of the method. number, moved: value and change with
+    their intervals. few: see `few_units`. published: the paper's figure. The others: see
+    `References.columns`.
     """
-    rows = readable_rows(result)
     pandas = need("pandas")
-    columns = {}
-    for column, kind in READABLE.items():
-        columns[column] = pandas.Series([getattr(row, column) for row in rows], dtype=kind)
-    columns["few"] = pandas.Series(few_units(result), dtype="str")
+    names = method_names(result.rows)
+    wholes = are_whole(result.rows)
+    references = References(result, names, wholes)
     # The paper's figures, of each lambda of its sweep and of its own.
     model = result.provenance[0].model if result.provenance else ""
     figures_of_lam: dict[float | None, dict[tuple[str, str, str, str], float]] = {}
     for lam in SWEPT:
         figures_of_lam[lam] = published(result.name, model, lam=lam)
     figures_of_lam |= dict.fromkeys((None, OWN_LAM), published(result.name, model))
-    published_values = []
-    for measured in result.rows:
-        key = (measured.task, measured.metric, measured.method, measured.subset)
-        published_values.append(figures_of_lam.get(measured.lam, {}).get(key, math.nan))
-    columns["published"] = pandas.Series(published_values, dtype="float64")
-    return pandas.concat([result.to_pandas(), pandas.DataFrame(columns)], axis=1)
+
+    values_of_column: dict[str, list[Any]] = {column: [] for column in READABLE}
+    for row, name, is_whole in zip(result.rows, names, wholes, strict=True):
+        metric = references.metrics[row.metric]
+        part = f", {row.subset}" if row.subset else ""
+        key = (row.task, row.metric, row.method, row.subset)
+        columns = {
+            "title": metric.title,
+            "kind": metric.kind,
+            "hint": "" if row.better == "neither" else f" ({row.better} is better)",
+            "measure": f"{metric.title}{part}",
+            "units": tuple(row.n),
+            "is_whole": is_whole,
+            "name": name,
+            "number": number(row.value, *row.interval),
+            "moved": moved(row.change),
+            "few": few_units(row),
+            "published": figures_of_lam.get(row.lam, {}).get(key, math.nan),
+            **references.columns(row, name),
+        }
+        for column, value in columns.items():
+            values_of_column[column].append(value)
+    words = {}
+    for column, values in values_of_column.items():
+        words[column] = pandas.Series(values, dtype=READABLE[column])
+    return pandas.concat([result.to_pandas(), pandas.DataFrame(words)], axis=1)
 
 
-def readable_rows(result: Result) -> list[ReadableRow]:
-    """Return the rows of a result beside what each is held against."""
-    metrics = {name: get_metric(name, strict=False) for name in {row.metric for row in result.rows}}
-    methods_of_task: dict[str, dict[str, Any]] = {}
-    for provenance in result.provenance:
-        methods_of_task.setdefault(provenance.task, {}).update(provenance.methods)
-    names = method_names(result.rows)
-    wholes = are_whole(result.rows)
-    whole_rows = {}
-    for row, is_whole in zip(result.rows, wholes, strict=True):
-        if is_whole:
-            whole_rows[row.task, row.metric, row.subset, row.method] = row
-    rows = []
-    for row, is_whole, name in zip(result.rows, wholes, names, strict=True):
-        facts = methods_of_task.get(row.task, {}).get(row.method, {})
-        is_dealt = bool(facts.get("deals"))
-        rows.append(ReadableRow(row, metrics[row.metric], name, is_whole, is_dealt, whole_rows))
-    join_squares(rows)
-    return rows
+class References:
+    """Hold what the rows of a result are compared with, and give each row its verdict.
 
+    Args:
+        names: of the methods, for readers. wholes: whether each row belongs to a summary.
 
-def join_squares(rows: Sequence[ReadableRow]) -> None:
-    """Give each gap of images that were drawn its unbiased square, on which its verdict rests.
-
-    The verdict of every other measure rests on its own change, and so does that of dealt shares,
-    which have no noise.
+    metrics: name -> metric. whole_rows: rows of a summary, by task, metric, part and method.
+    deals: (task, method) -> whether it deals values to images. squares: by task, part and name of
+    a method, the unbiased square of a gap of images that were sampled.
     """
-    square_of_key: dict[tuple[str, str, str], ReadableRow] = {}
-    for square in rows:
-        has_change = square.row.change is not None and not math.isnan(square.row.change[0])
-        if square.row.metric == SQUARED and has_change:
-            key = (square.row.task, square.row.subset, square.name)
-            square_of_key.setdefault(key, square)
-    for gap in rows:
-        if gap.row.metric == GAP and not gap.is_dealt:
-            gap.square = square_of_key.get((gap.row.task, gap.row.subset, gap.name))
+
+    def __init__(self, result: Result, names: Sequence[str], wholes: Sequence[bool]) -> None:
+        metric_names = {row.metric for row in result.rows}
+        self.metrics = {metric: get_metric(metric, strict=False) for metric in metric_names}
+        self.whole_rows: dict[tuple[str, str, str, str], Measurement] = {}
+        self.squares: dict[tuple[str, str, str], Measurement] = {}
+        for row, name, is_whole in zip(result.rows, names, wholes, strict=True):
+            if is_whole:
+                self.whole_rows[row.task, row.metric, row.subset, row.method] = row
+            if row.metric == SQUARED and row.change is not None and not math.isnan(row.change[0]):
+                self.squares.setdefault((row.task, row.subset, name), row)
+        self.deals: dict[tuple[str, str], bool] = {}
+        for provenance in result.provenance:
+            for method, facts in provenance.methods.items():
+                self.deals[provenance.task, method] = bool(facts.get("deals"))
+
+    def row_of(self, row: Measurement, method: str) -> Measurement | None:
+        """Return the row of another method about the same measure and part."""
+        return self.whole_rows.get((row.task, row.metric, row.subset, method))
+
+    def columns(self, row: Measurement, name: str) -> dict[str, Any]:
+        """Return what a row is compared with, and its verdict.
+
+        before: the value of the model without a method. chance: what random rankings or draws give,
+        chance_after: the same with the method; NaN where they were not measured. verdict: better,
+        worse, no clear change, or why nothing is said. enough: how many units would tell, where
+        there are too few. square_moved: the change of the unbiased square, in words, where it holds
+        zero and that of the row does not: a reader has to be told what the verdict rests on.
+        """
+        is_dealt = self.deals.get((row.task, row.method), False)
+        before, chance, chance_after = self.before_and_chance(row, is_dealt)
+        # The gap of few images that were sampled is too large, by an amount that shrinks as the
+        # shares move: its verdict is that of its unbiased square. Dealt shares have no such noise.
+        # Every other measure is tested by its own change.
+        square = None
+        if row.metric == GAP and not is_dealt:
+            square = self.squares.get((row.task, row.subset, name))
+        tested_row = square or row
+        to_remove = self.to_remove(tested_row, is_dealt)
+        verdict_of_row = self.verdict(row, tested_row, to_remove, is_dealt)
+        enough = None
+        if verdict_of_row == TOO_FEW and tested_row.change is not None:
+            enough = enough_units(next(iter(row.n.values()), 0), tested_row.change, to_remove)
+        square_moved = ""
+        if square is not None and verdict_of_row in (UNCLEAR, TOO_FEW):
+            is_clear = verdict(row.change, row.better) in CLEAR
+            if is_clear and verdict(square.change, square.better) == UNCLEAR:
+                square_moved = moved(square.change)
+        return {
+            "is_dealt": is_dealt,
+            "before": before,
+            "chance": chance,
+            "chance_after": chance_after,
+            "verdict": verdict_of_row,
+            "enough": enough,
+            "square_moved": square_moved,
+        }
+
+    def before_and_chance(self, row: Measurement, is_dealt: bool) -> tuple[float, float, float]:
+        """Return the value without a method, and what chance gives without and with the method."""
+        none = self.row_of(row, NONE)
+        if none is not None and not math.isnan(none.value):
+            before = none.value
+        else:
+            # Where "none" is no whole of its own, it follows from the change.
+            difference = math.nan if row.change is None else row.change[0]
+            before = float(np.round(row.value - difference, 12))
+        chance = self.row_of(row, CHANCE)
+        # The most even deal is the chance of a method that deals values.
+        chance_after = self.row_of(row, DEALT) if is_dealt else chance
+        return (
+            before,
+            math.nan if chance is None else chance.value,
+            math.nan if chance_after is None else chance_after.value,
+        )
+
+    def to_remove(self, row: Measurement, is_dealt: bool) -> float:
+        """Return how far the model is from chance, or from the best that the measure can be."""
+        before, _, goal = self.before_and_chance(row, is_dealt)
+        if math.isnan(goal):
+            least, largest = self.metrics[row.metric].bounds
+            goal = largest if row.better == "higher" else max(least, 0.0)
+        return abs(before - goal) if math.isfinite(goal) else abs(before)
+
+    def verdict(
+        self, row: Measurement, tested_row: Measurement, to_remove: float, is_dealt: bool
+    ) -> str:
+        """Return the verdict of a row: that of a change, unless chance or too few units forbid one.
+
+        tested_row: whose change is looked at, the unbiased square of a gap or the row itself.
+        """
+        found = verdict(tested_row.change, row.better)
+        # The square subtracts a noise that dealt shares do not have: it tells nothing of them.
+        if not found or (row.metric == SQUARED and is_dealt):
+            return ""
+        chance = self.row_of(row, CHANCE)
+        # Chance gives one value: of one image, shares are as uneven as they can be, whatever was
+        # sampled.
+        if chance is not None and chance.interval[1] - chance.interval[0] <= FLOAT_NOISE:
+            return TOO_FEW
+        # Made worse than chance is harm, also where there was nothing to remove.
+        is_harm = found == "worse" and self.is_beyond_chance(row, is_dealt)
+        if self.is_at_chance(row) and not is_harm:
+            return NOTHING
+        # A reader sees the interval of the gap: no verdict says more than that interval does.
+        if found in CLEAR and verdict(row.change, row.better) != found:
+            return UNCLEAR
+        # An interval as wide as the bias itself would not show even its whole removal: that is no
+        # "no change".
+        if found == UNCLEAR and tested_row.change is not None:
+            width = tested_row.change[2] - tested_row.change[1]
+            if self.metrics[row.metric].kind == "bias" and width >= to_remove:
+                return TOO_FEW
+        return found
+
+    def is_beyond_chance(self, row: Measurement, is_dealt: bool) -> bool:
+        """Return whether a value is worse than what chance gives with the method."""
+        is_higher_better = row.better == "higher"
+        worst = self.row_of(row, DEALT if is_dealt and not is_higher_better else CHANCE)
+        if worst is None:
+            return False
+        low, high = worst.interval
+        return row.value < low if is_higher_better else row.value > high
+
+    def is_at_chance(self, row: Measurement) -> bool:
+        """Return whether the model without a method is no more biased than chance, and measured
+        well enough to say so."""
+        none = self.row_of(row, NONE)
+        chance = self.row_of(row, CHANCE)
+        if none is None or chance is None:
+            return False
+        low, high = none.interval
+        if row.better == "higher":
+            is_within = none.value >= chance.interval[0]
+            furthest = chance.value - low
+        else:
+            is_within = none.value <= chance.interval[1]
+            furthest = high - chance.value
+        # Few images make every gap from even shares large; the root of its unbiased square has no
+        # such noise.
+        square = self.whole_rows.get((row.task, SQUARED, row.subset, NONE))
+        if row.metric in (GAP, SQUARED) and square is not None:
+            furthest = max(square.interval[1], 0.0) ** 0.5
+        # Within chance alone is not enough: with three images everything is.
+        return is_within and furthest <= NARROW
 
 
 def are_whole(rows: Sequence[Measurement]) -> list[bool]:
@@ -548,17 +490,14 @@ def method_names(rows: Sequence[Measurement]) -> list[str]:
     return names
 
 
-def few_units(result: Result) -> list[str]:
-    """Return for each row "few" and what was resampled, where there is less of it than `ENOUGH`
-    says, "narrow interval" where no number is enough, and "" elsewhere."""
-    words = []
-    for row in result.rows:
-        unit = next(iter(row.n), "")
-        # Prompts may be called professions, jobs or otherwise.
-        resampled = unit if unit in ("images", "queries") else "prompts"
-        enough = ENOUGH[resampled].get(row.metric.partition("@")[0], 0)
-        # "professions, the one with the widest gap of" are professions.
-        word = NARROW_INTERVAL if math.isinf(enough) else f"few {unit.partition(',')[0]}"
-        is_few = row.method not in CHANCES and row.n.get(unit, enough) < enough
-        words.append(word if is_few else "")
-    return words
+def few_units(row: Measurement) -> str:
+    """Return "few" and what was resampled, where there is less of it than `ENOUGH` says, "narrow
+    interval" where no number is enough, and "" elsewhere."""
+    unit = next(iter(row.n), "")
+    # Prompts may be called professions, jobs or otherwise.
+    resampled = unit if unit in ("images", "queries") else "prompts"
+    enough = ENOUGH[resampled].get(row.metric.partition("@")[0], 0)
+    if row.method in CHANCES or row.n.get(unit, enough) >= enough:
+        return ""
+    # "professions, the one with the widest gap of" are professions.
+    return NARROW_INTERVAL if math.isinf(enough) else f"few {unit.partition(',')[0]}"

@@ -85,6 +85,9 @@ def test_priors_by_hand() -> None:
     # Neither of the two shown is of the group 1: log 0, or the floor of 1/4 against 1/2.
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2) == -math.inf
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2, floor=1 / 4) == pytest.approx(math.log(0.5))
+    for floor in (-1, 1.5, math.nan, "half"):
+        with pytest.raises(InvalidInputError, match=r"floor: expected a share in \[0, 1\], such"):
+            min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2, floor=floor)
     assert min_skews(np.zeros((1, 2), int), np.array([0.5, 0.5])) == pytest.approx(math.log(0.5)), (
         "half an image"
     )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tests.refusals import refused
+from vldebias.errors import InvalidInputError
 from vldebias.measure import resampling
 from vldebias.measure.resampling import (
     percentile_interval,
@@ -99,6 +100,19 @@ def test_tensors_and_seeds() -> None:
     assert (
         bootstrap_interval(values, resamples=1).low == bootstrap_interval(values, resamples=1).high
     )
+
+
+def test_texts_have_no_mean_and_a_statistic_is_a_number() -> None:
+    labels = ["male", "female", "male"]
+    interval = bootstrap_interval(labels, statistic=lambda values: (values == "male").mean())
+    assert interval.value == pytest.approx(2 / 3)
+    with pytest.raises(InvalidInputError, match=r"numbers for its mean, got 1 of <U6; give stat"):
+        bootstrap_interval(labels)
+    with pytest.raises(InvalidInputError, match=r"one array .* got 2 of int64, int64"):
+        bootstrap_interval([1, 2, 3], [1, 2, 3])
+    for statistic in (lambda values: values[0], lambda values: values == "male", lambda _: {}):
+        with pytest.raises(InvalidInputError, match=r"statistic: expected a number, got"):
+            bootstrap_interval(labels, statistic=statistic)
 
 
 def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from vldebias.pictures import read_png, write_png
 from vldebias.report.audited import audited_prompts
 from vldebias.report.page import (
     day_of,
+    ends_of_ranges,
     front_groups,
     front_rows,
     plain,
@@ -196,6 +197,18 @@ def test_a_result_without_methods_says_what_was_measured(tmp_path: Path) -> None
     assert html.index(sentence) < html.index("<table") < html.index("<details")
 
 
+def test_a_part_called_all_is_told_from_the_whole(tmp_path: Path) -> None:
+    rows = [
+        figure("none", 0.8, metric="linear_probe"),
+        figure("none", 0.7, metric="linear_probe", subset="all"),
+    ]
+    advised = protocol(settings={"advice": ["gender can be read"]})
+    page = render(result(rows, advised), tmp_path / "p.html", beside=tmp_path).read_text()
+    table = page[page.index('class="front') : page.index("</table>")]
+    assert table.count('<td data-label="of">all</td>') == 1
+    assert table.count('<td data-label="of"><i>the whole</i></td>') == 1
+
+
 def test_the_range_of_a_prompt_lies_where_its_share_does() -> None:
     rows = [
         figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male"),
@@ -204,16 +217,15 @@ def test_the_range_of_a_prompt_lies_where_its_share_does() -> None:
     settings = {"values": ["male", "female"], "prompts": {"a nurse": "leans female: rewrite it"}}
     audit = protocol("audit", settings=settings | {"advice": ["one leans"]})
     audited = result(rows, audit)
-    ranges = ranges_of_prompts(audited, readable(audited))
-    assert ranges.ends == ("all women", "all men")
-    assert ranges.row_of_prompt["a nurse"][1] == 0.1, "left of the middle"
-    assert set(ranges.row_of_prompt) == {"a nurse", "a: b"}
+    frame = readable(audited)
+    ranges = ranges_of_prompts(frame)
+    assert ends_of_ranges(audited, frame) == ("all women", "all men")
+    assert ranges["a nurse"][1] == 0.1, "left of the middle"
+    assert set(ranges) == {"a nurse", "a: b"}
     (nurse,) = audited_prompts(audited, readable(audited))
     assert nurse.share.startswith("90% female")
     three = audit.model_copy(update={"settings": settings | {"values": ["male", "female", "x"]}})
-    ranges = ranges_of_prompts(result(rows, three), readable(result(rows, three)))
-    assert ranges.ends == ("0 %", "100 %")
-    assert not ranges.is_even
+    assert ends_of_ranges(result(rows, three), frame) is None
 
 
 def test_no_interval_is_parted_by_the_end_of_a_line() -> None:

@@ -11,6 +11,7 @@ w_i times, of which only about k rows are read.
 from __future__ import annotations
 
 from math import ceil, sqrt
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,14 @@ def min_skew(
 
     It is -inf where a group is missing; floor: shares below it count as this, such as 1 / (2 k),
     half an image.
+
+    Raises:
+        InvalidInputError: a floor that is no share, and what `max_skew` refuses.
     """
+    if not isinstance(floor, Real) or not 0 <= floor <= 1:
+        raise InvalidInputError(
+            f"floor: expected a share in [0, 1], such as 1 / (2 k), half an image, got {floor!r}"
+        )
     return float(min_skews(*_ranking(scores, groups, k, prior, n_groups), floor=floor)[0])
 
 

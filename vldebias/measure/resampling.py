@@ -230,8 +230,8 @@ def bootstrap_interval(
     coverage.
 
     Raises:
-        InvalidInputError: arrays, level or resamples that do not fit, or a statistic that gives
-            NaN.
+        InvalidInputError: arrays, level or resamples that do not fit, texts without a statistic,
+            or a statistic that gives NaN or no number.
 
     >>> bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1)
     Interval(value=0.625, low=0.25, high=0.875)
@@ -241,13 +241,24 @@ def bootstrap_interval(
             f"expected one or more arrays and resamples, got {len(arrays)} and {resamples}"
         )
     data = vectors(None, **{f"arrays[{i}]": array for i, array in enumerate(arrays)})
+    has_numbers = all(array.dtype.kind in "iufb" for array in data)
+    if statistic is np.mean and (len(data) > 1 or not has_numbers):
+        raise InvalidInputError(
+            f"expected one array of numbers for its mean, got {len(data)} of"
+            f" {', '.join(str(array.dtype) for array in data)}; give statistic=, such as"
+            " lambda labels: (labels == 'male').mean()"
+        )
     rng = np.random.default_rng(seed)
     n = len(data[0])
     # The sample itself first, then its resamples: one list of calls for any statistic.
     picked = chain([np.arange(n)], (rng.integers(n, size=n) for _ in range(resamples)))
-    values = np.array(
-        [statistic(*(array[index] for array in data)) for index in picked], dtype=np.float64
-    )
+    results = [statistic(*(array[index] for array in data)) for index in picked]
+    try:
+        values = np.array(results, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    if values.shape != (len(results),):
+        raise InvalidInputError(f"statistic: expected a number, got {results[0]!r}")
     failed = int((~np.isfinite(values)).sum())
     if failed:
         raise InvalidInputError(

@@ -116,44 +116,36 @@ def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, Predi
     return largest
 
 
-class Ranges(NamedTuple):
-    """Hold where the predicted shares of prompts and their intervals lie on a line.
+def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
+    """Return where the predicted share of each prompt lies: low, share and high, from 0 to 1.
 
-    ends: what stands at the ends of the line. is_even: its middle is an even share. row_of_prompt:
-    low, share and high of each prompt, from 0 to 1.
-    """
-
-    ends: tuple[str, str]
-    is_even: bool
-    row_of_prompt: dict[str, tuple[float, float, float]]
-
-
-def ranges_of_prompts(result: Result, frame: pd.DataFrame) -> Ranges:
-    """Return the ranges of an audit.
-
-    Two values: shares of the first; the left end is all of the second, the right end all of the
-    first. More: shares of the likeliest value. Several models: from their least share to their
-    largest, around the middle one.
+    More than two values: shares of the likeliest value. Several models: from their least share to
+    their largest, around the middle one.
     """
     shares = frame[frame.metric == "predicted_share"]
-    values: list[str] = []
-    for provenance in result.provenance:
-        values += provenance.settings.get("values", ())
-    row_of_prompt: dict[str, tuple[float, float, float]] = {}
+    range_of_prompt: dict[str, tuple[float, float, float]] = {}
     for subset, rows in shares[shares.method != NONE].groupby("subset", sort=False):
         prompt = str(subset).rpartition(": ")[0]
-        row_of_prompt[prompt] = (rows.value.min(), rows.value.median(), rows.value.max())
+        range_of_prompt[prompt] = (rows.value.min(), rows.value.median(), rows.value.max())
     for row in shares[shares.method == NONE].itertuples():
         # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
         prompt, _, _ = row.subset.rpartition(": ")
-        known = row_of_prompt.get(prompt)
+        known = range_of_prompt.get(prompt)
         if known is None or row.value > known[1]:
-            row_of_prompt[prompt] = (row.low, row.value, row.high)
-    shown = {subset.rpartition(": ")[2] for subset in shares.subset}
-    if len(values) == 2 and len(shown) == 1:
-        (value,) = shown
-        (second_value,) = set(values) - shown
-        return Ranges(
-            (f"all {persons(second_value)}", f"all {persons(value)}"), True, row_of_prompt
-        )
-    return Ranges(("0 %", "100 %"), False, row_of_prompt)
+            range_of_prompt[prompt] = (row.low, row.value, row.high)
+    return range_of_prompt
+
+
+def ends_of_ranges(result: Result, frame: pd.DataFrame) -> tuple[str, str] | None:
+    """Return what stands at the ends of the line of `ranges_of_prompts`, "all men" and "all women"
+    of two values, whose even share is in the middle; None where a share is that of any value."""
+    subsets = frame[frame.metric == "predicted_share"].subset
+    shown = {subset.rpartition(": ")[2] for subset in subsets}
+    values: list[str] = []
+    for provenance in result.provenance:
+        values += provenance.settings.get("values", ())
+    if len(values) != 2 or len(shown) != 1:
+        return None
+    (value,) = shown
+    (second_value,) = set(values) - shown
+    return f"all {persons(second_value)}", f"all {persons(value)}"

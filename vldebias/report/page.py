@@ -26,7 +26,7 @@ from vldebias.markup import html_table
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
 from vldebias.pictures import INK, encoded, for_matplotlib, read_png, subplots
-from vldebias.report.audited import audited_prompts, ranges_of_prompts
+from vldebias.report.audited import audited_prompts, ends_of_ranges, ranges_of_prompts
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions
 from vldebias.report.strip import read_strip
 from vldebias.report.table import FEW_NOTE, TEMPLATES, readable
@@ -137,6 +137,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
             sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
     # Several conclusions are about one measure.
     explained = list(dict.fromkeys(sentences))
+    ends = ends_of_ranges(result, frame)
     values = {
         "result": result,
         "title": title_of(result),
@@ -147,7 +148,9 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "statements": [] if found or advice else _statements(frame),
         "figures": [] if found else _figures(frame, is_advised=bool(advice)),
         "prompts": audited_prompts(result, frame),
-        "ranges": ranges_of_prompts(result, frame),
+        "ranges": ranges_of_prompts(frame),
+        "ends": ends or ("0 %", "100 %"),
+        "is_even": ends is not None,
         "explained": explained,
         "most_prompts": PROMPTS,
         "strips": _strips(result.name, beside),

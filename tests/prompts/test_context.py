@@ -2,8 +2,8 @@
 
 import pytest
 
-from vldebias.prompts import balance_prompts, load_prompts
-from vldebias.prompts.english.context import RULES, attribute_kind, find_rules, is_fixed_by_context
+from vldebias.prompts import balance_prompts, load_prompts, make_prompt_set
+from vldebias.prompts.english.context import RULES, attribute_kind, find_rules
 from vldebias.prompts.english.subject import find_subjects
 
 SETS = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age"}
@@ -42,5 +42,14 @@ def test_a_prompt_that_is_fixed_is_left_alone_for_that_attribute_only():
     prompt = "a Catholic bishop blessing the crowd"
     assert balance_prompts(prompt, "gender").reasons == ["context"]
     assert balance_prompts(prompt, "race").reasons == [None]
-    assert is_fixed_by_context(prompt, 2, 17, load_prompts("gender"))
-    assert not is_fixed_by_context(prompt, 2, 17, load_prompts("waterbirds"))
+    assert {rule.kind for rule in find_rules(prompt, 2, 17)} == {"gender"}
+
+
+def test_nothing_is_fixed_for_an_attribute_without_facts():
+    blind = make_prompt_set(
+        name="sight",
+        attribute={"blind": ["blind"], "sighted": ["sighted"]},
+        templates=["a photo of a {attribute} {concept}"],
+        concepts=["cook", "nurse"],
+    )
+    assert balance_prompts("a Catholic bishop blessing the crowd", blind).reasons == [None]

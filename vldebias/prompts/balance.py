@@ -31,17 +31,11 @@ from vldebias.prompts.attribute import GROUPS, Attribute, words_of_values
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.dealing import Dealer, block_length, draw_seed, seed_from
 from vldebias.prompts.decisions import Decide, Decider
-from vldebias.prompts.language import (
-    MOST_PERSONS,
-    Language,
-    Replacement,
-    Saying,
-    Value,
-    replace_all,
-)
+from vldebias.prompts.language import Language, Replacement, Saying, Value, replace_all
 from vldebias.prompts.persons import NEXT_TEXT, Find, Finder
 from vldebias.prompts.prompt_file import checked_texts
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
+from vldebias.prompts.rewritten import why_not_replaced, write_rewritten
 
 Sets = (
     str
@@ -51,7 +45,7 @@ Sets = (
     | Sequence[str | Path | PromptSet | Mapping[str, Any]]
 )
 
-_Hand = tuple[Value, ...]  # the values of one attribute, one for each person of an image
+_Values = list[list[Value]]  # of an image: for each attribute the values of its open persons
 
 MOST = 10_000  # prompts that a Balancer remembers
 _LONGEST_BLOCK = 1000  # images over which `Balancer.at` is even
@@ -124,8 +118,8 @@ def balance_prompts(
             alone.
         original: what the user wrote, where a language model rewrote it to `prompts`: one text for
             each of them. It decides what is open, and which images are of one prompt. What the
-            rewriter added about the attribute becomes the value that is dealt, all through the
-            text; a prompt that cannot be turned is left alone, as "rewritten: ...".
+            rewriter added about the attribute becomes the value of the image, all through the
+            text; a prompt in which that cannot be replaced is left alone, as "rewritten: ...".
 
     Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}",
     "{skin_tone}".
@@ -148,6 +142,25 @@ def _as_list(prompts: str | Iterable[str]) -> Iterable[str]:
     return [prompts] if isinstance(prompts, str) else prompts
 
 
+@dataclass
+class _Image:
+    """Hold an image while its prompt is balanced.
+
+    Attributes:
+        prompt: what says who is open; images with equal prompts share the values of their prompt.
+        text: where the values are written: the prompt, or what a rewriter made of it.
+        received: the text as the user gave it.
+        kept: number of an attribute -> why a rewritten text keeps its value.
+        values: for each attribute the values of the open persons, in their order.
+    """
+
+    prompt: str
+    text: str = ""
+    received: str = ""
+    kept: dict[int, str] = field(default_factory=dict)
+    values: _Values = field(default_factory=list)
+
+
 @dataclass(repr=False, eq=False)
 class Balancer:
     """Balance prompts over several calls: the shares of each prompt hold over all calls.
@@ -156,7 +169,7 @@ class Balancer:
     child one that drew its seed draws another, so that workers do not deal in step; one that was
     given a seed keeps it: workers that share a seed share a counter too, and call `at`.
 
-    sets, shares, seed, find, decide, groups: as in `balance_prompts`; afterwards `seed` is the one
+    sets, shares, seed, find, decide, groups: see `balance_prompts`; afterwards `seed` is the one
     that was drawn. strength: share of the images that are given a value, in [0, 1]; it may be set
     between calls. most: prompts whose counts are remembered; the one not asked for longest is
     forgotten first.
@@ -201,7 +214,7 @@ class Balancer:
             self._finders.append(Finder(attribute, self.find, decider))
         _check_different(self._finders)
         self._single = is_one_set and len(parts) == 1
-        self._dealers = self._new_dealers(self.seed)
+        self._dealer = Dealer[Value](self.seed, self.most)
 
     def next(
         self, prompts: Iterable[str], original: Iterable[str] | None = None
@@ -211,20 +224,127 @@ class Balancer:
 
         original: as in `balance_prompts`; then it is the original prompts that are counted.
         """
-        received = checked_texts(prompts)
-        texts = _composed(received)
-        sources = texts if original is None else _checked_originals(original, texts)
-        unturned = self._why_not_turned(sources, texts)
+        images = self._read(prompts, original)
         with self._lock:
-            hands = self._hands(sources, self._dealers, self.seed, unturned)
-            return self._write_images(sources, texts, hands, unturned, received)
+            self._deal(images, self._dealer)
+            return self._result(images)
+
+    def _read(self, prompts: Any, original: Any) -> list[_Image]:
+        """Return the images of a call, without values."""
+        images: list[_Image] = []
+        for received in checked_texts(prompts):
+            text = _composed(received)
+            images.append(_Image(text, text, received))
+        if original is not None:
+            self._read_originals(images, original)
+        return images
+
+    def _deal(self, images: Iterable[_Image], dealer: Dealer[Value]) -> None:
+        """Give each image its values."""
+        if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
+            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
+        images_of_prompt = defaultdict[str, list[_Image]](list)
+        for image in images:
+            images_of_prompt[image.prompt].append(image)
+        for finder in self._finders:
+            finder.ask(list(images_of_prompt))
+        for prompt, equal_images in images_of_prompt.items():
+            # Equal prompts get their values in an order that the seed decides.
+            order = random.Random(f"{dealer.seed}/{dealer.images_of(prompt)}/{prompt}")
+            order.shuffle(equal_images)
+            for number, finder in enumerate(self._finders):
+                for image in equal_images:
+                    image.values.append([])
+                replaceable = [image for image in equal_images if number not in image.kept]
+                outcomes_of_persons = finder.outcomes(prompt, self.strength)
+                for person, outcomes in enumerate(outcomes_of_persons):
+                    # Equal values stand together: so persons and attributes cross evenly.
+                    replaceable.sort(key=lambda image: list(map(str, chain(*image.values))))
+                    # Where the first person got nothing, the image is left as it is.
+                    rest = [image for image in replaceable if image.values[number][:1] != [None]]
+                    values = dealer.deal(number, person, prompt, len(rest), outcomes)
+                    for image in replaceable:
+                        image.values[number].append(None)
+                    for image, value in zip(rest, values, strict=True):
+                        image.values[number][person] = value
+
+    def _result(self, images: Sequence[_Image]) -> BalancedPrompts:
+        """Write the values of all images, and return them with reasons and people."""
+        form: Any = itemgetter(0) if self._single else tuple
+        result = BalancedPrompts([], [], [], cast(int, self.seed))  # `__post_init__` has drawn it
+        for image in images:
+            values: list[Value] = []
+            reasons: list[str | None] = []
+            values_of_place: dict[tuple[Any, ...], list[Value]] = {}
+            for number, finder in enumerate(self._finders):
+                persons, why_nobody = finder.open_persons(image.prompt)
+                first, *_ = image.values[number] or [None]
+                values.append(first)
+                reason = why_nobody or image.kept.get(number) or "strength"
+                reasons.append(reason if first is None else None)
+                for person, value in zip(persons, image.values[number], strict=False):
+                    if value is not None:
+                        row = values_of_place.setdefault(person.place, [None] * len(self._finders))
+                        row[number] = value
+            result.prompts.append(self._write(image))
+            result.values.append(form(values))
+            result.reasons.append(form(reasons))
+            people: list[tuple[str, Any]] = []
+            for place, row in sorted(values_of_place.items(), key=itemgetter(0)):
+                _, _, noun = place
+                people.append((noun, form(row)))
+            result.people.append(people)
+        return result
+
+    def _write(self, image: _Image) -> str:
+        """Return the text of an image with its values wherever a person is mentioned; as it was
+        received where nothing is written."""
+        if image.text != image.prompt:
+            written = write_rewritten(self._finders, image.prompt, image.values, image.text)
+            return image.received if written == image.text else written
+        # Texts of one image, and alternatives of one text, may be in several languages.
+        sayings_of_text = defaultdict[tuple[int, Language], list[Saying]](list)
+        for finder, values in zip(self._finders, image.values, strict=True):
+            persons, _ = finder.open_persons(image.prompt)
+            for person, value in zip(persons, values, strict=False):
+                for number_of_text, mention, language in person.mentions:
+                    if value is not None and mention.can_be(value):
+                        saying = (mention, finder.attribute, value)
+                        sayings_of_text[number_of_text, language].append(saying)
+        texts = image.text.split(NEXT_TEXT)
+        replacements = [list[Replacement]() for _ in texts]
+        for (number_of_text, language), sayings in sayings_of_text.items():
+            replacements[number_of_text] += language.write(texts[number_of_text], sayings)
+        written = NEXT_TEXT.join(map(replace_all, texts, replacements))
+        return image.received if written == image.text else written
+
+    def _read_originals(self, images: Sequence[_Image], original: Any) -> None:
+        """Set the prompts of images to what the user wrote, and why a rewritten text stays.
+
+        Raises:
+            InvalidInputError: they are no texts in an order, or not one for each prompt.
+        """
+        originals = checked_texts(original)
+        if len(originals) != len(images):
+            raise InvalidInputError(
+                f"original: got {len(originals)} texts for {len(images)} prompts; expected one for"
+                " each, in their order"
+            )
+        kept_of_pair: dict[tuple[str, str], dict[int, str]] = {}
+        for image, prompt in zip(images, originals, strict=True):
+            image.prompt = _composed(prompt)
+            pair = (image.prompt, image.text)
+            if pair not in kept_of_pair:
+                reasons = [why_not_replaced(finder, *pair) for finder in self._finders]
+                kept_of_pair[pair] = {i: reason for i, reason in enumerate(reasons) if reason}
+            image.kept = kept_of_pair[pair]
 
     def restart(self, seed: int) -> None:
         """Forget all calls and start again with this seed."""
         with self._lock:
             self.seed = _whole_number("seed", seed)
             self.has_drawn_seed = False
-            self._dealers = self._new_dealers(self.seed)
+            self._dealer = Dealer[Value](self.seed, self.most)
 
     def at(
         self,
@@ -241,36 +361,31 @@ class Balancer:
         Lists of prompts and indices are the images of one call, which is even in itself: where the
         indices alone would make it uneven, they decide its values together.
 
-        original: as in `balance_prompts`.
+        original: see `balance_prompts`.
         """
-        received = checked_texts(_as_list(prompts))
-        texts = _composed(received)
+        images = self._read(_as_list(prompts), None if original is None else _as_list(original))
         numbers = index if isinstance(index, Iterable) else [index]
         indices = [_whole_number("index", number, least=0) for number in numbers]
-        if len(indices) != len(texts):
+        if len(indices) != len(images):
             raise InvalidInputError(
-                f"index: got {len(indices)} for {len(texts)} prompts; expected one for each"
+                f"index: got {len(indices)} for {len(images)} prompts; expected one for each"
             )
-        sources = texts
-        if original is not None:
-            sources = _checked_originals(_as_list(original), texts)
-        hands = self._hands_at(sources, indices)
-        if len(texts) > 1:
-            seed = seed_from(self.seed, *indices)
-            even = self._hands(sources, self._new_dealers(seed), seed)
-            if not _are_as_even(sources, hands, even):
-                hands = even
-        unturned = self._why_not_turned(sources, texts)
-        for hand, reasons in zip(hands, unturned, strict=True):
-            for number, reason in enumerate(reasons):
-                if reason:
-                    hand[number] = ()
-        return self._write_images(sources, texts, hands, unturned, received)
+        sources = [image.prompt for image in images]
+        values_of_images = self._values_at(sources, indices)
+        if len(images) > 1:
+            even = self._values_of_call(sources, seed_from(self.seed, *indices))
+            if not _are_as_even(sources, values_of_images, even):
+                values_of_images = even
+        for image, values in zip(images, values_of_images, strict=True):
+            image.values = list(values)
+            for number in image.kept:
+                image.values[number] = []
+        return self._result(images)
 
-    def _hands_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[list[_Hand]]:
+    def _values_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[_Values]:
         """Return the values of each image by its index alone."""
-        hands: list[list[_Hand]] = []
-        hands_of_block: dict[tuple[str, int], list[list[_Hand]]] = {}
+        values_of_images: list[_Values] = []
+        values_of_block: dict[tuple[str, int], list[_Values]] = {}
         for prompt, index in zip(prompts, indices, strict=True):
             # The number of images over which the shares of all persons are even.
             length = 1
@@ -279,14 +394,18 @@ class Balancer:
                     length *= block_length(outcomes)
             length = min(length, _LONGEST_BLOCK)
             block, row = divmod(index, length)
-            if (prompt, block) not in hands_of_block:
-                # Every block is dealt as a call of its own, with a seed that follows from its
-                # number.
+            # Every block is a call of its own, with a seed that follows from its number.
+            if (prompt, block) not in values_of_block:
                 seed = seed_from(self.seed, block)
-                dealers = self._new_dealers(seed)
-                hands_of_block[prompt, block] = self._hands([prompt] * length, dealers, seed)
-            hands.append(list(hands_of_block[prompt, block][row]))
-        return hands
+                values_of_block[prompt, block] = self._values_of_call([prompt] * length, seed)
+            values_of_images.append(values_of_block[prompt, block][row])
+        return values_of_images
+
+    def _values_of_call(self, prompts: Sequence[str], seed: int) -> list[_Values]:
+        """Return the values of images that remember no other call."""
+        images = [_Image(prompt) for prompt in prompts]
+        self._deal(images, Dealer(seed, self.most))
+        return [image.values for image in images]
 
     def next_texts(
         self,
@@ -301,8 +420,8 @@ class Balancer:
 
         Args:
             images: for each image its texts, as many for each.
-            indices: of the images, as of `at`; None: calls before are counted, as by `next`.
-            original: one for each image, as in `balance_prompts`.
+            indices: of the images, see `at`; None: earlier calls are counted, see `next`.
+            original: one for each image, see `balance_prompts`.
 
         Returns:
             The new texts of each image, and the values and reasons of all images. Its prompts are
@@ -331,42 +450,35 @@ class Balancer:
             values: for each image a list of the values of its open persons, in their order, as
                 `people` of a result has them; or a single value, which is that of the first person.
                 Of several sets tuples take the place of values. None leaves a person alone.
-            original: one for each image, as in `balance_prompts`.
+            original: one for each image, see `balance_prompts`.
         """
-        received = checked_texts(prompts)
-        texts = _composed(received)
-        if isinstance(values, str) or len(values) != len(texts):
+        images = self._read(prompts, original)
+        if isinstance(values, str) or len(values) != len(images):
             raise InvalidInputError(
-                f"values: got {values!r} for {len(texts)} prompts; expected a list, one for each"
+                f"values: got {values!r} for {len(images)} prompts; expected a list, one for each"
             )
-        sources = texts if original is None else _checked_originals(original, texts)
-        unturned = self._why_not_turned(sources, texts)
-        written: list[str] = []
-        for source, text, value, reasons in zip(sources, texts, values, unturned, strict=True):
-            hand = self._hand_of(source, value)
-            dealt = [() if reason else row for row, reason in zip(hand, reasons, strict=True)]
-            written.append(self._write(source, text, dealt))
-        return _where_written(written, texts, received)
+        for image, received in zip(images, values, strict=True):
+            image.values = self._values_of_people(image.prompt, received)
+            for number in image.kept:
+                image.values[number] = []
+        return list(map(self._write, images))
 
-    def _hand_of(self, prompt: str, values: Any) -> list[_Hand]:
+    def _values_of_people(self, prompt: str, values: Any) -> _Values:
         """Return for each attribute the given values of the persons who are open for it."""
         if not isinstance(values, list):
-            return [(value,) for value in self._as_row(values)]
+            return [[value] for value in self._as_row(values)]
         # A person may be open for one attribute and stated for another.
-        places: set[tuple[int, str]] = set()
+        places: set[tuple[Any, ...]] = set()
         for finder in self._finders:
             persons, _ = finder.open_persons(prompt)
-            places.update((shown.start, shown.noun) for shown in persons)
+            places.update(person.place for person in persons)
         value_of_place = dict(zip(sorted(places), values, strict=False))
-        hand: list[_Hand] = []
+        values_of_attributes: _Values = []
         for number, finder in enumerate(self._finders):
-            dealt: list[Value] = []
             persons, _ = finder.open_persons(prompt)
-            for shown in persons:
-                row = self._as_row(value_of_place.get((shown.start, shown.noun)))
-                dealt.append(row[number])
-            hand.append(tuple(dealt))
-        return hand
+            rows = [self._as_row(value_of_place.get(person.place)) for person in persons]
+            values_of_attributes.append([row[number] for row in rows])
+        return values_of_attributes
 
     def _as_row(self, values: Any) -> Sequence[Value]:
         """Return one value for each attribute.
@@ -410,133 +522,13 @@ class Balancer:
                 " {'female': 0.5, 'male': 0.5}"
             )
 
-    def _new_dealers(self, seed: int) -> list[list[Dealer[Value]]]:
-        """Return for each attribute one dealer for each person: persons are independent."""
-        dealers: list[list[Dealer[Value]]] = []
-        for number in range(len(self._finders)):
-            names = [f"{seed}/{number}"]
-            names += [f"{seed}/{number}/{person}" for person in range(1, MOST_PERSONS)]
-            dealers.append([Dealer(name, self.most) for name in names])
-        return dealers
-
-    def _hands(
-        self,
-        prompts: Sequence[str],
-        dealers: Sequence[Sequence[Dealer[Value]]],
-        seed: int | None,
-        unturned: Sequence[Sequence[str]] | None = None,
-    ) -> list[list[_Hand]]:
-        """Deal values to prompts; return for each image and attribute the values of its persons.
-
-        unturned: for each image and attribute why its rewritten text gets none; "" if it does.
-        """
-        if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
-            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
-        for finder in self._finders:
-            finder.ask(prompts)
-        hands: list[list[_Hand]] = [[] for _ in prompts]
-        rows_of_prompt = defaultdict[str, list[int]](list)
-        for row, prompt in enumerate(prompts):
-            rows_of_prompt[prompt].append(row)
-        for prompt, rows in rows_of_prompt.items():
-            # Equal prompts get their values in an order that the seed decides.
-            images = dealers[0][0].images_of(prompt)
-            random.Random(f"{seed}/{images}/{prompt}").shuffle(rows)
-            for number, finder in enumerate(self._finders):
-                for row in rows:
-                    hands[row].append(())
-                rows_dealt = [row for row in rows if not unturned or not unturned[row][number]]
-                outcomes_of_persons = finder.outcomes(prompt, self.strength)
-                for outcomes, dealer in zip(outcomes_of_persons, dealers[number], strict=False):
-                    _deal(dealer, prompt, outcomes, rows_dealt, hands)
-        return hands
-
-    def _write_images(
-        self,
-        prompts: Sequence[str],
-        texts: Sequence[str],
-        hands: Sequence[Sequence[_Hand]],
-        unturned: Sequence[Sequence[str]],
-        received: Sequence[str],
-    ) -> BalancedPrompts:
-        """Write the values of all images into their texts: the prompts, or what a rewriter made of
-        them. A text without a value stays as it was received."""
-        form: Any = itemgetter(0) if self._single else tuple
-        seed = cast(int, self.seed)  # `__post_init__` has drawn it
-        images = BalancedPrompts([], [], [], seed)
-        for prompt, text, hand, unturned_of_image in zip(
-            prompts, texts, hands, unturned, strict=True
-        ):
-            values: list[Value] = []
-            reasons: list[str | None] = []
-            values_of_person: dict[tuple[int, str], list[Value]] = {}
-            for number, finder in enumerate(self._finders):
-                persons, why_nobody = finder.open_persons(prompt)
-                value_of_first = _value_of_first(hand[number])
-                values.append(value_of_first)
-                reason = why_nobody or unturned_of_image[number] or "strength"
-                reasons.append(reason if value_of_first is None else None)
-                for shown, value in zip(persons, hand[number], strict=False):
-                    if value is not None:
-                        place = (shown.start, shown.noun)
-                        row = values_of_person.setdefault(place, [None] * len(hand))
-                        row[number] = value
-            images.prompts.append(self._write(prompt, text, hand))
-            images.values.append(form(values))
-            images.reasons.append(form(reasons))
-            people = sorted(values_of_person.items(), key=itemgetter(0))
-            images.people.append([(noun, form(row)) for (_, noun), row in people])
-        return replace(images, prompts=_where_written(images.prompts, texts, received))
-
-    def _why_not_turned(self, prompts: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
-        """Return for each image and attribute why its rewritten text cannot be turned; "" if it can
-        be, or is no other than the prompt."""
-        reasons_of_pair: dict[tuple[str, str], list[str]] = {}
-        for prompt, text in set(zip(prompts, texts, strict=True)):
-            reasons = [""] * len(self._finders)
-            if prompt != text:
-                reasons = [finder.why_not_turned(prompt, text) for finder in self._finders]
-            reasons_of_pair[prompt, text] = reasons
-        return [reasons_of_pair[pair] for pair in zip(prompts, texts, strict=True)]
-
-    def _write(self, prompt: str, text: str, hand: Sequence[_Hand]) -> str:
-        """Write the values of an image into its prompt, wherever a person is mentioned, or into
-        what a rewriter made of it."""
-        if prompt != text:
-            for finder, dealt in zip(self._finders, hand, strict=True):
-                if _value_of_first(dealt) is not None:
-                    text = finder.turn(prompt, dealt, text)
-            return text
-        sayings: list[tuple[Language, Saying]] = []
-        for finder, dealt in zip(self._finders, hand, strict=True):
-            persons, _ = finder.open_persons(prompt)
-            for shown, value in zip(persons, dealt, strict=False):
-                for person, language in shown.mentions:
-                    if value is not None and person.can_be(value):
-                        sayings.append((language, Saying(person, finder.attribute, value)))
-        written = []
-        start = 0
-        for part in prompt.split(NEXT_TEXT):
-            end = start + len(part)
-            sayings_of_language = defaultdict[Language, list[Saying]](list)
-            for language, saying in sayings:
-                if start <= saying.person.place[0] <= end:
-                    moved = saying._replace(person=saying.person.moved(-start))
-                    sayings_of_language[language].append(moved)
-            replacements: list[Replacement] = []
-            for language, sayings_of_part in sayings_of_language.items():
-                replacements += language.write(part, sayings_of_part)
-            written.append(replace_all(part, replacements))
-            start = end + len(NEXT_TEXT)
-        return NEXT_TEXT.join(written)
-
 
 def _are_as_even(
-    prompts: Sequence[str], hands: Sequence[Sequence[_Hand]], even: Sequence[Sequence[_Hand]]
+    prompts: Sequence[str], values_of_images: Sequence[_Values], even: Sequence[_Values]
 ) -> bool:
     """Return whether values are spread over images as evenly as values that were dealt in one call:
     over those of each prompt, and over all."""
-    counts = _counts(prompts, hands)
+    counts = _counts(prompts, values_of_images)
     even_counts = _counts(prompts, even)
     for group in counts.keys() | even_counts.keys():
         count_of_value = counts[group]
@@ -551,40 +543,17 @@ def _are_as_even(
 
 
 def _counts(
-    prompts: Sequence[str], hands: Sequence[Sequence[_Hand]]
+    prompts: Sequence[str], values_of_images: Sequence[_Values]
 ) -> dict[tuple[Any, ...], Counter[str]]:
     """Return (attribute, person, prompt) -> how many images got which value; the prompt None is
     all of them."""
     counts = defaultdict[tuple[Any, ...], Counter[str]](Counter)
-    for prompt, hand in zip(prompts, hands, strict=True):
-        for attribute, dealt in enumerate(hand):
-            for person, value in enumerate(dealt):
+    for prompt, values_of_image in zip(prompts, values_of_images, strict=True):
+        for attribute, values in enumerate(values_of_image):
+            for person, value in enumerate(values):
                 counts[attribute, person, prompt][str(value)] += 1
                 counts[attribute, person, None][str(value)] += 1
     return counts
-
-
-def _deal(
-    dealer: Dealer[Value],
-    prompt: str,
-    outcomes: Mapping[Value, float],
-    rows: list[int],
-    hands: list[list[_Hand]],
-) -> None:
-    """Deal the values of a person to the images of a prompt, in the rows of a list."""
-    # Rows of equal values dealt before stand together: so persons and attributes cross evenly.
-    rows.sort(key=lambda row: list(map(str, chain(*hands[row]))))
-    # Where the first person got nothing, the image is left as it is.
-    skipped = {row for row in rows if hands[row][-1] and hands[row][-1][0] is None}
-    dealt = iter(dealer.deal(prompt, len(rows) - len(skipped), outcomes))
-    for row in rows:
-        value = None if row in skipped else next(dealt)
-        hands[row][-1] = (*hands[row][-1], value)
-
-
-def _value_of_first(dealt: _Hand) -> Value:
-    """Return the value of the first person; None if nobody has one."""
-    return dealt[0] if dealt else None
 
 
 _BALANCERS: WeakSet[Balancer] = WeakSet()
@@ -604,38 +573,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_draw_new_seeds)
 
 
-def _checked_originals(original: Any, texts: Sequence[str]) -> list[str]:
-    """Return original prompts as a list.
-
-    Raises:
-        InvalidInputError: they are no texts in an order, or not one for each prompt.
-    """
-    originals = list(checked_texts(original))
-    if len(originals) != len(texts):
-        raise InvalidInputError(
-            f"original: got {len(originals)} texts for {len(texts)} prompts; expected one for each,"
-            " in their order"
-        )
-    return _composed(originals)
-
-
-def _composed(texts: Iterable[str]) -> list[str]:
-    """Return texts with each accent and letter in one character, as the word lists have them.
+def _composed(text: str) -> str:
+    """Return a text with each accent and letter in one character, as the word lists have them.
 
     macOS, and files that were named there, have "e" and an accent apart: "un me\u0301decin".
     """
-    return [unicodedata.normalize("NFC", text) for text in texts]
-
-
-def _where_written(
-    written: Sequence[str], texts: Sequence[str], received: Sequence[str]
-) -> list[str]:
-    """Return what was written where it differs from the text that was read, else what was
-    received, character for character."""
-    prompts: list[str] = []
-    for new, text, prompt in zip(written, texts, received, strict=True):
-        prompts.append(prompt if new == text else new)
-    return prompts
+    return unicodedata.normalize("NFC", text)
 
 
 def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:

@@ -6,8 +6,9 @@ import hashlib
 import math
 import random
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 Outcome = TypeVar("Outcome", bound=Hashable)
@@ -42,41 +43,52 @@ def block_length(shares: Mapping[Any, float]) -> int:
 class Dealer(Generic[Outcome]):
     """Deal outcomes to images, and remember for each prompt how often it got which.
 
+    Attributes and persons are independent: each of them, by its number, has counts of its own.
+
     seed: decides the order. capacity: prompts that are remembered; the one that was asked for least
     recently is forgotten first.
     """
 
-    def __init__(self, seed: str, capacity: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, capacity: int) -> None:
+        self.seed = seed
         self._capacity = capacity
-        self._counts_of_prompt: dict[str, Counter[Outcome]] = {}
+        # (attribute, person) -> prompt -> its counts
+        self._counts = defaultdict[tuple[int, int], dict[str, Counter[Outcome]]](dict)
         # The counts of all prompts: those that can have the same outcomes share a counter.
-        self._totals: dict[tuple[Outcome, ...], Counter[Outcome]] = {}
+        self._totals = defaultdict[tuple[Any, ...], Counter[Outcome]](Counter)
 
     def images_of(self, prompt: str) -> int:
-        """Return how many images of a prompt were dealt to so far."""
-        counts = self._counts_of_prompt.get(prompt)
+        """Return how many images of a prompt were dealt to so far, for the first attribute."""
+        counts = self._counts[0, 0].get(prompt)
         return counts.total() if counts else 0
 
-    def deal(self, prompt: str, n: int, shares: Mapping[Outcome, float]) -> list[Outcome]:
+    def deal(
+        self, attribute: int, person: int, prompt: str, n: int, shares: Mapping[Outcome, float]
+    ) -> list[Outcome]:
         """Return n outcomes for images of one prompt, spread evenly over them.
 
         An outcome gets its share of n rounded down, or up where this prompt, and after it all
         prompts together, have had too little of it so far.
 
-        shares: outcome -> share; they sum to 1.
+        Args:
+            attribute, person: their numbers.
+            prompt: the prompt of the images.
+            n: how many they are.
+            shares: outcome -> share; they sum to 1.
         """
         # The prompt is now the one asked for most recently.
-        dealt = self._counts_of_prompt.pop(prompt, None) or Counter()
-        self._counts_of_prompt[prompt] = dealt
-        if len(self._counts_of_prompt) > self._capacity:
-            oldest = next(iter(self._counts_of_prompt))
-            del self._counts_of_prompt[oldest]
-        totals = self._totals.setdefault(tuple(shares), Counter())
+        counts_of_prompt = self._counts[attribute, person]
+        dealt = counts_of_prompt.pop(prompt, None) or Counter()
+        counts_of_prompt[prompt] = dealt
+        if len(counts_of_prompt) > self._capacity:
+            oldest = next(iter(counts_of_prompt))
+            del counts_of_prompt[oldest]
+        totals = self._totals[attribute, person, *shares]
         images = dealt.total() + n
         all_images = totals.total() + n
         # The number of images is part of the seed: each call of a prompt draws again.
-        rng = random.Random(f"{self._seed}/{images}/{prompt}")
+        seed = f"{self.seed}/{attribute}/{person}" if person else f"{self.seed}/{attribute}"
+        rng = random.Random(f"{seed}/{images}/{prompt}")
         counts = {outcome: math.floor(share * n + 1e-9) for outcome, share in shares.items()}
         luck = {outcome: rng.random() for outcome in shares}
         # Of the outcomes that were rounded down, those get one more that lack it most: by this
@@ -94,14 +106,10 @@ class Dealer(Generic[Outcome]):
             counts[outcome] += 1
         dealt.update(counts)
         totals.update(counts)
-        return _spread(counts, luck)
-
-
-def _spread(counts: Mapping[Outcome, int], luck: Mapping[Outcome, float]) -> list[Outcome]:
-    """Return each outcome as often as counted, at even distances."""
-    placed: list[tuple[float, Outcome]] = []
-    for outcome, count in counts.items():
-        # Three of one among six others: behind every second of them, shifted by luck.
-        placed += [((k + luck[outcome]) / count, outcome) for k in range(count)]
-    placed.sort(key=lambda row: row[0])
-    return [outcome for _, outcome in placed]
+        # Each outcome at even distances, shifted by luck: three of one among six others are after
+        # every second of them.
+        positions: list[tuple[float, Outcome]] = []
+        for outcome, count in counts.items():
+            positions += [((k + luck[outcome]) / count, outcome) for k in range(count)]
+        positions.sort(key=itemgetter(0))
+        return [outcome for _, outcome in positions]

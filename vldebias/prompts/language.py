@@ -1,6 +1,7 @@
 """Say what a language does for balanced prompts: find the persons of a text, and write values.
 
-A new language is a class with these four methods and a line in `languages.py`.
+A new language is a class with four methods, `reads`, `find`, `states` and `write`, and a line in
+`languages/__init__.py`.
 """
 
 from __future__ import annotations
@@ -44,24 +45,12 @@ class Person(NamedTuple):
             return True
         return self.group is not None and fits(self.group, value)
 
-    def moved(self, offset: int) -> Person:
-        """Return the same person in a text that has so many characters before it."""
-        start, end = self.place
-        group = self.group
-        return self._replace(
-            start=self.start + offset,
-            end=self.end + offset,
-            place=(start + offset, end + offset),
-            group=None if group is None else group._replace(end=group.end + offset),
-        )
 
+# A value of an attribute that is to be said of a person.
+Saying = tuple[Person, Attribute, str | Mixture]
 
-class Saying(NamedTuple):
-    """Hold a value of an attribute that is to be said of a person."""
-
-    person: Person
-    attribute: Attribute
-    value: str | Mixture
+# The noun of a person of an original prompt, and the value that this one gets; None: none.
+NounValue = tuple[str, Value]
 
 
 class Replacement(NamedTuple):
@@ -72,15 +61,8 @@ class Replacement(NamedTuple):
     text: str
 
 
-class Dealt(NamedTuple):
-    """Hold a person of an original prompt, and the value that was dealt; None: nothing is said."""
-
-    noun: str
-    value: Value
-
-
-class UnturnableError(ValueError):
-    """Say why a rewritten prompt cannot be turned into other values: "rewritten: names Anna"."""
+class RewrittenPromptError(ValueError):
+    """Say why a rewritten prompt keeps the values that it states: "rewritten: names Anna"."""
 
 
 class Language(ABC):
@@ -125,27 +107,29 @@ class Language(ABC):
         All values of a text come at once, since endings may have to agree.
         """
 
-    def turn(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> str:
-        """Return a rewritten prompt in which these people of the original one have the values that
-        were dealt, whatever the rewriter stated.
+    def replace_values(self, text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
+        """Return a rewritten prompt in which the people of the original one have these values,
+        whatever the rewriter stated.
 
-        Whether it can be turned must not depend on the values.
+        Whether that is possible must not depend on the values.
 
         Raises:
-            UnturnableError: the text states a value, and this language cannot turn it.
+            RewrittenPromptError: the text states a value that this language cannot replace.
         """
-        found = self.find(text, attribute)
-        if isinstance(found, str):
-            raise UnturnableError(f"rewritten: {found}")
+        persons = self.find(text, attribute)
+        if isinstance(persons, str):
+            raise RewrittenPromptError(f"rewritten: {persons}")
         sayings: list[Saying] = []
-        for person, dealt in zip(found, people, strict=False):
+        for person, (_, value) in zip(persons, people, strict=False):
             if person.reason:
-                raise UnturnableError(f"rewritten: {person.reason}")
-            if dealt.value is not None:
-                sayings.append(Saying(person, attribute, dealt.value))
+                raise RewrittenPromptError(f"rewritten: {person.reason}")
+            if value is not None:
+                sayings.append((person, attribute, value))
         return replace_all(text, self.write(text, sayings))
 
-    def values_in(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[Value]:
+    def values_in(
+        self, text: str, attribute: Attribute, people: Sequence[NounValue]
+    ) -> list[Value]:
         """Return which value a text states of each of these people; None where it states none."""
         raise NotImplementedError(f"{self.name}: no values are read")
 

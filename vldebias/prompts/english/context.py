@@ -22,22 +22,9 @@ _KIND_OF_LIST = {"age": "age", "skin": "skin tone", "origin": "race"}
 _ORIGINS = ("people", "people-capital")
 
 
-def is_fixed_by_context(text: str, start: int, end: int, prompt_set: PromptSet) -> bool:
-    """Return whether the facts in a prompt leave one value of an attribute to a person.
-
-    Args:
-        text: the prompt.
-        start: offset of the noun phrase of the person, without its determiners.
-        end: offset behind its last noun.
-        prompt_set: the attribute. Gender, race, skin tone and age are known by the words of their
-            values; of any other attribute nothing is known, so nothing is fixed.
-    """
-    kinds = {rule.kind for rule in find_rules(text, start, end)}
-    return attribute_kind(prompt_set) in kinds
-
-
 def attribute_kind(prompt_set: PromptSet) -> str:
-    """Return "gender", "race", "skin tone" or "age" by the words of the values; else ""."""
+    """Return the `kind` of the rules about an attribute, by the words of its values: "gender",
+    "race", "skin tone" or "age"; "" for any other attribute, of which no facts are known."""
     last_words = {word.lower().split()[-1] for word in chain(*prompt_set.attributes.values())}
     if has_gendered(last_words):
         return "gender"
@@ -550,6 +537,10 @@ RULES = (
 
 @lru_cache(maxsize=1000)  # the images of a prompt ask again, and once for each attribute
 def find_rules(text: str, start: int, end: int) -> tuple[Rule, ...]:
-    """Return the rules that fix an attribute of the person at start to end of a prompt."""
+    """Return the rules that fix an attribute of a person: the facts of the prompt leave one value.
+
+    start: offset of the noun phrase of the person, without its determiners. end: offset behind its
+    last noun.
+    """
     scene = read_scene(text, start, end)
     return tuple(rule for rule in RULES if rule.fixes(scene))

@@ -8,22 +8,28 @@ from collections.abc import Mapping, Sequence
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
-from vldebias.prompts.english.context import is_fixed_by_context
+from vldebias.prompts.english.context import attribute_kind, find_rules
 from vldebias.prompts.english.groups import describe, find_group, names_a_group
+from vldebias.prompts.english.rewritten import (
+    is_pronoun,
+    match,
+    replace_gender,
+    sides_in,
+    strip,
+)
 from vldebias.prompts.english.statements import find_stated, group_mentions, is_joined, states
 from vldebias.prompts.english.subject import Subject, find_subjects, is_foreign
 from vldebias.prompts.english.text import read_text
-from vldebias.prompts.english.turning import is_pronoun, match, sides_in, strip, turn_gender
 from vldebias.prompts.english.words import has_gendered, is_proper
-from vldebias.prompts.groups import Group, can_mix
+from vldebias.prompts.groups import Group, Mixture, can_mix
 from vldebias.prompts.language import (
     MOST_PERSONS,
-    Dealt,
     Language,
+    NounValue,
     Person,
     Replacement,
+    RewrittenPromptError,
     Saying,
-    UnturnableError,
     Value,
     replace_all,
 )
@@ -76,10 +82,10 @@ class English(Language):
         in_capitals = is_in_capitals(text)  # "A CEO IN AN OFFICE" gets "FEMALE"
         # Words for one place are written together: "an old female nurse".
         words_of_slot = defaultdict[_Slot, list[tuple[int, str]]](list)
-        for saying in sayings:
-            slot, word = _slot_and_word(saying)
+        for person, attribute, value in sayings:
+            slot, word = _slot_and_word(person, attribute, value)
             word = word.upper() if in_capitals else word
-            words_of_slot[slot].append((saying.attribute.rank, word))
+            words_of_slot[slot].append((attribute.rank, word))
         replacements: list[Replacement] = []
         for (start, end, kind), ranked in words_of_slot.items():
             words = [word for _, word in sorted(ranked)]
@@ -98,21 +104,23 @@ class English(Language):
             replacements.append(Replacement(start, end, written))
         return replacements
 
-    def turn(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> str:
-        """Return a rewritten prompt with the values that were dealt, whatever it states."""
+    def replace_values(self, text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
+        """Return a rewritten prompt in which the people have these values, whatever it states."""
         if attribute.gender:
-            turned, is_said = turn_gender(text, attribute, people)
+            replaced, is_said = replace_gender(text, attribute, people)
         else:
-            turned = strip(text, attribute, people)
+            replaced = strip(text, attribute, people)
             is_said = [False] * len(people)
-        unsaid: dict[int | None, Dealt] = {}
-        for number, dealt in enumerate(people):
-            if dealt.value is not None and not is_said[number]:
-                unsaid[number] = dealt
-        sayings = _sayings_of_rest(turned, attribute, people, unsaid)
-        return replace_all(turned, self.write(turned, sayings))
+        unsaid: dict[int | None, NounValue] = {}
+        for number, (noun, value) in enumerate(people):
+            if value is not None and not is_said[number]:
+                unsaid[number] = (noun, value)
+        sayings = _sayings_of_rest(replaced, attribute, people, unsaid)
+        return replace_all(replaced, self.write(replaced, sayings))
 
-    def values_in(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[Value]:
+    def values_in(
+        self, text: str, attribute: Attribute, people: Sequence[NounValue]
+    ) -> list[Value]:
         """Return which value a text states of each of these people; None where it states none."""
         if attribute.gender:
             return sides_in(text, attribute, people)
@@ -125,49 +133,52 @@ class English(Language):
 
 
 def _sayings_of_rest(
-    turned: str, attribute: Attribute, people: Sequence[Dealt], unsaid: dict[int | None, Dealt]
+    replaced: str,
+    attribute: Attribute,
+    people: Sequence[NounValue],
+    unsaid: dict[int | None, NounValue],
 ) -> list[Saying]:
-    """Return the values to write into a turned text: of the people of whom no word says one yet.
+    """Return the values that are still to be written: of the people of whom no word says one yet.
 
     unsaid: number -> person; those who are found are removed from it.
 
     Raises:
-        UnturnableError: the text still states a value, or has no noun for somebody.
+        RewrittenPromptError: the text still states a value, or has no noun for somebody.
     """
-    words = read_text(turned)
-    subjects = find_subjects(turned)
+    words = read_text(replaced)
+    subjects = find_subjects(replaced)
     persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)
-    is_stated = find_stated(turned, persons, attribute)
+    is_stated = find_stated(replaced, persons, attribute)
     matched = match(words, persons, people)
     sayings: list[Saying] = []
     for mentions, stated, matched_number in zip(persons, is_stated, matched, strict=True):
         if matched_number not in unsaid:
             continue
         if stated and not attribute.gender:
-            raise UnturnableError("rewritten: stated")
-        value = unsaid.pop(matched_number).value
+            raise RewrittenPromptError("rewritten: stated")
+        _, value = unsaid.pop(matched_number)
         phrase = words.low[mentions[0].opening : mentions[0].head + 1]
         if attribute.gender and has_gendered(word for word in phrase if not is_pronoun(word)):
             continue  # "her little girl"
-        person = _person(turned, mentions[0], attribute, is_stated=False, is_first=True)
+        person = _person(replaced, mentions[0], attribute, is_stated=False, is_first=True)
         if value is not None and person.can_be(value):
-            sayings.append(Saying(person, attribute, value))
-    for dealt in unsaid.values():
-        sayings.append(_say_of_noun(turned, attribute, dealt))
+            sayings.append((person, attribute, value))
+    for noun, value in unsaid.values():
+        sayings.append(_say_of_noun(replaced, attribute, noun, value))
     return sayings
 
 
-def _say_of_noun(text: str, attribute: Attribute, dealt: Dealt) -> Saying:
-    """Return the value to write beside the noun of a person, where a rewritten prompt contains it.
+def _say_of_noun(text: str, attribute: Attribute, noun: str, value: Value) -> Saying:
+    """Return the value to write beside a noun, where a rewritten prompt contains it.
 
     Raises:
-        UnturnableError: the rewritten prompt does not contain it.
+        RewrittenPromptError: the rewritten prompt does not contain it.
     """
-    noun = re.search(rf"\b{re.escape(dealt.noun)}\b", text, re.IGNORECASE)
-    if noun is None or not isinstance(dealt.value, str):
-        raise UnturnableError(f"rewritten: no person named {dealt.noun}")
-    start, end = noun.span()
-    return Saying(Person(noun[0], start, end, (start, start)), attribute, dealt.value)
+    place = re.search(rf"\b{re.escape(noun)}\b", text, re.IGNORECASE)
+    if place is None or not isinstance(value, str):
+        raise RewrittenPromptError(f"rewritten: no person named {noun}")
+    start, end = place.span()
+    return (Person(place[0], start, end, (start, start)), attribute, value)
 
 
 # ---- whether a person is open
@@ -183,8 +194,10 @@ def _person(
         reason = "stated"
     elif group is not None and (not is_first or _leaves(group, attribute)):
         reason = "group"  # "a teacher and students": the teacher gets a value
-    elif is_fixed_by_context(text, subject.start, subject.end, attribute.set):
-        reason = "context"
+    else:
+        rules = find_rules(text, subject.start, subject.end)
+        if attribute_kind(attribute.set) in {rule.kind for rule in rules}:
+            reason = "context"  # "a Catholic priest"
     start, _ = subject.words[-1]
     noun = text[start : subject.end]
     # English writes a value before the first adjective that comes as late or later in its order.
@@ -219,9 +232,8 @@ def _why_nobody(reason: str, text: str) -> str:
 # ---- writing
 
 
-def _slot_and_word(saying: Saying) -> tuple[_Slot, str]:
+def _slot_and_word(person: Person, attribute: Attribute, value: str | Mixture) -> tuple[_Slot, str]:
     """Return where a value is said of a person, and the word that says it."""
-    person, attribute, value = saying
     start, end = person.place
     behind = person.end if person.group is None else person.group.end
     if isinstance(value, Mapping):

@@ -235,22 +235,22 @@ class ListedLanguage(Language):
         other values."""
         gender = ""
         adjectives: list[str] = []
-        for saying in sayings:
-            if isinstance(saying.value, Mapping):
+        for _, attribute, value in sayings:
+            if isinstance(value, Mapping):
                 continue
-            value_gender = self.gender_of(saying.value, saying.attribute)
-            if self.kind_of(saying.attribute) == "gender" and value_gender:
+            value_gender = self.gender_of(value, attribute)
+            if self.kind_of(attribute) == "gender" and value_gender:
                 gender = value_gender
             else:
-                adjectives.append(self.word_of(saying.value, saying.attribute))
+                adjectives.append(self.word_of(value, attribute))
         return gender, adjectives
 
     def write_at_places(self, sayings: Sequence[Saying]) -> list[Replacement]:
         """Return the words of values at placeholders, or at places that the user gives."""
         replacements: list[Replacement] = []
-        for saying in sayings:
-            word = self.word_of(saying.value, saying.attribute)
-            replacements.append(Replacement(*saying.person.place, word))
+        for person, attribute, value in sayings:
+            word = self.word_of(value, attribute)
+            replacements.append(Replacement(*person.place, word))
         return replacements
 
     def nouns_of_gender(self, list_name: str) -> dict[str, dict[str, str]]:
@@ -270,10 +270,11 @@ class ListedLanguage(Language):
 
     def mixture(self, saying: Saying) -> list[tuple[str, int | None]]:
         """Return the genders of a group with their numbers, the larger first."""
+        _, attribute, counts = saying
         parts: list[tuple[str, int | None]] = []
-        assert isinstance(saying.value, Mapping)
-        for value, count in saying.value.items():
-            parts.append((self.gender_of(value, saying.attribute), count))
+        assert isinstance(counts, Mapping)
+        for value, count in counts.items():
+            parts.append((self.gender_of(value, attribute), count))
         return parts
 
     def counted(self, gender: str, count: int | None, is_young: bool) -> str:
@@ -590,10 +591,12 @@ class SpacedLanguage(ListedLanguage):
         replacements: list[Replacement] = []
         sayings_of_person: dict[int, list[Saying]] = {}
         for saying in sayings:
-            sayings_of_person.setdefault(saying.person.end, []).append(saying)
+            person, _, _ = saying
+            sayings_of_person.setdefault(person.end, []).append(saying)
         for end, of_person in sayings_of_person.items():
             phrase = phrase_of_end.get(end)
-            if not of_person[0].person.noun:
+            person, _, _ = of_person[0]
+            if not person.noun:
                 replacements += self.write_at_places(of_person)
             elif phrase is not None and phrase.plural:
                 replacements += self._write_group(tokens, of_person)
@@ -608,10 +611,11 @@ class SpacedLanguage(ListedLanguage):
         """Return the phrase with the numbers of women and men behind a noun in the plural."""
         replacements: list[Replacement] = []
         for saying in sayings:
-            if not isinstance(saying.value, Mapping):
+            person, _, value = saying
+            if not isinstance(value, Mapping):
                 continue
-            end = saying.person.end
-            is_young = saying.person.group is not None and saying.person.group.young
+            end = person.end
+            is_young = person.group is not None and person.group.young
             parts = [self.counted(*part, is_young) for part in self.mixture(saying)]
             rest = tokens.text[end:]
             comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest) else self.comma

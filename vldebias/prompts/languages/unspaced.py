@@ -247,15 +247,16 @@ class UnspacedLanguage(ListedLanguage):
         replacements: list[Replacement] = []
         sayings_of_person: dict[Person, list[Saying]] = {}
         for saying in sayings:
-            sayings_of_person.setdefault(
-                saying.person._replace(reason="", place=(0, 0)), []
-            ).append(saying)
+            person, _, _ = saying
+            person = person._replace(reason="", place=(0, 0))
+            sayings_of_person.setdefault(person, []).append(saying)
         for person, of_person in sayings_of_person.items():
             if not person.noun:
                 replacements += self.write_at_places(of_person)
                 continue
             for saying in of_person:
-                if isinstance(saying.value, Mapping):
+                _, _, value = saying
+                if isinstance(value, Mapping):
                     replacements.append(self._mixed(text, person, saying))
             gender, adjectives = self.words_of(of_person)
             if gender or adjectives:

@@ -13,6 +13,7 @@ from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.persons import Finder
+from vldebias.prompts.rewritten import values_in
 from vldebias.report.result import Result, TaskProvenance, TaskResult
 from vldebias.report.wording import quantity
 
@@ -51,7 +52,7 @@ def audit_rewriter(
     written: list[tuple[str, object]] = []
     for texts in zip(original, rewritten, strict=True):
         try:
-            written += finder.values_in(*texts)
+            written += values_in(finder, *texts)
         except NotImplementedError as problem:
             raise InvalidInputError(
                 f"rewritten: {texts[1]!r}: {problem}; expected texts in English, in which alone a"

@@ -1,9 +1,9 @@
-"""Turn what a rewritten English prompt says about an attribute into other values.
+"""Replace the values that a rewritten English prompt states.
 
 A language model that rewrites "a CEO in an office" may make it "a man in his fifties, in a suit".
-What it added about gender becomes the value that is dealt: nouns, adjectives, relatives, pronouns,
-and words for a beard or a dress. What it added about age or race is taken out, and the value is
-written.
+What it added about gender is replaced by the value that the image gets: nouns, adjectives,
+relatives, pronouns, and words for a beard or a dress. What it added about age or race is taken out,
+and the value is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from vldebias.prompts.english.statements import group_mentions
 from vldebias.prompts.english.subject import Subject, find_subjects
 from vldebias.prompts.english.text import Text, read_text
 from vldebias.prompts.english.words import gendered, kinds, listed, read_lists, singular
-from vldebias.prompts.language import Dealt, Replacement, UnturnableError, Value, replace_all
+from vldebias.prompts.language import (
+    NounValue,
+    Replacement,
+    RewrittenPromptError,
+    Value,
+    replace_all,
+)
 from vldebias.prompts.prompt_set import append_word
 
 _PAIRS = Path(__file__).with_name("pairs.txt")
@@ -82,7 +88,7 @@ def _counterparts() -> dict[str, dict[str, tuple[str, str]]]:
         for pair in pairs:
             female, male = pair.split("/")
             words["male"].setdefault(female, (male, name))
-            # A tailor is of either gender: nothing is turned into a seamstress.
+            # A tailor is of either gender: nobody is made a seamstress.
             if gendered(male) or name in ("pronoun", "body"):
                 words["female"].setdefault(male, (female, name))
     return words
@@ -113,12 +119,14 @@ def _side_of(word: str) -> str:
     return "male" if gendered(word) and word.endswith(("man", "men")) else ""
 
 
-def turn_gender(text: str, attribute: Attribute, people: Sequence[Dealt]) -> tuple[str, list[bool]]:
-    """Turn the words for women and men in a text; for each person, whether a noun or an adjective
-    says the value now.
+def replace_gender(
+    text: str, attribute: Attribute, people: Sequence[NounValue]
+) -> tuple[str, list[bool]]:
+    """Return a text with its words for women and men replaced; and for each person, whether a noun
+    or an adjective says the value now.
 
     Raises:
-        UnturnableError: a word states a gender and has no counterpart, or a person is named.
+        RewrittenPromptError: a word states a gender and has no counterpart, or a person is named.
     """
     words = read_text(text)
     _check_names(words)
@@ -126,14 +134,14 @@ def turn_gender(text: str, attribute: Attribute, people: Sequence[Dealt]) -> tup
     replacements: list[Replacement] = []
     is_said = [False] * len(people)
     for i, owner in owners.items():
-        value = people[owner].value
+        _, value = people[owner]
         if value is None:
             continue
         if not isinstance(value, str):
-            raise UnturnableError("rewritten: group")
+            raise RewrittenPromptError("rewritten: group")
         side = attribute.words[value].lower()
         word, possessive = _split_possessive(words.low[i])
-        new, name = _turned(words, i, word, side)
+        new, name = _word_of_side(words, i, word, side)
         is_relative = not _OWNERS.isdisjoint(words.low[max(0, i - 3) : i])  # "her grandson"
         if name not in _WEAK and not is_relative:
             is_said[owner] = True
@@ -143,16 +151,16 @@ def turn_gender(text: str, attribute: Attribute, people: Sequence[Dealt]) -> tup
 
 
 def _check_names(words: Text) -> None:
-    """Raise UnturnableError where a text names a person: a name says a gender, and has no
+    """Raise RewrittenPromptError where a text names a person: a name says a gender, and has no
     counterpart."""
     for first, stop in find_names(words):
         is_word = stop - first == 1 and words.sentence[first]  # "Rich colors."
         is_silent = words.credited[first] or words.silent[first] or is_word
         if not is_silent and "f" in kinds(words.bare[first]):
-            raise UnturnableError(f"rewritten: names {' '.join(words.words[first:stop])}")
+            raise RewrittenPromptError(f"rewritten: names {' '.join(words.words[first:stop])}")
 
 
-def sides_in(text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[Value]:
+def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
     """Return for each person the value of the words that state a gender, if it is one."""
     if not people:
         return []
@@ -167,7 +175,7 @@ def sides_in(text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[V
     return [values.pop() if len(values) == 1 else None for values in values_of_person]
 
 
-def _owners(words: Text, people: Sequence[Dealt]) -> dict[int, int]:
+def _owners(words: Text, people: Sequence[NounValue]) -> dict[int, int]:
     """Return position of a word that states a gender -> the number of the person of whom it does.
 
     It is of the person in whose phrase it stands; else of the last one before it whose gender the
@@ -211,7 +219,7 @@ def _sides_of_words(words: Text) -> dict[int, str]:
     return sides
 
 
-def _phrases(words: Text, people: Sequence[Dealt]) -> dict[int, int]:
+def _phrases(words: Text, people: Sequence[NounValue]) -> dict[int, int]:
     """Return position of a word -> the number of the person in whose phrase it stands."""
     subjects = find_subjects(words.prompt)
     if isinstance(subjects, str):
@@ -228,7 +236,7 @@ def _phrases(words: Text, people: Sequence[Dealt]) -> dict[int, int]:
 
 
 def match(
-    words: Text, persons: Sequence[Sequence[Subject]], people: Sequence[Dealt]
+    words: Text, persons: Sequence[Sequence[Subject]], people: Sequence[NounValue]
 ) -> list[int | None]:
     """Return for each person of a text which of the people this one is; None if that is not known.
 
@@ -241,8 +249,8 @@ def match(
     for mentions in persons:
         nouns = {singular(words.low[subject.head]) for subject in mentions}
         matched.append(None)
-        for number, dealt in enumerate(people):
-            if singular(dealt.noun.lower().split()[-1]) in nouns:
+        for number, (noun, _) in enumerate(people):
+            if singular(noun.lower().split()[-1]) in nouns:
                 matched[-1] = number
                 break
     free = [number for number in range(len(people)) if number not in matched]
@@ -264,11 +272,11 @@ def is_pronoun(word: str) -> bool:
     return word in ("he", "she", "his", "her", "hers", "him", "himself", "herself")
 
 
-def _turned(words: Text, i: int, word: str, side: str) -> tuple[str, str]:
+def _word_of_side(words: Text, i: int, word: str, side: str) -> tuple[str, str]:
     """Return the word of a side for word i, and the list of the pair.
 
     Raises:
-        UnturnableError: it has no counterpart.
+        RewrittenPromptError: it has no counterpart.
     """
     after = words.after(i)
     has_noun = after not in _NO_NOUN
@@ -290,7 +298,7 @@ def _turned(words: Text, i: int, word: str, side: str) -> tuple[str, str]:
     opposite = _SIDES[side == "female"]
     back = _counterpart(word, opposite)
     if back is None:
-        raise UnturnableError(f"rewritten: {word}")
+        raise RewrittenPromptError(f"rewritten: {word}")
     return word, back[1]
 
 
@@ -324,7 +332,7 @@ def _replace(words: Text, i: int, new: str, possessive: str) -> Replacement:
 # ---- attributes whose words are taken out
 
 
-def strip(text: str, attribute: Attribute, people: Sequence[Dealt]) -> str:
+def strip(text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
     """Return a text without the words that state another attribute than gender."""
     spans: list[tuple[int, int]] = []
     subjects = find_subjects(text)

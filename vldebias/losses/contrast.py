@@ -314,81 +314,73 @@ class Temperature(nn.Module):
         return self.log_temperature.exp()
 
 
-def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return a function's keywords and their defaults."""
-    defaults = dict[str, Any]()
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "temperature":
-            defaults[parameter.name] = parameter.default
-    return defaults
-
-
-# What every loss hands on to `Contrast`.
-_SHARED = _keywords(Contrast)
-# CLIP begins at .07 and clips its scale 1/t at 100.
-_TEMPERATURE = {"temperature": 0.07, "learnable_temperature": False, "minimum_temperature": 0.01}
-
-
 class ContrastiveLoss(nn.Module):
     """Hold a loss function's settings, which are attributes and may change from step to step.
 
-    The settings are the keywords of the function and those below. Put it inside the module that
+    The settings are the keywords of `function` and those below. Put it inside the module that
     DistributedDataParallel wraps, or each process learns a temperature of its own.
 
+    Attributes:
+        function: the loss function, which a subclass sets. reads_labels: it takes an integer of
+            each row after the features.
+
     Args:
-        temperature: t, or its first value if it is learned; .07.
-        learnable_temperature: t becomes a parameter, kept at or above `minimum_temperature`, .01.
+        temperature: t, or its first value if it is learned; .07, where CLIP begins.
+        learnable_temperature: t becomes a parameter, kept at or above `minimum_temperature`, .01,
+            as CLIP clips its scale 1/t at 100.
         reduction, chunk_size, gather, within_view, precision: see `vldebias.losses.info_nce`.
     """
 
     function: ClassVar[Callable[..., Tensor]]
-    defaults: ClassVar[dict[str, Any]]
-    keywords: ClassVar[tuple[str, ...]]
-    labels: ClassVar[bool]
+    reads_labels: ClassVar[bool] = False
     temperature: Temperature
 
-    def __init_subclass__(
-        cls, function: Callable[..., Tensor], labels: bool = False, **defaults: Any
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.07,
+        learnable_temperature: bool = False,
+        minimum_temperature: float = 0.01,
+        **settings: Any,
     ) -> None:
-        """Make the module of a function; labels: it also takes a label of each row; defaults:
-        others than its own."""
-        super().__init_subclass__()
-        # As a plain attribute it would become a method, and get the module as its first argument.
-        cls.function = staticmethod(function)
-        cls.labels = labels
-        cls.keywords = (*_keywords(function), *_SHARED)
-        cls.defaults = {**_TEMPERATURE, **_keywords(function), **_SHARED, **defaults}
-
-    def __init__(self, **settings: Any) -> None:
         super().__init__()
-        unknown = [name for name in settings if name not in self.defaults]
+        # The function's own keywords come first, then those that every loss passes to `Contrast`.
+        defaults = dict[str, Any]()
+        for signature in (inspect.signature(self.function), inspect.signature(Contrast)):
+            for parameter in signature.parameters.values():
+                if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "temperature":
+                    defaults[parameter.name] = parameter.default
+        unknown = [name for name in settings if name not in defaults]
         if unknown:
+            known = ("temperature", "learnable_temperature", "minimum_temperature", *defaults)
             raise TypeError(
-                f"{type(self).__name__} has no {unknown[0]!r};"
-                f" {did_you_mean(unknown[0], self.defaults)}"
+                f"{type(self).__name__} has no {unknown[0]!r}; {did_you_mean(unknown[0], known)}"
             )
-        settings = self.defaults | settings
-        temperature, learnable, minimum = (settings.pop(name) for name in _TEMPERATURE)
-        self.temperature = Temperature(temperature, learnable=learnable, minimum=minimum)
-        for name, value in settings.items():
+        self.temperature = Temperature(
+            temperature, learnable=learnable_temperature, minimum=minimum_temperature
+        )
+        self.keywords = tuple(defaults)
+        for name, value in (defaults | settings).items():
             setattr(self, name, value)
         # The function itself refuses settings: it is called once on two rows.
         rows = torch.eye(2)
-        labels = (torch.arange(2),) if self.labels else ()
-        tried = {**settings, "temperature": 1.0, "gather": False}
-        type(self).function(rows, rows, *labels, **tried)
+        labels = (torch.arange(2),) if self.reads_labels else ()
+        self.function(
+            rows, rows, *labels, **{**defaults, **settings, "gather": False}, temperature=1.0
+        )
 
     def forward(
         self, image_features: Tensor, text_features: Tensor, *values: Any, **named: Any
     ) -> Tensor:
         """Return the loss of image_features (n, d) and text_features (n, d); further arguments go
         to the function."""
-        return type(self).function(
+        settings = {name: getattr(self, name) for name in self.keywords}
+        return self.function(
             image_features,
             text_features,
             *values,
             **named,
-            **{name: getattr(self, name) for name in self.keywords},
+            **settings,
             temperature=self.temperature(),
         )
 

@@ -191,18 +191,20 @@ def hard_negative_contrastive(
     return batch.reduce(softplus(log_g + math.log(batch.count) - batch.positive))
 
 
-class DebiasedContrastiveLoss(ContrastiveLoss, function=debiased_contrastive):
+class DebiasedContrastiveLoss(ContrastiveLoss):
     """Apply `debiased_contrastive` with its settings; `forward` also takes positives."""
 
+    function = staticmethod(debiased_contrastive)
     tau_plus: float
     floor: float | None
     below_floor: BelowFloor
 
 
-class HardNegativeContrastiveLoss(ContrastiveLoss, function=hard_negative_contrastive):
+class HardNegativeContrastiveLoss(ContrastiveLoss):
     """Apply `hard_negative_contrastive` with its settings; `forward` also takes positives, and
     `beta` may change."""
 
+    function = staticmethod(hard_negative_contrastive)
     tau_plus: float
     beta: float
     floor: float | None

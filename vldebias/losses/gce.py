@@ -77,8 +77,10 @@ def generalized_cross_entropy(
     return batch.reduce(batch.each_row(row_loss))
 
 
-class GCELoss(ContrastiveLoss, function=generalized_cross_entropy, labels=True):
+class GCELoss(ContrastiveLoss):
     """Apply `generalized_cross_entropy` with its settings. Options: see `ContrastiveLoss`."""
 
+    function = staticmethod(generalized_cross_entropy)
+    reads_labels = True
     q: float
     smoothing: float

@@ -50,5 +50,7 @@ def info_nce(
     return batch.reduce(softplus(log_sum - batch.positive))
 
 
-class InfoNCELoss(ContrastiveLoss, function=info_nce):
+class InfoNCELoss(ContrastiveLoss):
     """Apply `info_nce` with its settings."""
+
+    function = staticmethod(info_nce)

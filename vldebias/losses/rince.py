@@ -28,31 +28,25 @@ _SMALLEST_EXPONENT = {
 _LONGEST = 1.1  # norm of a row that rounding can explain
 
 
-def _largest_exponent(dtype: torch.dtype, temperature: Tensor) -> Tensor:
-    """Return the largest exponent whose gradient features of this type can hold, ()."""
-    if dtype == torch.float16:
-        return (_LARGEST_HALF * temperature).log()
-    return torch.full_like(
-        temperature, _LARGEST_EXPONENT[torch.promote_types(dtype, torch.float32)]
-    )
-
-
 def _warn_of_lost_gradients(
-    image_features: Tensor, text_features: Tensor, q: float, temperature: Tensor
+    image_features: Tensor, text_features: Tensor, q: float, temperature: Tensor, limit: Tensor
 ) -> None:
     """Warn on the CPU, where reading waits for nothing, of a gradient that is lost in rounding, and
-    of features longer than 1."""
+    of features longer than 1.
+
+    limit: the largest exponent whose gradient the dtype of the features can hold, ().
+    """
     if temperature.device.type == "cpu":
         # A pair of cosine c has the exponent x - (1 - c) q/t: with x the largest and -y the least
         # that count, it is lost below c = 1 - (x + y) t/q.
         steepness = q / float(temperature)
         dtype = image_features.dtype
-        limit = float(_largest_exponent(dtype, temperature)) + _SMALLEST_EXPONENT[dtype]
-        if steepness > limit:
+        span = float(limit) + _SMALLEST_EXPONENT[dtype]
+        if steepness > span:
             warn(
                 f"rince: q / temperature is {steepness:.3g}, so in"
                 f" {str(dtype).removeprefix('torch.')} pairs with a cosine below"
-                f" {1 - limit / steepness:.2f} have a gradient of 0; raise temperature (0.1), or"
+                f" {1 - span / steepness:.2f} have a gradient of 0; raise temperature (0.1), or"
                 " lower q"
             )
     if image_features.device.type == "cpu" and len(image_features):
@@ -104,35 +98,40 @@ def rince(
     check_interval("q", q, "(0, 1]")
     check_interval("lam", lam, "(0, 1]")
     batch = Contrast(image_features, text_features, **options)
-    # Detached: a learned t must not be drawn towards a more convenient scale of the loss.
-    received = options["temperature"]
-    temperature = (
-        received.detach()
-        if isinstance(received, Tensor)
-        else torch.tensor(received, dtype=torch.float64)
-    )
-    _warn_of_lost_gradients(image_features, text_features, q, temperature)
     (log_sum,) = batch.sums(1.0)
     positive = batch.positive
     # log(lam (e^{s+} + sum_i e^{s_i}))
     total = torch.logaddexp(positive, log_sum) + math.log(lam)
-    # How far q/t, the largest exponent of features of norm 1, lies above what the gradient's dtype
-    # holds; a constant.
-    shift = (q / temperature - _largest_exponent(image_features.dtype, temperature)).clamp(min=0)
-    # (e^{q total} - e^{q positive}) / q e^{-shift}: the larger exponential is taken out, and of the
-    # gap, at most 0, expm1 loses no digits.
+    # (e^{q total} - e^{q positive}) / q: the larger exponential is taken out, and of the gap, at
+    # most 0, expm1 loses no digits.
     is_total_larger = total >= positive
     larger = torch.where(is_total_larger, total, positive)
     gap = torch.where(is_total_larger, positive - total, total - positive)
     sign = torch.where(is_total_larger, -1.0, 1.0)
+    # The largest exponent of features of norm 1 is q/t. How far it lies above what the gradient,
+    # which has the dtype of the features, can hold is taken off: a constant factor. Detached: a
+    # learned t must not be drawn towards a more convenient scale of the loss.
+    temperature = options["temperature"]
+    if isinstance(temperature, Tensor):
+        t = temperature.detach()
+    else:
+        t = torch.tensor(temperature, dtype=torch.float64)
+    if image_features.dtype == torch.float16:
+        limit = (_LARGEST_HALF * t).log()
+    else:
+        dtype = torch.promote_types(image_features.dtype, torch.float32)
+        limit = torch.full_like(t, _LARGEST_EXPONENT[dtype])
+    _warn_of_lost_gradients(image_features, text_features, q, t, limit)
+    shift = (q / t - limit).clamp(min=0)
     scale = torch.exp(q * larger - shift.to(total.dtype))
     return batch.reduce(sign * scale * torch.expm1(q * gap) / q)
 
 
-class RINCELoss(ContrastiveLoss, function=rince):
+class RINCELoss(ContrastiveLoss):
     """Apply `rince` with its settings; `q` may change every step, for a warm-up. Options: see
     `ContrastiveLoss`."""
 
+    function = staticmethod(rince)
     q: float
     lam: float
 

@@ -49,12 +49,17 @@ def sigmoid(
     return batch.reduce(losses.reshape(-1, len(batch.positive)))
 
 
-class SigmoidLoss(ContrastiveLoss, function=sigmoid, temperature=0.1, learnable_temperature=True):
+class SigmoidLoss(ContrastiveLoss):
     """Apply `sigmoid` with its settings; the bias is learned, and the temperature by default."""
 
+    function = staticmethod(sigmoid)
     bias: nn.Parameter
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(
+        self, *, temperature: float = 0.1, learnable_temperature: bool = True, **settings: Any
+    ) -> None:
+        super().__init__(
+            temperature=temperature, learnable_temperature=learnable_temperature, **settings
+        )
         # A module cannot register a parameter under the name of an attribute that it has.
         self.bias = nn.Parameter(torch.tensor(float(self.__dict__.pop("bias"))))

@@ -3,7 +3,7 @@ distinct."""
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -68,8 +68,13 @@ def spread(
     return batch.reduce(batch.each_row(row_loss))
 
 
-class SpreadLoss(ContrastiveLoss, function=spread, labels=True, within_view=True):
+class SpreadLoss(ContrastiveLoss):
     """Apply `spread` with its settings. Options: see `ContrastiveLoss`; `within_view` is True
     here."""
 
+    function = staticmethod(spread)
+    reads_labels = True
     alpha: float
+
+    def __init__(self, *, within_view: bool = True, **settings: Any) -> None:
+        super().__init__(within_view=within_view, **settings)

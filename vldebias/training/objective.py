@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import torch
@@ -24,54 +23,22 @@ STEEP = 20  # q / t above which rince warns
 FLOORED = 0.05
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """Describe a loss: its class, the settings it reads (name in the settings -> name in the loss),
-    its batch column, and the settings that its schedule and its batches read."""
-
-    build: type[nn.Module]
-    settings: Mapping[str, str] = field(default_factory=dict)
-    column: str | None = None
-    scheduled: tuple[str, ...] = ()
-
-    def options(self, settings: LossSettings) -> dict[str, Any]:
-        """Return the settings that the loss reads by their names there.
-
-        Raises:
-            InvalidInputError: a setting that is given and not read.
-        """
-        read = {*self.settings, *self.scheduled, *_SHARED}
-        unread = sorted(set(LossSettings.model_fields) & settings.model_fields_set - read)
-        if unread:
-            known = ", ".join(sorted(read - {"loss"}))
-            raise InvalidInputError(
-                f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
-            )
-        return {theirs: getattr(settings, ours) for ours, theirs in self.settings.items()}
-
-
-_DEBIASED = {"tau_plus": "tau_plus", "floor": "floor", "below_floor": "below_floor"}
-_KINDS = {
-    "info_nce": _Kind(losses.InfoNCELoss),
-    "rince": _Kind(losses.RINCELoss, {"q": "q", "lam": "lam"}, scheduled=("q_start",)),
-    "debiased": _Kind(losses.DebiasedContrastiveLoss, _DEBIASED, scheduled=("positives",)),
-    "hard_negative": _Kind(
-        losses.HardNegativeContrastiveLoss,
-        {**_DEBIASED, "beta": "beta"},
-        scheduled=("beta_changes", "positives"),
-    ),
-    "sogclr": _Kind(losses.GlobalContrastiveLoss, {"gamma": "gamma"}, "index"),
-    "nuclr": _Kind(
-        losses.GlobalContrastiveLoss,
-        {"gamma": "gamma", "zeta_init": "zeta_init"},
-        "index",
-        ("popularity_lr", "popularity_wait"),
-    ),
-    "sigmoid": _Kind(losses.SigmoidLoss),
-    "spread": _Kind(losses.SpreadLoss, {"spread_alpha": "alpha"}, "labels"),
-    "gce": _Kind(losses.GCELoss, {"gce_q": "q", "smoothing": "smoothing"}, "captions"),
+# loss -> the settings that it, its schedule or its batches read, besides those that all losses do.
+_ESTIMATE = ("tau_plus", "floor", "below_floor", "positives")
+_SETTINGS_OF_LOSS = {
+    "info_nce": (),
+    "rince": ("q", "lam", "q_start"),
+    "debiased": _ESTIMATE,
+    "hard_negative": (*_ESTIMATE, "beta", "beta_changes"),
+    "sogclr": ("gamma",),
+    "nuclr": ("gamma", "zeta_init", "popularity_lr", "popularity_wait"),
+    "sigmoid": (),
+    "spread": ("spread_alpha",),
+    "gce": ("gce_q", "smoothing"),
 }
 _SHARED = {"loss", "temperature", "learn_temperature", "chunk_size", "group_dro", "group_dro_step"}
+# loss -> the column of the batch that it reads besides the features.
+_COLUMN_OF_LOSS = {"sogclr": "index", "nuclr": "index", "spread": "labels", "gce": "captions"}
 
 
 class Objective(nn.Module):
@@ -101,62 +68,64 @@ class Objective(nn.Module):
         groups: int | None = None,
     ) -> None:
         super().__init__()
+        _refuse_unread(settings)
         self.settings = settings
         self.two_views = two_views
-        kind = _KINDS[settings.loss]
-        options = kind.options(settings)
-        options["temperature"] = self._temperature_of(temperature)
-        options["chunk_size"] = settings.chunk_size
-        options["gather"] = gather
-        if settings.loss != "sigmoid":
-            options["within_view"] = two_views
-        elif bias is not None:
-            options["bias"] = bias
-        if kind.column != "index":
-            options["learnable_temperature"] = settings.learn_temperature
-        elif items is not None:
+        if settings.temperature is not None:
+            temperature = settings.temperature
+        elif settings.loss == "rince":
+            temperature = max(temperature, MILD)
+        _warn_of_low_temperature(settings, temperature)
+        options: dict[str, Any] = {
+            "temperature": temperature,
+            "learnable_temperature": settings.learn_temperature,
+            "chunk_size": settings.chunk_size,
+            "gather": gather,
+            "within_view": two_views,
+        }
+        estimate = {
+            "tau_plus": settings.tau_plus,
+            "floor": settings.floor,
+            "below_floor": settings.below_floor,
+        }
+        running = {"gamma": settings.gamma, "zeta_init": settings.zeta_init}
+        # Each loss with its own settings.
+        modules: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
+            "rince": (losses.RINCELoss, {"q": settings.q, "lam": settings.lam}),
+            "info_nce": (losses.InfoNCELoss, {}),
+            "debiased": (losses.DebiasedContrastiveLoss, estimate),
+            "hard_negative": (
+                losses.HardNegativeContrastiveLoss,
+                {**estimate, "beta": settings.beta},
+            ),
+            "spread": (losses.SpreadLoss, {"alpha": settings.spread_alpha}),
+            "gce": (losses.GCELoss, {"q": settings.gce_q, "smoothing": settings.smoothing}),
+            "sigmoid": (losses.SigmoidLoss, {}),
+            "sogclr": (losses.GlobalContrastiveLoss, running),
+            "nuclr": (losses.GlobalContrastiveLoss, running),
+        }
+        module, values = modules[settings.loss]
+        if settings.loss == "sigmoid":
+            # SigLIP's negatives are of the other view alone.
+            options["within_view"] = False
+            if bias is not None:
+                options["bias"] = bias
+        elif settings.loss in ("sogclr", "nuclr"):
+            del options["learnable_temperature"]
+            if items is None:
+                raise InvalidInputError(
+                    f"{settings.loss}: needs the number of pairs; do not stream, or choose another"
+                    " loss"
+                )
             options["dataset_size"] = items
-        else:
-            raise InvalidInputError(
-                f"{settings.loss}: needs the number of pairs; do not stream, or choose another loss"
-            )
-        self.groups = None
+        self.groups: losses.GroupWeights | None = None
         if settings.group_dro is not None:
             if groups is None:
                 raise InvalidInputError("group_dro: expected groups, the number of them")
             self.groups = losses.GroupWeights(groups, step=settings.group_dro_step, gather=gather)
             # The weights of groups need the loss of every pair.
             options["reduction"] = "none"
-        self.loss: Any = kind.build(**options)
-
-    def _temperature_of(self, model_temperature: float) -> float:
-        """Return the temperature of the settings, or of the model; warn of one that is too small
-        for the loss."""
-        settings = self.settings
-        temperature = settings.temperature
-        if temperature is None:
-            temperature = model_temperature
-            if settings.loss == "rince":
-                temperature = max(model_temperature, MILD)
-        if settings.loss == "rince":
-            # A few pairs would outweigh all others: at t = .01 and q = .4 a cosine that is lower by
-            # .1 weighs 55 times less.
-            q = self.settings.q
-            if q / temperature > STEEP:
-                warn(
-                    f"rince at temperature {temperature:.3g} and q {q} weighs close pairs up to"
-                    f" e^{q / temperature:.0f} times more; raise temperature to 0.1"
-                )
-        elif settings.loss in ("debiased", "hard_negative"):
-            has_floor = settings.below_floor == "floor" and settings.floor != 0
-            # Without tau_plus nothing is estimated.
-            if has_floor and settings.tau_plus > 0 and temperature < FLOORED:
-                warn(
-                    f"{settings.loss} at temperature {temperature:.3g}: the debiased estimate of"
-                    " many rows lies below its floor, and their negatives have no gradient;"
-                    " set below_floor=biased (the authors' rule) or a temperature of 0.1"
-                )
-        return temperature
+        self.loss: Any = module(**values, **options)
 
     def forward(
         self, first: Tensor, second: Tensor, batch: Batch, further_features: Tensor | None = None
@@ -167,10 +136,10 @@ class Objective(nn.Module):
         further_features: (b, M - 1, d), of other views of each image, where the settings ask for M
         positives.
         """
-        name = _KINDS[self.settings.loss].column
         values = list[Any]()
-        if name is not None:
-            values.append(self._batch_column(batch, name))
+        column = _COLUMN_OF_LOSS.get(self.settings.loss)
+        if column is not None:
+            values.append(self._batch_column(batch, column))
         if self.settings.positives > 1:
             values.append(self._positives(first, second, further_features))
         loss: Tensor = self.loss(first, second, *values)
@@ -240,6 +209,39 @@ class Objective(nn.Module):
         return float(bias.detach())
 
 
+def _refuse_unread(settings: LossSettings) -> None:
+    """Raise InvalidInputError for a setting that is given and that the loss does not read."""
+    read = {*_SETTINGS_OF_LOSS[settings.loss], *_SHARED}
+    unread = sorted(set(LossSettings.model_fields) & settings.model_fields_set - read)
+    if unread:
+        known = ", ".join(sorted(read - {"loss"}))
+        raise InvalidInputError(
+            f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
+        )
+
+
+def _warn_of_low_temperature(settings: LossSettings, temperature: float) -> None:
+    """Warn of a temperature that is too low for the loss."""
+    if settings.loss == "rince":
+        # A few pairs would outweigh all others: at t = .01 and q = .4 a cosine that is lower by .1
+        # weighs 55 times less.
+        steepness = settings.q / temperature
+        if steepness > STEEP:
+            warn(
+                f"rince at temperature {temperature:.3g} and q {settings.q} weighs close pairs up"
+                f" to e^{steepness:.0f} times more; raise temperature to 0.1"
+            )
+    elif settings.loss in ("debiased", "hard_negative"):
+        has_floor = settings.below_floor == "floor" and settings.floor != 0
+        # Without tau_plus nothing is estimated.
+        if has_floor and settings.tau_plus > 0 and temperature < FLOORED:
+            warn(
+                f"{settings.loss} at temperature {temperature:.3g}: the debiased estimate of many"
+                " rows lies below its floor, and their negatives have no gradient; set"
+                " below_floor=biased (the authors' rule) or a temperature of 0.1"
+            )
+
+
 class Trainee(nn.Module):
     """Join model and loss in one module, so that wrapping it for several processes wraps both:
     batch -> loss.
@@ -289,7 +291,9 @@ class Trainee(nn.Module):
         contrasted = len(views)
         if batch.more_views is not None:
             views += batch.more_views.unbind(1)
-        images = self._mixed(torch.cat(views), views=len(views))
+        images = torch.cat(views)
+        if self.fourier:
+            images = self._mixed(images, views=len(views))
         # One pass for all views, (v b, 3, h, w): batch norms see them together.
         features_of_views = unit(self.towers.image(images)).chunk(len(views))
         if batch.views is None:
@@ -322,8 +326,6 @@ class Trainee(nn.Module):
         Pixels are mixed in [0, 1]: of normalised ones the phase would hold the sign of the
         brightness.
         """
-        if not self.fourier:
-            return images
         mean = images.new_tensor(self.towers.mean)[:, None, None]
         std = images.new_tensor(self.towers.std)[:, None, None]
         source = None

@@ -66,6 +66,27 @@ class Average:
             yield
 
 
+class StartingWeights:
+    """Keep copies of a model's trainable parameters, with which they are averaged after training:
+    WiSE-FT, Wortsman et al. (2022).
+
+    share: weight of the trained parameters in the average.
+    """
+
+    def __init__(self, model: nn.Module, share: float) -> None:
+        self.share = share
+        self.copies: list[tuple[nn.Parameter, Tensor]] = []
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                self.copies.append((parameter, parameter.detach().clone()))
+
+    @torch.no_grad()
+    def average_with_live(self) -> None:
+        """Replace the weights by their average with the copies, for good."""
+        for parameter, copy in self.copies:
+            parameter.copy_(torch.lerp(copy, parameter, self.share))
+
+
 @contextmanager
 def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iterator[None]:
     """Move the parameters one step up their gradients inside the block, and restore them exactly

@@ -27,6 +27,7 @@ from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator,
 from vldebias.training.model import check_savable, refuse_foreign, save_model, tune
 from vldebias.training.monitor import Monitor
 from vldebias.training.objective import Objective, Trainee
+from vldebias.training.optim import StartingWeights
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import TrainSettings
 from vldebias.training.suspects import positive_scores, report_pairs
@@ -67,7 +68,48 @@ def train_model(
         # A missing package shows now, and not when the trackers start.
         need(settings.track)
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
-    training = _Training(settings, folder, accelerator)
+    processes = accelerator.num_processes
+    towers = make_towers(settings)
+    # What could not be written after the last step is refused before the first.
+    check_savable(towers, name=settings.model)
+    refuse_foreign(folder / MODEL)
+    if settings.debias is not None:
+        load_prompts(settings.debias)
+    data = open_images(settings)
+    pairs: Pairs | None = None
+    groups: int | None = None
+    if isinstance(data, ImageData):
+        pairs = Pairs.from_data(data, settings)
+        batches = Batches.from_data(pairs, settings, towers)
+        if pairs.groups is not None:
+            groups = len(pairs.groups.names)
+    else:
+        batches = Batches.from_data(data, settings, towers)
+    objective = Objective(
+        settings,
+        temperature=towers.temperature,
+        bias=towers.bias,
+        items=batches.items,
+        two_views=settings.views == "two",
+        gather=processes > 1,
+        groups=groups,
+    )
+    monitor = Monitor.held_out(settings, data, towers)
+    towers.model.to(accelerator.device)
+    starting_weights = None
+    if settings.wise_ft is not None:
+        starting_weights = StartingWeights(towers.model, settings.wise_ft)
+    # The values by which a checkpoint is known to be of this training.
+    identity = {
+        **settings.identity(),
+        "rows": batches.items,
+        "content": data.fingerprint,
+        "processes": processes,
+    }
+    if batches.items is not None:
+        # A run may be resumed by more processes with smaller batches: the joint batch counts.
+        identity |= {"processes": 1, "batch_size": settings.batch_size * processes}
+
     lock: AbstractContextManager[object] = nullcontext()
     # Only the first process writes files and prints.
     if accelerator.is_main_process:
@@ -76,193 +118,127 @@ def train_model(
         progress = SILENT
     with lock, progress:
         done = steps_done(folder)[0]
-        training.announce(done, progress)
+        _announce(settings, accelerator, towers, objective, batches, monitor, done, progress)
         # A resumed run also scores the model as loaded, so that before and after are comparable.
-        rows_before = training.score_rows()
-        with progress.bar("training", training.steps, done=done) as advance:
+        rows_before = {} if monitor is None else monitor.rows(towers)
+        steps = settings.updates(batches.per_epoch)
+        with progress.bar("training", steps, done=done) as advance:
             fit(
-                Trainee(training.towers, training.objective, fourier=settings.fourier),
-                training.batches,
+                Trainee(towers, objective, fourier=settings.fourier),
+                batches,
                 settings,
                 accelerator=accelerator,
                 folder=folder,
-                identity=training.identity(),
-                monitor=training.monitor,
+                identity=identity,
+                monitor=monitor,
                 on_step=_StepReport(settings, accelerator, progress, advance),
             )
         accelerator.end_training()  # which also disconnects the processes
         if not accelerator.is_main_process:
             return None
         # Only the first process writes, so only its copy is averaged.
-        training.set_final_weights()
-        return training.write(folder, rows_before, progress)
+        if starting_weights is not None:
+            starting_weights.average_with_live()
+        towers.set_temperature(objective.temperature, objective.bias)
+        return _write(settings, folder, accelerator, towers, pairs, monitor, rows_before, progress)
 
 
-class _Training:
-    """Open the parts of a training, and refuse what would fail after the first step.
+def _announce(
+    settings: TrainSettings,
+    accelerator: Accelerator,
+    towers: Towers,
+    objective: Objective,
+    batches: Batches,
+    monitor: Monitor | None,
+    done: int,
+    progress: Progress,
+) -> None:
+    """Print which parameters are trained on which data, and start the trackers."""
+    if settings.track is not None:
+        config = {name: str(value) for name, value in settings.model_dump().items()}
+        accelerator.init_trackers("vldebias", config=config)
+    learning = sum(p.numel() for p in towers.model.parameters() if p.requires_grad)
+    size = "a stream of pairs"
+    if batches.items is not None:
+        size = f"{batches.items:,} images"
+    processes = accelerator.num_processes
+    negatives = settings.batch_size * processes
+    if settings.negatives == "step":
+        negatives *= settings.accumulation
+    progress.say(
+        f"{settings.model}: {learning:,} parameters learn, from {size}; processes: {processes};"
+        f" precision {settings.precision}; loss {settings.loss} at temperature"
+        f" {objective.temperature:.3g}, negatives from {negatives:,}"
+    )
+    if monitor is not None:
+        progress.say(monitor.described())
+    steps = settings.updates(batches.per_epoch)
+    progress.say(f"goes on after step {done} of {steps}" if done else f"{steps} steps")
 
-    towers: the model. data: images, or a stream. pairs: None for a stream. batches, objective: what
-    is learned. monitor: scores of held-out data, None without any. weights_at_start: copies of the
-    weights that learn, where WiSE-FT averages with them. steps: number of updates.
+
+def _write(
+    settings: TrainSettings,
+    folder: Path,
+    accelerator: Accelerator,
+    towers: Towers,
+    pairs: Pairs | None,
+    monitor: Monitor | None,
+    rows_before: Mapping[str, Tensor],
+    progress: Progress,
+) -> dict[str, Any]:
+    """Write the model and everything that `train_model` promises; return the data of run.json.
+
+    rows_before: the scores of each held-out image before the first step.
     """
-
-    def __init__(self, settings: TrainSettings, folder: Path, accelerator: Accelerator) -> None:
-        towers = make_towers(settings)
-        # What could not be written after the last step is refused before the first.
-        check_savable(towers, name=settings.model)
-        refuse_foreign(folder / MODEL)
-        if settings.debias is not None:
-            load_prompts(settings.debias)
-        self.settings = settings
-        self.accelerator = accelerator
-        self.towers = towers
-        self.data = open_images(settings)
-        self.pairs: Pairs | None = None
-        if isinstance(self.data, ImageData):
-            self.pairs = Pairs.from_data(self.data, settings)
-            self.batches = Batches.from_data(self.pairs, settings, towers)
-        else:
-            self.batches = Batches.from_data(self.data, settings, towers)
-        groups = None
-        if self.pairs is not None and self.pairs.groups is not None:
-            groups = len(self.pairs.groups.names)
-        self.objective = Objective(
-            settings,
-            temperature=towers.temperature,
-            bias=towers.bias,
-            items=self.batches.items,
-            two_views=settings.views == "two",
-            gather=accelerator.num_processes > 1,
-            groups=groups,
+    save_model(towers, folder / MODEL, scope=settings.tune, name=settings.model)
+    write_atomically(folder / SETTINGS, settings.as_yaml())
+    files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}
+    before: dict[str, float] = {}
+    after: dict[str, float] = {}
+    conclusions: list[Conclusion] = []
+    if monitor is not None:
+        rows_after = monitor.rows(towers)
+        before = monitor.summary(rows_before)
+        after = monitor.summary(rows_after)
+        query_images = monitor.query_images
+        several = len(query_images.unique()) < len(query_images)
+        conclusions = conclusions_of_training(
+            rows_before,
+            rows_after,
+            monitor.cells(),
+            query_images if several else None,
         )
-        self.monitor = Monitor.held_out(settings, self.data, towers)
-        towers.model.to(accelerator.device)
-        self.weights_at_start: dict[str, Tensor] = {}
-        if settings.wise_ft is not None:
-            for name, parameter in towers.model.named_parameters():
-                if parameter.requires_grad:
-                    self.weights_at_start[name] = parameter.detach().clone()
-
-    @property
-    def steps(self) -> int:
-        """Return how many steps the training has."""
-        return self.settings.updates(self.batches.per_epoch)
-
-    @torch.no_grad()
-    def set_final_weights(self) -> None:
-        """Set what the model is written with: the temperature and the bias that were learned and,
-        where the settings ask for it, the weights averaged with those at the start (WiSE-FT,
-        Wortsman et al., 2022)."""
-        if self.settings.wise_ft is not None:
-            parameters = dict(self.towers.model.named_parameters())
-            for name, weight in self.weights_at_start.items():
-                parameters[name].copy_(torch.lerp(weight, parameters[name], self.settings.wise_ft))
-        self.towers.set_temperature(self.objective.temperature, self.objective.bias)
-
-    def identity(self) -> dict[str, Any]:
-        """Return the values by which a checkpoint is known to be of this training."""
-        processes = self.accelerator.num_processes
-        identity = {
-            **self.settings.identity(),
-            "rows": self.batches.items,
-            "content": self.data.fingerprint,
-            "processes": processes,
-        }
-        if self.batches.items is not None:
-            # A run may be resumed by more processes with smaller batches: the joint batch counts.
-            identity |= {"processes": 1, "batch_size": self.settings.batch_size * processes}
-        return identity
-
-    def announce(self, done: int, progress: Progress) -> None:
-        """Print which parameters are trained on which data, and start the trackers."""
-        settings = self.settings
-        if settings.track is not None:
-            config = {name: str(value) for name, value in settings.model_dump().items()}
-            self.accelerator.init_trackers("vldebias", config=config)
-        learning = sum(p.numel() for p in self.towers.model.parameters() if p.requires_grad)
-        size = "a stream of pairs"
-        if self.batches.items is not None:
-            size = f"{self.batches.items:,} images"
-        processes = self.accelerator.num_processes
-        negatives = settings.batch_size * processes
-        if settings.negatives == "step":
-            negatives *= settings.accumulation
-        progress.say(
-            f"{settings.model}: {learning:,} parameters learn, from {size}; processes: {processes};"
-            f" precision {settings.precision}; loss {settings.loss} at temperature"
-            f" {self.objective.temperature:.3g}, negatives from {negatives:,}"
-        )
-        if self.monitor is not None:
-            progress.say(self.monitor.described())
-        steps = self.steps
-        progress.say(f"goes on after step {done} of {steps}" if done else f"{steps} steps")
-
-    def score_rows(self) -> dict[str, Tensor]:
-        """Return the held-out scores of each image; none without held-out pairs."""
-        if self.monitor is None:
-            return {}
-        return self.monitor.rows(self.towers)
-
-    def write(
-        self, folder: Path, rows_before: Mapping[str, Tensor], progress: Progress
-    ) -> dict[str, Any]:
-        """Write the model and everything that `train_model` promises; return the data of
-        run.json.
-
-        rows_before: `score_rows` before the first step.
-        """
-        settings = self.settings
-        save_model(self.towers, folder / MODEL, scope=settings.tune, name=settings.model)
-        write_atomically(folder / SETTINGS, settings.as_yaml())
-        files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}
-        rows_after = self.score_rows()
-        before: dict[str, float] = {}
-        after: dict[str, float] = {}
-        conclusions: list[Conclusion] = []
-        if self.monitor is not None:
-            before = self.monitor.summary(rows_before)
-            after = self.monitor.summary(rows_after)
-            query_images = self.monitor.query_images
-            several = len(query_images.unique()) < len(query_images)
-            conclusions = conclusions_of_training(
-                rows_before,
-                rows_after,
-                self.monitor.cells(),
-                query_images if several else None,
-            )
-        wrong_pairs = None
-        if self.pairs is not None and self.pairs.captions and settings.score_pairs:
-            scores = positive_scores(
-                self.towers, self.pairs, workers=settings.workers, progress=progress
-            )
-            pair_files, wrong_pairs = report_pairs(self.pairs, scores, folder, keep=settings.keep)
-            files |= pair_files
-        debiased: dict[str, float] = {}
-        if settings.debias is not None:
-            # From the folder, since the fingerprint is that of the saved weights (adapters merged).
-            saved = load_host(str(folder / MODEL))
-            edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
-            for role, edit in edits.items():
-                edit.save_pretrained(folder / PROJECTION / role)
-            if self.monitor is not None:
-                debiased = self.monitor(self.towers, edits["joint"])
-            files["projection"] = PROJECTION
-        outcome: dict[str, Any] = {
-            "before": before,
-            "after": after,
-            "debiased": debiased,
-            "wrong_pairs": wrong_pairs,
-            "processes": {
-                "number": self.accelerator.num_processes,
-                "kind": str(self.accelerator.distributed_type.value),
-            },
-            "settings": settings.model_dump(),
-            "versions": versions(),
-            "files": files,
-            "conclusions": [found.model_dump(mode="json") for found in conclusions],
-        }
-        write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
-        return outcome
+    wrong_pairs = None
+    if pairs is not None and pairs.captions and settings.score_pairs:
+        scores = positive_scores(towers, pairs, workers=settings.workers, progress=progress)
+        pair_files, wrong_pairs = report_pairs(pairs, scores, folder, keep=settings.keep)
+        files |= pair_files
+    debiased: dict[str, float] = {}
+    if settings.debias is not None:
+        # From the folder, since the fingerprint is that of the saved weights (adapters merged).
+        saved = load_host(str(folder / MODEL))
+        edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
+        for role, edit in edits.items():
+            edit.save_pretrained(folder / PROJECTION / role)
+        if monitor is not None:
+            debiased = monitor(towers, edits["joint"])
+        files["projection"] = PROJECTION
+    outcome: dict[str, Any] = {
+        "before": before,
+        "after": after,
+        "debiased": debiased,
+        "wrong_pairs": wrong_pairs,
+        "processes": {
+            "number": accelerator.num_processes,
+            "kind": str(accelerator.distributed_type.value),
+        },
+        "settings": settings.model_dump(),
+        "versions": versions(),
+        "files": files,
+        "conclusions": [found.model_dump(mode="json") for found in conclusions],
+    }
+    write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
+    return outcome
 
 
 class _StepReport:

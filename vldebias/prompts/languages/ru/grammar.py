@@ -57,6 +57,7 @@ _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "у
 # What ends a verb in the plural: "обсуждают", "улыбаются", "собрались".
 _PLURAL_VERB_ENDINGS = ("ают", "яют", "уют", "еют", "ются", "утся", "атся", "ятся", "лись")
 _SENTENCE_START = re.compile("[.;:!?\n\u2013\u2014]")
+_CLAUSE_START = re.compile("[,.;:!?\n\u2013\u2014]")
 _MOST_JOINED = 8  # nouns of a list that are followed back: "судьи, коллеги и старосты"
 _RELATIVE = {
     "который": "которая",
@@ -145,99 +146,104 @@ class Russian(SpacedLanguage):
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
-        is_science = self.matcher("science").has(token) and not token.opens
-        if is_science or self.matcher("thing").has_at(tokens, i):
-            return None
-        is_stated = self._names_gender(tokens, i)
-        noun = None
-        if not is_stated and not self._is_before_noun(tokens, i):
-            noun = self._noun_of(token)
-        if noun is None and not is_stated:
-            return None
+        if self.matcher("thing").has_at(tokens, i):
+            return None  # "мастер-класс"
+        if self.matcher("science").has(token) and not token.opens:
+            return None  # "учебник физики"
+        if self._names_gender(tokens, i):
+            return Phrase(self._first_adjective(tokens, i, None), i, stated=True)  # "женщина"
+        noun = self._noun_of(token)
+        if noun is None or self._is_before_noun(tokens, i):
+            return None  # "дежурный" of "дежурный врач"
         first = self._first_adjective(tokens, i, noun)
-        if noun is None or self._is_behind_human(tokens, first):
-            return Phrase(first, i, stated=True)
-        start = first  # with the adjectives in the plural: "опытные судьи"
-        if noun.number == "any":
+        if first and tokens.gap(first) == DASH:
+            if tokens[first - 1].low.startswith(_HUMANS_OF_GENDER):
+                return Phrase(first, i, stated=True)  # "женщина — уличный музыкант"
+        return self._counted_phrase(tokens, first, i, noun)
+
+    def _counted_phrase(self, tokens: Reading, first: int, i: int, noun: Noun) -> Phrase | None:
+        """Return the phrase of one person or of several; None where the number is left open.
+
+        first: where the adjectives of the singular begin, if noun i is one.
+        """
+        start = first
+        number = noun.number
+        if number == "any":
             while not tokens[start].opens and self._is_plural_adjective(tokens[start - 1]):
                 start -= 1
+                number = "many"  # "опытные судьи"
         size = self.number_before(tokens, start)
-        is_plural = noun.number == "many" or size is not None or start < first
         if size is not None:
-            start -= 1
-        if noun.number == "any" and not is_plural:
-            if noun.cases == (1, 3):
-                is_plural = tokens[first].opens  # "Учителя в классе"
-            elif first == i:
-                is_nominative = self._is_nominative_plural(tokens, i)
-                if is_nominative is None:
-                    return None
-                is_plural = is_nominative
-        if is_plural:
-            return Phrase(start, i, plural=True, size=size)
-        case = self._case_of(tokens, first, noun.cases)
-        return Phrase(first, i, noun, case=CASES[case])
+            return Phrase(start - 1, i, plural=True, size=size)  # "три судьи"
+        if number == "any" and noun.cases == (1, 3):
+            number = "many" if tokens[first].opens else "one"  # "Учителя в классе"
+        elif number == "any":
+            number = "one" if first < i else self._number_in_list(tokens, i)
+        if number == "many":
+            return Phrase(start, i, plural=True)
+        if number == "any":
+            return None  # "медали судьи"
+        return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
 
-    def _is_nominative_plural(self, tokens: Reading, i: int) -> bool | None:
-        """Return whether a form such as "судьи" is a nominative of the plural and no genitive of
-        the singular; None where what stands around it leaves that open."""
-        place = i
+    # "Судьи" is the genitive of one person or the nominative of many. What stands before it tells
+    # which; these return "one", "many", or "any" where it is left open.
+
+    def _number_in_list(self, tokens: Reading, i: int) -> str:
+        """Return the number of "судьи", by what stands before the list that it ends."""
+        number = "any"
         is_joined = True  # whether all between the nouns is a comma or "и"
         for _ in range(_MOST_JOINED):
-            link = place if tokens[place].opens else place - 1
-            if link < place and not self.matcher("joins-nouns").has(tokens[link]):
-                is_plural = self._is_plural_behind(tokens, place)
-                return is_plural if is_joined or is_plural else None
-            if tokens[link].opens and (not link or _SENTENCE_START.search(tokens.gap(link))):
-                return True  # "Судьи в зале суда"
-            # In a list it is in the case of the noun before.
+            link = i if tokens[i].opens else i - 1
+            if link < i and not self.matcher("joins-nouns").has(tokens[link]):
+                number = self._number_behind_word(tokens, i)
+                break
             before = self._person_before(tokens, link)
             if before is None:
-                return True if "," in tokens.gap(link) else None  # "Зал, судьи"
+                # "Судьи в зале суда", "Зал, судьи"
+                opens_clause = link == 0 or _CLAUSE_START.search(tokens.gap(link))
+                return "many" if opens_clause else "any"
             is_joined = is_joined and before == link - 1
-            noun = self._noun_of(tokens[before])
-            if noun is None or noun.cases != (1,):
-                return self._is_plural_beside(tokens, before, is_joined)
-            place = before
-        return None
+            if not self._is_like_judge(tokens[before]):
+                number = self._number_beside_person(tokens, before)
+                break
+            i = before  # "коллеги и судьи" are in one case and number
+        return "any" if number == "one" and not is_joined else number
 
-    def _is_plural_beside(self, tokens: Reading, before: int, is_joined: bool) -> bool | None:
-        """Return whether "судьи" is a plural in a list behind a person; None where that is open.
+    def _is_like_judge(self, token: Token) -> bool:
+        noun = self._noun_of(token)
+        return noun is not None and noun.cases == (1,)
 
-        is_joined: whether all between them is a comma or "и".
-        """
+    def _number_beside_person(self, tokens: Reading, before: int) -> str:
+        """Return the number of "судьи" in a list behind the person of word `before`."""
         noun = self._noun_of(tokens[before])
         if noun is None:
-            return None  # a woman or man
+            return "any"  # a woman or man
         if noun.number == "many":
             is_nominative = tokens[before].low.endswith(("и", "ы", "е"))
-            return True if is_nominative else None  # "врачи и судьи"
+            return "many" if is_nominative else "any"  # "врачи и судьи", "врачей и судьи"
         if noun.number == "any":
             if tokens[before].opens or self._has_plural_before(tokens, before):
-                return True  # "Учителя и судьи", "три врача и судьи"
+                return "many"  # "Учителя и судьи", "три врача и судьи"
         if 0 in noun.cases:
-            return True  # "врач и судьи"
-        if noun.cases == (1, 3) and is_joined:
-            return False  # "портрет врача и судьи"
-        return None
+            return "many"  # "врач и судьи"
+        return "one" if noun.cases == (1, 3) else "any"  # "портрет врача и судьи"
 
-    def _is_plural_behind(self, tokens: Reading, i: int) -> bool | None:
-        """Return whether "судьи" is a plural behind a word that is no "и"; None where that is
-        open."""
+    def _number_behind_word(self, tokens: Reading, i: int) -> str:
+        """Return the number of "судьи" behind a word that is no "и"."""
         before = tokens[i - 1]
         if self._has_plural_before(tokens, i):
-            return True  # "три судьи и коллеги"
+            return "many"  # "три судьи и коллеги"
         if self.matcher("plural-behind").has(before) or self._is_plural_verb(before):
-            return True  # "за столом сидят судьи"
+            return "many"  # "за столом сидят судьи"
         if self.matcher("role-behind").has(before):
-            return False  # "в роли судьи"
+            return "one"  # "в роли судьи"
         if before.low.endswith("ли") or self.matcher("number-open").has(before):
-            return None  # "обсуждали судьи", but "медали судьи"
+            return "any"  # "обсуждали судьи", but "медали судьи"
         if self._is_plural_verb(tokens.after(i)):
             # "На фото судьи сидят", but "на столе судьи лежат книги"
             is_picture = self.matcher("picture").has(before)
-            return True if is_picture and tokens.before(i - 1).low == "на" else None
-        return False
+            return "many" if is_picture and tokens.before(i - 1).low == "на" else "any"
+        return "one"  # "портрет судьи"
 
     def _has_plural_before(self, tokens: Reading, i: int) -> bool:
         """Return whether a number or an adjective in the plural stands before word i."""
@@ -249,10 +255,10 @@ class Russian(SpacedLanguage):
     def _person_before(self, tokens: Reading, i: int) -> int | None:
         """Return where the last person stands before word i in its sentence."""
         for place in range(i - 1, -1, -1):
+            if _SENTENCE_START.search(tokens.gap(place + 1)):
+                return None
             if self._noun_of(tokens[place]) or self._names_gender(tokens, place):
                 return place
-            if _SENTENCE_START.search(tokens.gap(place)):
-                return None
         return None
 
     def _is_plural_verb(self, token: Token) -> bool:
@@ -275,12 +281,6 @@ class Russian(SpacedLanguage):
         if len(low) < 4 or low.startswith(_GENDERED_ADJECTIVES):
             return False
         return self.states_gender(tokens, i)
-
-    def _is_behind_human(self, tokens: Reading, first: int) -> bool:
-        """Return whether a phrase says what a woman or man is: "женщина — уличный музыкант"."""
-        if not first or tokens.gap(first) != DASH:
-            return False
-        return tokens[first - 1].low.startswith(_HUMANS_OF_GENDER)
 
     def _first_adjective(self, tokens: Reading, i: int, noun: Noun | None) -> int:
         """Return where the adjectives begin that stand before a noun and agree with it."""

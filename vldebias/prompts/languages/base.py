@@ -87,8 +87,7 @@ class Reading(list[Token]):
         return NO_WORD if self[i].opens else self[i - 1]
 
     def after(self, i: int) -> Token:
-        """Return the word behind word i in its clause; at the end of one, a word without
-        letters."""
+        """Return the word after word i in its clause; at the end of one, a word without letters."""
         is_last = i + 1 >= len(self) or self[i + 1].opens
         return NO_WORD if is_last else self[i + 1]
 
@@ -96,6 +95,10 @@ class Reading(list[Token]):
         """Return what stands before word i."""
         end = self[i - 1].end if i else 0
         return self.text[end : self[i].start]
+
+    def opens_sentence(self, i: int) -> bool:
+        """Return whether a sentence begins with word i."""
+        return i == 0 or _SENTENCE_END.search(self.gap(i)) is not None
 
 
 def read(text: str, word: str = WORD) -> Reading:
@@ -450,7 +453,7 @@ class SpacedLanguage(ListedLanguage):
         if person.plural or phrase.plural or not phrase.first:
             return False
         between = range(person.head + 1, phrase.first + 1)
-        if any(_SENTENCE_END.search(tokens.gap(i)) for i in between):
+        if any(map(tokens.opens_sentence, between)):
             return False
         words = self.matcher("role-behind")
         if len(between) > 1 and words.has(tokens[phrase.first - 1]):

@@ -57,9 +57,10 @@ _ENDING = (
     "(?:e|a|o|la|una|uma|une|ne|le|ère|rice|trice|euse|esse|ora|essa|as|es|os|ras|nes|ères|rices|"
     "trices|euses)"
 )
+# Its two groups are the "s" of a plural behind the last sign, of which one is there.
 GENDER_SIGN = (
-    rf"(?<=[^\W\d_])(?:[\u00b7\u2022\u22c5./]{_ENDING}(?:[\u00b7\u2022\u22c5.]s)?(?!\w)"
-    rf"|\({_ENDING}\)s?(?!\w))"
+    rf"(?<=[^\W\d_])(?:[\u00b7\u2022\u22c5./]{_ENDING}(?:[\u00b7\u2022\u22c5.](s))?(?!\w)"
+    rf"|\({_ENDING}\)(s?)(?!\w))"
 )
 _ROMANCE_SIGN = re.compile(GENDER_SIGN)
 _WORD = re.compile(r"[^\W\d_]+['\u2019]?")
@@ -122,14 +123,10 @@ def without_gender_sign(text: str) -> str:
 
     >>> without_gender_sign("un·e étudiant·e"), without_gender_sign("los/as médicos/as")
     ('un étudiant', 'los médicos')
+    >>> without_gender_sign("des étudiant·e·s"), without_gender_sign("doctor(a)s")
+    ('des étudiants', 'doctors')
     """
-    return _ROMANCE_SIGN.sub(_plural_of_sign, text)
-
-
-def _plural_of_sign(match: re.Match[str]) -> str:
-    """Return the "s" that stands behind the last sign: "étudiant·e·s" is "étudiants"."""
-    is_apart = re.search(r"[\u00b7\u2022\u22c5.]s$|\)s$", match[0])
-    return "s" if is_apart else ""
+    return _ROMANCE_SIGN.sub(r"\1\2", text)
 
 
 def latin_scores(text: str) -> dict[str, float]:

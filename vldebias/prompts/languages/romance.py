@@ -313,7 +313,7 @@ class RomanceLanguage(SpacedLanguage):
         apart = self._predicate(tokens, last)
         for i in range(last + 1, len(tokens)):
             token = tokens[i]
-            if re.search("[.;:!?\n]", tokens.gap(i)) or self.noun_of(token):
+            if tokens.opens_sentence(i) or self.noun_of(token):
                 break
             is_participle = token.low.endswith(self.participles) or token.low in self._irregular
             if i in apart or not is_participle or not self.is_adjective(token):

@@ -249,8 +249,7 @@ class Arabic(SpacedLanguage):
         is_subject = True  # of the next verb: no verb and no preposition stands between
         for i in range(phrase.head + 1, len(tokens)):
             if i > phrase.last:
-                is_next_sentence = re.search(r"[.;:!?\n\u061b\u061f]", tokens.gap(i))
-                if is_next_sentence or self.phrase_at(tokens, i) is not None:
+                if tokens.opens_sentence(i) or self.phrase_at(tokens, i) is not None:
                     break
             if i in changes:
                 continue

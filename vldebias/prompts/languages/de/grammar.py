@@ -68,7 +68,11 @@ _ACCUSATIVE = frozenset(
     ["für", "ohne", "gegen", "um", "zeige", "zeichne", "male", "zeigt", "erstelle", "generiere"]
 )
 _HIS = re.compile("sein(?:e|en|em|er|es)?")
-_SENTENCE_END = re.compile(r"[.;:!?\n]")
+# What stands before a noun -> the case of the noun, where its article does not show it.
+_CASE_BEHIND = {
+    **dict.fromkeys((*_DATIVE, *_CONTRACTED), "dative"),
+    **dict.fromkeys(_ACCUSATIVE, "accusative"),
+}
 _PREPOSITIONS = frozenset(["mit", "an", "in", "bei", "von", "auf", "über"])
 _SHORTEST_PART = 5  # letters of a noun that ends a compound
 _SHORT_PARTS = frozenset(["arzt", "koch", "wirt", "held", "gast", "coach"])
@@ -262,7 +266,7 @@ class German(SpacedLanguage):
     def _follows_neutral(self, tokens: Reading, i: int) -> bool:
         """Return whether "sein" agrees with a neutral noun: "ein Kind mit seinem Hund"."""
         for j in range(i - 1, -1, -1):
-            if _SENTENCE_END.search(tokens.gap(j + 1)):
+            if tokens.opens_sentence(j + 1):
                 return False
             phrase = self.phrase_at(tokens, j)
             if phrase is not None:
@@ -419,7 +423,10 @@ class German(SpacedLanguage):
         """Return the case of a phrase in the singular; None where the article does not fit."""
         token = tokens[determiner]
         if _STAR_ENDING.search(token.low) or noun.kind == "star":
-            return self._case_by_place(tokens, determiner)
+            # "eine*r Ärzt*in": what stands before shows the case.
+            before = tokens.before(determiner)
+            bare_case = "genitive" if before.text[:1].isupper() else "nominative"
+            return _CASE_BEHIND.get(before.low, bare_case)
         stem, ending = self._article(token)
         case_of_article = _CASES_OF_ARTICLES[noun.gender[0]]
         if stem in case_of_article:
@@ -431,15 +438,6 @@ class German(SpacedLanguage):
         if stem in self.entries("der-word") and ending == "er":
             return "nominative"  # "dieser Arzt", where "meiner Ärztin" is a dative
         return _ENDINGS.get(ending)
-
-    def _case_by_place(self, tokens: Reading, position: int) -> str:
-        """Return the case of "eine*r Ärzt*in", which its article does not show."""
-        before = tokens.before(position)
-        if before.low in _DATIVE or before.low in _CONTRACTED:
-            return "dative"
-        if before.low in _ACCUSATIVE:
-            return "accusative"
-        return "genitive" if before.text[:1].isupper() else "nominative"
 
     def _bare(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
         """Return a phrase without an article: "alter Arzt, 4k", "müde Bäcker", "drei Ärzte"."""

@@ -403,7 +403,7 @@ class Russian(SpacedLanguage):
             changes[head + 1] = verb.text[:-2] + "ась"
         for i in range(head + 1, len(tokens)):
             token = tokens[i]
-            if re.search("[.;:!?\n]", tokens.gap(i)) or self._noun_of(token):
+            if tokens.opens_sentence(i) or self._noun_of(token):
                 return
             if not token.opens:
                 continue

@@ -353,6 +353,48 @@ def test_russian_genitives_that_are_plurals_elsewhere_are_one_person(prompt, wom
     assert set(balance_prompts([prompt] * 2, "gender", seed=0).prompts) == {woman, man}
 
 
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "портрет опытной судьи",
+        "Опытная судья в зале",
+        "фото с опытной коллегой",
+        "записка моей коллеге",
+        "молодая врач у окна",
+    ],
+)
+def test_a_feminine_adjective_of_a_russian_noun_for_both_states_a_woman(prompt):
+    assert balance_prompts(prompt, "gender", seed=0).reasons == ["stated"]
+    assert balance_prompts(prompt, "age", seed=0).prompts == [prompt]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman", "man"),
+    [
+        ("За спиной судьи", "За спиной женщины-судьи", "За спиной мужчины-судьи"),
+        ("в приёмной судьи", "в приёмной женщины-судьи", "в приёмной мужчины-судьи"),
+        ("в ванной сантехник", "в ванной женщина-сантехник", "в ванной мужчина-сантехник"),
+        ("молодой судья", "молодая женщина-судья", "молодой мужчина-судья"),
+    ],
+)
+def test_russian_words_that_end_as_feminine_adjectives_state_nothing(prompt, woman, man):
+    assert set(balance_prompts([prompt] * 2, "gender", seed=0).prompts) == {woman, man}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman", "young"),
+    [
+        ("старшина у корабля", "женщина-старшина у корабля", "молодой старшина у корабля"),
+        ("портрет воеводы", "портрет женщины-воеводы", "портрет молодого воеводы"),
+        ("разговор с судьей", "разговор с женщиной-судьей", "разговор с молодым судьей"),
+        ("портрет переплетчика", "портрет женщины-переплетчика", "портрет молодого переплетчика"),
+    ],
+)
+def test_russian_ranks_and_forms_written_without_dots_are_read(prompt, woman, young):
+    assert woman in balance_prompts([prompt] * 2, "gender", seed=0).prompts
+    assert young in balance_prompts([prompt] * 2, "age", seed=0).prompts
+
+
 def test_a_russian_genitive_or_plural_has_the_case_of_the_noun_it_is_joined_to():
     written = {
         "врач и судьи": "женщина-врач и судьи, ",

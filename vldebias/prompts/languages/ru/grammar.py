@@ -50,7 +50,15 @@ _CASES_OF_ENDING = {
     "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
     "ым": (4,), "им": (4,), "ом": (5,), "ем": (5,), "ём": (5,),
 }  # fmt: skip
-_GENITIVE_PREPOSITIONS = frozenset(("у", "от", "из", "возле", "около", "вокруг", "вместо", "кроме"))
+# Feminine ending of an adjective, or feminine pronoun -> the cases that it can have.
+_CASES_OF_FEMININE = {"ая": (0,), "яя": (0,), "ую": (3,), "юю": (3,)}
+_CASES_OF_FEMININE |= dict.fromkeys(("ой", "ней", "шей", "щей"), (1, 2, 4, 5))
+for _forms in _PRONOUNS.values():
+    _CASES_OF_FEMININE |= {_forms[0]: (0,), _forms[3]: (3,), _forms[1]: (1, 2, 4, 5)}
+# Prepositions of the instrumental and prepositional.
+_NOT_BEFORE_GENITIVE = frozenset((
+    "с", "со", "за", "над", "под", "перед", "между", "в", "во", "на", "о", "об", "при",
+))  # fmt: skip
 _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
 _PAST_ENDINGS = ("ал", "ил", "ел", "ял", "ул", "ёл")
 _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
@@ -89,39 +97,39 @@ class Russian(SpacedLanguage):
         """Return form -> noun with the cases that this form has."""
         nouns: dict[str, Noun] = {}
         for word in self.entries("person"):
-            for form in _inflected(word, _PLURAL):
-                nouns.setdefault(form, Noun(word, word, number="many"))
-            self._add(nouns, "noun", _inflected(word, _SINGULAR))
+            self._add(nouns, "noun", _inflected(word, _SINGULAR), _inflected(word, _PLURAL))
             if word[-1] in _SIBILANTS:
                 nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))  # "врачом"
         # Nouns that are declined as adjectives: "учёный".
         adjectives = self.matcher("adjective-alone").words
         for word in self.entries("person-adjectival"):
             stem = word[:-1] if word.endswith("ий") else word[:-2] + "ы"
-            for ending in ("е", "х", "ми"):
-                nouns.setdefault(stem + ending, Noun(word, word, number="many"))
             kind = "adjective" if word in adjectives else "noun"
             forms = [adjective_form(word, case, False) for case in range(len(CASES))]
-            self._add(nouns, kind, forms)
+            self._add(nouns, kind, forms, [stem + ending for ending in ("е", "х", "ми")])
         for word in self.entries("person-a"):
-            for form in _inflected(word, _PLURAL_OF_A):
-                nouns[form] = Noun(word, word, number="many")
-            self._add(nouns, "noun", _inflected(word, _SINGULAR))
+            self._add(nouns, "noun", _inflected(word, _SINGULAR), _inflected(word, _PLURAL_OF_A))
         for word in self.entries("person-still"):
             nouns[word] = Noun(word, word, kind="noun")
-        self._add(nouns, "human", _HUMAN)
-        self._add(nouns, "child", _CHILD)
-        self._add(nouns, "child", [form.replace("ё", "е") for form in _CHILD])
+        self._add(nouns, "human", _HUMAN, ())
+        self._add(nouns, "child", _CHILD, ())
         return nouns
 
-    def _add(self, nouns: dict[str, Noun], kind: str, forms: Sequence[str]) -> None:
+    def _add(
+        self, nouns: dict[str, Noun], kind: str, forms: Sequence[str], plurals: Sequence[str]
+    ) -> None:
+        """Add the forms of a noun in the six cases of the singular, and those of the plural."""
+        word = forms[0]
+        for form in plurals:
+            nouns.setdefault(form, Noun(word, word, number="many"))
         cases_of_form: dict[str, tuple[int, ...]] = {}
         for case, form in enumerate(forms):
             cases_of_form[form] = (*cases_of_form.get(form, ()), case)
         for form, cases in cases_of_form.items():
             # "учителя" is a genitive or, at the start of a sentence, a plural; so is "судьи".
             number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
-            nouns[form] = Noun(forms[0], forms[0], number=number, kind=kind, cases=cases)
+            nouns[form] = Noun(word, word, number=number, kind=kind, cases=cases)
+            nouns.setdefault(form.replace("ё", "е"), nouns[form])  # "с судьей"
 
     def _noun_of(self, token: Token) -> Noun | None:
         noun = self._nouns.get(token.low)
@@ -146,20 +154,37 @@ class Russian(SpacedLanguage):
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
-        if self.matcher("thing").has_at(tokens, i):
-            return None  # "мастер-класс"
-        if self.matcher("science").has(token) and not token.opens:
-            return None  # "учебник физики"
+        is_science = self.matcher("science").has(token) and not token.opens  # "учебник физики"
+        if is_science or self.matcher("thing").has_at(tokens, i):
+            return None
         if self._names_gender(tokens, i):
             return Phrase(self._first_adjective(tokens, i, None), i, stated=True)  # "женщина"
         noun = self._noun_of(token)
         if noun is None or self._is_before_noun(tokens, i):
             return None  # "дежурный" of "дежурный врач"
         first = self._first_adjective(tokens, i, noun)
+        if self._is_behind_feminine(tokens, i, noun):
+            return Phrase(first - 1, i, stated=True)  # "опытной судьи"
         if first and tokens.gap(first) == DASH:
             if tokens[first - 1].low.startswith(_HUMANS_OF_GENDER):
                 return Phrase(first, i, stated=True)  # "женщина — уличный музыкант"
         return self._counted_phrase(tokens, first, i, noun)
+
+    def _is_behind_feminine(self, tokens: Reading, i: int, noun: Noun) -> bool:
+        """Return whether a feminine adjective stands directly before a noun and agrees with it: it
+        says that the noun is of a woman."""
+        word = tokens.before(i)
+        if self.matcher("no-adjective").has(word) or self._noun_of(word):
+            return False  # "в ванной", "герой"
+        ending = next((end for end in _CASES_OF_FEMININE if word.low.endswith(end)), "")
+        is_pronoun = word.low in _CASES_OF_FEMININE
+        cases = set(_CASES_OF_FEMININE.get(word.low if is_pronoun else ending, ()))
+        cases.intersection_update(noun.cases)
+        if not noun.masculine.endswith(("а", "я")):
+            return 0 in cases  # "молодая врач"; in other cases such nouns do not agree
+        # "за спиной судьи", "в приёмной судьи": a noun in the case of its preposition.
+        is_noun = cases == {1} and tokens.before(i - 1).low in _NOT_BEFORE_GENITIVE
+        return bool(cases) and not is_noun
 
     def _counted_phrase(self, tokens: Reading, first: int, i: int, noun: Noun) -> Phrase | None:
         """Return the phrase of one person or of several; None where the number is left open.

@@ -217,6 +217,16 @@ def test_a_flipped_bit_of_a_feature_and_a_column_that_is_not_listed_are_refused(
             load_embeddings(path)
 
 
+@pytest.mark.parametrize("column", ["ids", "captions"])
+def test_one_text_is_no_column_of_letters(column: str) -> None:
+    settings: dict[str, Any] = {"ids": ("a", "b"), column: "ab"}
+    match = f"{column}: expected a list with a text for each row, got the text 'ab'"
+    with pytest.raises(InvalidInputError, match=match):
+        Embeddings(np.ones((2, 3)), labels={}, **settings)
+    with pytest.raises(InvalidInputError, match=match):
+        Embeddings.from_arrays(np.ones((2, 3)), **settings)
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"features": np.ones((3, 4), dtype=int)},

@@ -81,13 +81,23 @@ class Columns:
 
 
 def check_lengths(name: str, n: int, columns: Mapping[str, Any]) -> None:
-    """Refuse columns that have other than n rows; None stands for a column that is not there."""
+    """Refuse columns that have other than n rows, and texts in place of columns; None stands for a
+    column that is not there."""
     wrong = {}
     for column, rows in columns.items():
+        refuse_text(column, rows)
         if rows is not None and len(rows) != n:
             wrong[column] = len(rows)
     if wrong:
         raise InvalidInputError(f"{name}: expected {n} rows in every column, got {wrong}")
+
+
+def refuse_text(column: str, rows: object) -> None:
+    """Refuse one text in place of a column, which would be read letter by letter."""
+    if isinstance(rows, str):
+        raise InvalidInputError(
+            f"{column}: expected a list with a text for each row, got the text {rows[:40]!r}"
+        )
 
 
 class LazyText:

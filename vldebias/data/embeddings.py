@@ -34,7 +34,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from vldebias.data.dataset import Columns
+from vldebias.data.dataset import Columns, refuse_text
 from vldebias.data.rows import RowNumbers, Shards, UnitRows, files_of, metadata_beside
 from vldebias.data.tables import Labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, need
@@ -100,6 +100,8 @@ class Embeddings(Columns):
             features: (n, d) numbers, or `Shards`; bfloat16 becomes float32, whole numbers float64.
             labels: column -> n strings, integers or booleans; see `Labels.from_array`.
             ids: n names; default: "0", "1", ...
+            captions: n texts, or none.
+            about: where the features come from.
 
         Raises:
             InvalidInputError: shapes, types or lengths that do not fit; the message names the
@@ -120,6 +122,8 @@ class Embeddings(Columns):
             raise InvalidInputError(
                 f"features: expected numbers (n, d), got {type(features)} ({error})"
             ) from None
+        refuse_text("ids", ids)
+        refuse_text("captions", captions)
         if ids is None:
             names: Sequence[str] = _numbers(rows)
         else:

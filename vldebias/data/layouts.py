@@ -477,7 +477,7 @@ def _first_rows(
         if json_form(text) == "list":
             rows = json_rows(path, encoding)
         else:
-            rows = _first_objects(path, text.split("\n") if is_whole else text.split("\n")[:-1])
+            rows = json_lines(path, text.split("\n") if is_whole else text.split("\n")[:-1])
         rows = [_flat(row) for row in rows]
         return list(dict.fromkeys(itertools.chain.from_iterable(rows[:50]))), rows, is_whole
     if not is_whole:
@@ -498,8 +498,12 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _first_objects(path: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the objects of JSON lines."""
+def json_lines(path: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the objects of JSON lines, without those of blank lines.
+
+    Raises:
+        InvalidInputError: a line that is no JSON, or no object.
+    """
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

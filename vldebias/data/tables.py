@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import reduce
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.data.layouts import json_rows
+from vldebias.data.layouts import json_lines, json_rows
 from vldebias.data.spellings import dates_among_ranges, meaning_of, spreadsheet_range, written_twice
 from vldebias.errors import InvalidInputError, Lazily, warn
 from vldebias.files import unshielded
@@ -56,6 +56,11 @@ _NO_CAPTION = re.compile(r"nan|none|null|n/a|<na>|#n/a", re.IGNORECASE)
 _NO_WORDS = {
     "numbers": re.compile(r"[-+]?\d+([.,]\d+)*"),
     "names of files": re.compile(r"\S+\.(jpe?g|png|webp|gif|bmp|tiff?|avif|heic)", re.IGNORECASE),
+}
+# Types of JSON -> what a message calls their values.
+_KINDS: dict[type, str] = {
+    **{str: "a text", int: "a number", float: "a number", bool: "a truth value"},
+    **{list: "a list", dict: "an object"},
 }
 _MOST_NO_WORDS = 0.5  # share of such captions from which on they are refused
 
@@ -452,23 +457,26 @@ def read_table(
                 columns.append(pa.array(texts, pa.string()))
             table = pa.table(columns, names=rows[0])
         else:
-            text = read_text(path, encoding)
-            # Lines are often called .json, and lists .jsonl.
-            if json_form(text) == "list" or (ending == ".json" and json_form(text) == "object"):
-                table = pa.Table.from_pylist(json_rows(path, encoding)).flatten()
-            else:
-                table = _read_json(path, text)
+            table = _read_json(path, encoding)
         table.validate(full=True)  # such as texts that are no UTF-8
         return table.rename_columns(table.column_names)  # raises here where a name is none
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: cannot be read as {ending[1:]}: {error}") from error
 
 
-def _read_json(path: Path, text: str) -> pa.Table:
-    """Return the table of a file with an object a line.
-
-    A line that is no object is refused first: pyarrow can end the process there.
-    """
+def _read_json(path: Path, encoding: str | None) -> pa.Table:
+    """Return the table of a file with an object a line, or with a list of objects."""
+    text = read_text(path, encoding)
+    # Lines are often called .json, and lists .jsonl.
+    form = json_form(text)
+    if form == "list" or (form == "object" and path.suffix.lower() == ".json"):
+        rows = json_rows(path, encoding)
+        try:
+            return pa.Table.from_pylist(rows).flatten()
+        except pa.ArrowException:
+            _refuse_mixed(path, rows)
+            raise
+    # A line that is no object is refused first: pyarrow can end the process there.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip() and not line.lstrip().startswith("{"):
             raise InvalidInputError(
@@ -477,7 +485,48 @@ def _read_json(path: Path, text: str) -> pa.Table:
             )
     if not text.strip():
         raise InvalidInputError(f"{path}: is empty; expected an object a line")
-    return pj.read_json(io.BytesIO(text.encode())).flatten()
+    try:
+        return pj.read_json(io.BytesIO(text.encode())).flatten()
+    except pa.ArrowException:
+        _refuse_mixed(path, json_lines(path, text.split("\n")))
+        raise
+
+
+def _refuse_mixed(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Raise InvalidInputError for the first column that mixes kinds of values, such as texts and
+    lists; pyarrow names its own types, and rows by their place in a block."""
+    first_of_column: dict[str, Any] = {}
+    for number, row in enumerate(rows, 1):
+        parts: list[tuple[str, Any]] = []
+        for column, value in row.items():
+            parts += _with_parts(column, value)
+        for column, value in parts:
+            first = first_of_column.setdefault(column, value)
+            kind = _KINDS[type(value)]
+            first_kind = _KINDS[type(first)]
+            if kind == first_kind:
+                continue
+            remedy = "write the same kind of value in every row"
+            if {kind, first_kind} == {"a text", "a list"}:
+                remedy = 'write a text as a list of one, ["a text"]'
+            raise InvalidInputError(
+                f"{path}: column {column!r}: row {number} has {kind}, {str(value)[:40]!r}, and an"
+                f" earlier row {first_kind}, {str(first)[:40]!r}; {remedy}"
+            )
+
+
+def _with_parts(column: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the value of a column and what is inside of it, with their names: "labels.gender" is in
+    an object, "captions[]" in a list; nothing for a missing value."""
+    if value is None:
+        return
+    yield column, value
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _with_parts(f"{column}.{name}", part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _with_parts(f"{column}[]", part)
 
 
 def mapped_columns(labels: ColumnNames) -> dict[str, str]:

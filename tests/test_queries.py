@@ -309,11 +309,11 @@ def test_saved_edits_are_attached_again_to_the_same_model_alone(tmp_path: Path) 
     with pytest.raises(ProjectionMismatchError, match="has dim 24, and the vectors have 12"):
         vldebias.debias_queries(lambda texts: rows_of(texts)[:, :12], loaded)
     with pytest.raises(ProjectionMismatchError, match=r"belongs to space 'diffusers\.sequence'"):
-        vldebias.debias_queries(as_lists, loaded.stamped(space="diffusers.sequence"))
+        vldebias.debias_queries(as_lists, loaded.with_provenance(space="diffusers.sequence"))
     with pytest.raises(InvalidInputError, match="leave these out"):
         vldebias.debias_queries(as_lists, loaded, method="cali")
     with pytest.warns(SuspectInputWarning, match="holds no embeddings of texts"):
-        vldebias.debias_queries(as_lists, loaded.stamped(fingerprint=None))
+        vldebias.debias_queries(as_lists, loaded.with_provenance(fingerprint=None))
 
 
 def gallery(n: int = 200) -> tuple[np.ndarray[Any, Any], list[str]]:

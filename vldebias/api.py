@@ -215,7 +215,7 @@ def _attach_fitted(
         if keep_stated:
             stated_words |= dict.fromkeys(edit.stated_words)
     target = _at_side_of_edits(target, edits, side)
-    edits = Attachment.placed(target, edits)
+    edits = target.edits_by_role(edits)
     for edit in edits.values():
         if not edit.space and not edit.provenance.fingerprint:
             warn(
@@ -323,7 +323,7 @@ def _fit_and_attach(
         target = _at_side_of_edits(target, edits, side)
     # There a host has other roles.
     if target is not problem.host:
-        edits = Attachment.placed(target, edits)
+        edits = target.edits_by_role(edits)
     stated_words = problem.stated_words if keep_stated else ()
     return Attachment(
         target, edits, strength=strength, stated_words=stated_words, label=problem.label

@@ -282,7 +282,7 @@ class DebiasedQueries:
         if not isinstance(labels, Mapping):
             labels = {self.sets[0].name: labels}
         # The measurement leaves the same queries alone as `embed` does.
-        edit = self.fitted if self.keep_stated else self.fitted.stamped(stated_words=())
+        edit = self.fitted if self.keep_stated else self.fitted.with_provenance(stated_words=())
         if isinstance(vectors, list | tuple):
             vectors = read_vectors(vectors, "vectors").rows
         prompts: Any = self.sets if len(self.sets) > 1 else self.sets[0]
@@ -321,7 +321,7 @@ class DebiasedQueries:
             edited = self.fitted(wide, self.strength)
         elif texts is not None:
             # Other wordings of each prompt are embedded.
-            edited = self.host.edited(self.fitted, TEXT, wide, texts, self.strength)
+            edited = self.host.reworded(self.fitted, TEXT, wide, texts, self.strength)
         else:
             raise InvalidInputError(
                 f"method {self.fitted.method!r} reads texts; pass texts= to edit, or call embed"

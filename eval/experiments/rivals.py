@@ -115,7 +115,7 @@ class ZeroShotLabels(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         assert problem.reference is not None
         blind = replace(problem, reference=replace(problem.reference, labels={}))
-        return self.method.fit(blind, role).stamped(uses_images=True, labels="zero-shot")
+        return self.method.fit(blind, role).with_provenance(uses_images=True, labels="zero-shot")
 
 
 LIGHT, WEAKER = _Light(CALI), _Light(CALI + EQUALISE)

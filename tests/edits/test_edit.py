@@ -36,7 +36,7 @@ def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
     generator = torch.Generator().manual_seed(0)
     pairs = [torch.randn(4, 2, 12, generator=generator) for _ in range(2)]
     projection = CalibratedProjection(lam=lam).fit(pairs, torch.randn(3, 12, generator=generator))
-    return projection.stamped(
+    return projection.with_provenance(
         space="open_clip.joint",
         model_id="ViT-B-32/openai",
         fingerprint=Fingerprint(structure="ab12", tensors=((1.0, 0.25), (2.5, -3.0))),
@@ -323,7 +323,7 @@ def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, fi
 def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
     """40 kills between two projections that save over each other: one of them is there afterwards,
     whole."""
-    edits = [fitted(lam).stamped(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
+    edits = [fitted(lam).with_provenance(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
     edits[0].save_pretrained(tmp_path)
     chance = random.Random(0)
     context = multiprocessing.get_context("fork")

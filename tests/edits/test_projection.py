@@ -318,7 +318,8 @@ def test_refused_groups_embeddings_and_strengths() -> None:
     for groups in ([], [A8, A8[:1]]):
         with pytest.raises(InvalidInputError, match="two or more"):
             scatter_of(groups)
-    for z in (torch.zeros(2, 9), torch.zeros(2, 8).long(), "a photo"):
+    float8 = torch.zeros(2, 8).to(torch.float8_e4m3fn)
+    for z in (torch.zeros(2, 9), torch.zeros(2, 8).long(), float8, "a photo"):
         with pytest.raises(InvalidInputError, match=r"\(..., 8\)"):
             fit(S8)(z)
     for strength in (-0.1, 1.1, float("nan")):

@@ -185,6 +185,28 @@ def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
         ):
             attachment.apply("joint", torch.randn(4, 6), lambda texts=texts: texts)
     attachment.remove()
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_texts_are_given_as_a_list_or_by_a_function_and_one_text_is_of_all_rows(
+    tower: Tower, as_function: bool
+) -> None:
+    rows = torch.randn(4, 6)
+    with attach(tower, stated_words=["woman"]) as attachment:
+        for texts, stated in (
+            (["a man", "a woman"], [False, False, True, True]),
+            ("a woman", [True] * 4),
+            ("a man", [False] * 4),
+        ):
+            given: Any = (lambda texts=texts: texts) if as_function else texts
+            changed = attachment.apply("joint", rows, given)
+            expected = torch.where(torch.tensor(stated)[:, None], rows, PROJECTION(rows))
+            assert torch.equal(changed, expected)
+        with pytest.raises(InvalidInputError, match="prompts: got 3; expected a text or a list"):
+            attachment.apply("joint", rows, 3)  # type: ignore[arg-type]
+
+
+def test_an_edit_that_reads_prompts_needs_them(tower: Tower) -> None:
     reads = SimpleNamespace(
         method="reads",
         lam=0.0,
@@ -216,7 +238,7 @@ def test_it_says_what_it_holds_and_who_chose_that(
     choice = None
     if reason is not None:
         choice = Choice(prompts="of mine", method=method, lam=2.0, reason=reason)
-    edit = PROJECTION.stamped(method=method, lam=2.0, choice=choice)
+    edit = PROJECTION.with_provenance(method=method, lam=2.0, choice=choice)
     expected = shown.format(rank=edit.rank)
     with Attachment(
         TowerHost(tower), {"joint": edit}, strength=0.5, stated_words=["man"], label="of mine"
@@ -228,7 +250,7 @@ def test_it_says_what_it_holds_and_who_chose_that(
 
 def test_prompts_of_a_host_are_edited_as_an_attachment_edits_them(tower: Tower) -> None:
     host = TowerHost(tower)
-    edit = PROJECTION.stamped(stated_words=("woman",))
+    edit = PROJECTION.with_provenance(stated_words=("woman",))
     bare = host.embed(PROMPTS, "joint")
     unit = [torch.nn.functional.normalize(edit(bare, strength), dim=-1) for strength in (1.0, 0.5)]
     assert torch.equal(host.under(PROMPTS, "joint", None), bare)

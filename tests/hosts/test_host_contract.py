@@ -244,7 +244,7 @@ def test_saved_edits_attach_and_foreign_ones_are_refused(
     with pytest.raises(
         ProjectionMismatchError, match=rf"belongs to space 'moon', here it is '{host.space(role)}'"
     ):
-        host.check(role, edit.stamped(space="moon"))
+        host.check(role, edit.with_provenance(space="moon"))
     with pytest.raises(
         ProjectionMismatchError, match=rf"has dim {edit.dim + 1}, '{role}' has {edit.dim}"
     ):

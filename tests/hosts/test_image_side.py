@@ -240,7 +240,7 @@ def test_foreign_projections_are_refused(gender: PromptSet) -> None:
             vldebias.debias(seeing, projection, side=side)
         with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*fitted on other weights"):
             vldebias.debias(reading, projection, side=side)
-    unknown = projection.stamped(
+    unknown = projection.with_provenance(
         image_fingerprint=None
     )  # fitted on a text tower alone: its texts are compared
     vldebias.debias(seeing, unknown, side="image").remove()

@@ -79,13 +79,11 @@ def test_every_sum_levels_the_image_means_as_equalising_alone_does(problem: Prob
     """sqrt(lam w) |D^T P z| <= |z| / 2 for every z: the gap goes to zero as lam grows, at the same
     rate."""
     rows, lam = image_rows(problem)
-    terms = dict.fromkeys(chain(*(form.terms for form in SUMS)))
-    parts = {term: term.rows(problem, "joint") for term in terms}  # for all methods and lam
     for method in SUMS:
-        for P in (problem.fit(method, "joint"), method.fit(problem, "joint", parts)):
-            assert isinstance(P, CalibratedProjection)
-            gaps = rows @ P.matrix()
-            assert torch.linalg.matrix_norm(gaps, 2) * lam**0.5 <= 0.5 * (1 + 1e-6), method.name
+        P = problem.fit(method, "joint")
+        assert isinstance(P, CalibratedProjection)
+        gaps = rows @ P.matrix()
+        assert torch.linalg.matrix_norm(gaps, 2) * lam**0.5 <= 0.5 * (1 + 1e-6), method.name
 
 
 @laws

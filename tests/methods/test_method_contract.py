@@ -299,6 +299,10 @@ def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, n
 def test_a_bound_and_a_side_say_what_they_cannot_be_of(cases: dict[str, Case]) -> None:
     with pytest.raises(InvalidInputError, match="got an empty list"):
         Problem(TextTable({"nothing": [1.0]}), [])
+    with pytest.raises(
+        InvalidInputError, match="prompt set 'gender' twice in 'gender\\+age\\+gender'"
+    ):
+        Problem(TextTable({"nothing": [1.0]}), ["gender", "age", "gender"])
     with pytest.raises(InvalidInputError, match=r"max_loss: .*suffix"):
         cases["pipeline"].debias("suffix", max_loss=0.1)
     with pytest.raises(InvalidInputError, match="'roboshot' acts on images"):
@@ -320,7 +324,7 @@ def test_entry_points_of_other_packages_are_methods(
     (tmp_path / "acme.py").write_text(
         "from vldebias.methods import METHODS, Method\n\n\nclass Double(Method):\n    name, has_lam"
         ' = "acme-double", True\n\n    def fit(self, problem, role):\n        return'
-        ' METHODS["cali"].fit(problem, role).at_multiple(2.0).stamped(method=self.name)\n'
+        ' METHODS["cali"].fit(problem, role).at_multiple(2.0).with_provenance(method=self.name)\n'
     )
     info = tmp_path / "acme-1.0.dist-info"
     info.mkdir()

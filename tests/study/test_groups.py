@@ -225,7 +225,7 @@ def test_lam_strength_and_edits_reach_the_figures() -> None:
     with pytest.raises(InvalidInputError, match="cali"):
         evaluate(birds(), edits={"cali": fitted})
     with pytest.raises(ProjectionMismatchError):
-        evaluate(birds(), edits={"mine": fitted.stamped(space="elsewhere")})
+        evaluate(birds(), edits={"mine": fitted.with_provenance(space="elsewhere")})
 
 
 def ordered(scores: np.ndarray, positive: np.ndarray) -> float:

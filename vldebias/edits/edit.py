@@ -246,24 +246,26 @@ class Edit(ABC):
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength!r}")
         if not isinstance(z, Tensor):
             received = type(z).__name__
-        elif z.ndim and z.shape[-1] == self.dim and z.is_floating_point():
-            return
         else:
             received = f"{z.dtype} {tuple(z.shape)}"
+            # torch neither multiplies nor promotes float8.
+            is_float = z.is_floating_point() and z.itemsize > 1
+            if z.ndim and z.shape[-1] == self.dim and is_float:
+                return
         raise InvalidInputError(
-            f"expected float embeddings (..., {self.dim}), got {received}; the edit was fitted for"
-            f" {self.where()}"
+            f"expected float embeddings (..., {self.dim}) of 16 bits or more, got {received}; the"
+            f" edit was fitted for {self.where()}"
         )
 
     def settings(self) -> dict[str, Any]:
         """Return the other fields, which are saved with the tensors."""
         return {name: getattr(self, name) for name in _settings_of(type(self)).model_fields}
 
-    def stamped(self, **fields: Any) -> Self:
+    def with_provenance(self, **fields: Any) -> Self:
         """Return a copy of the edit with some fields of its provenance replaced."""
-        stamped_edit = copy(self)  # the tensors have been checked
-        object.__setattr__(stamped_edit, "provenance", replace(self.provenance, **fields))
-        return stamped_edit
+        edit = copy(self)  # the tensors have been checked
+        object.__setattr__(edit, "provenance", replace(self.provenance, **fields))
+        return edit
 
     def where(self) -> str:
         """Return its width, space and model as text for messages."""

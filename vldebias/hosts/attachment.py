@@ -256,22 +256,6 @@ class Attachment:
             finalize(self, hook.remove).atexit = False
         _STANDING.add(self)
 
-    @staticmethod
-    def placed(host: Host, edits: Mapping[str, Edit]) -> dict[str, Edit]:
-        """Return fitted edits by role, each checked by `Host.check`; roles of one space share
-        theirs."""
-        edit_of_space = {host.space(role): edit for role, edit in edits.items()}
-        missing = [role for role in host.roles if host.space(role) not in edit_of_space]
-        if missing:
-            raise InvalidInputError(
-                f"{host.name} has the roles {list(host.roles)}; got no edit for {missing}: pass a"
-                " mapping from role to edit"
-            )
-        by_role = {role: edits.get(role, edit_of_space[host.space(role)]) for role in host.roles}
-        for role, edit in by_role.items():
-            host.check(role, edit)
-        return by_role
-
     @property
     def strength(self) -> float:
         """Return the share of the edit that is applied, in [0, 1]; where prompts are rewritten, of
@@ -525,12 +509,16 @@ class Attachment:
         return html_table(repr(self), ("what", "value"), facts)
 
     def apply(
-        self, role: str, embeddings: Tensor, texts: Callable[[], Sequence[str]] | None = None
+        self,
+        role: str,
+        embeddings: Tensor,
+        texts: Callable[[], Sequence[str]] | Sequence[str] | None = None,
     ) -> Tensor:
         """Return `embeddings` (b, ..., d) edited as `role`, except the rows whose text states the
         attribute.
 
-        texts: returns one prompt for each row, or for each group of adjacent rows of equal length.
+        texts: one prompt for each row, or for each group of adjacent rows of equal length; or a
+        function that returns them, which is called where an edit or `keep_stated` reads prompts.
         """
         if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the size of a batch
             return embeddings
@@ -538,26 +526,38 @@ class Attachment:
         self._check_adapters()
         if role == IMAGE:
             return edit.image(embeddings, self._strength)
-        # A prompt is read where a gate looks for what it states, or where the edit rewords it.
+        is_rewording = hasattr(edit, "wordings")
         prompts = list[str]()
-        if texts is not None and (self._gate is not None or hasattr(edit, "wordings")):
-            with TOKENIZING:  # texts may be read from token ids
-                prompts = list(texts())
-            rows = len(embeddings)
-            if not prompts or rows % len(prompts):
-                raise InvalidInputError(
-                    f"{self.host.name}: {rows} embeddings for {len(prompts)} prompts;"
-                    " expected a multiple"
-                )
-            repeats = rows // len(prompts)
-            prompts = [prompts[row // repeats] for row in range(rows)]
+        if texts is not None and (self._gate is not None or is_rewording):
+            prompts = self._prompts_of_rows(texts, len(embeddings))
         stated = self.stated(prompts)
         if stated and all(stated):
             return embeddings
-        changed = self.host.edited(edit, role, embeddings, prompts, self._strength)
+        if is_rewording:
+            changed = self.host.reworded(edit, role, embeddings, prompts, self._strength)
+        else:
+            changed = edit(embeddings, self._strength)
         if not any(stated):
             return changed
         return _where(torch.tensor(stated, device=embeddings.device), embeddings, changed)
+
+    def _prompts_of_rows(
+        self, texts: Callable[[], Sequence[str]] | Sequence[str], rows: int
+    ) -> list[str]:
+        """Return one prompt for each row; texts: see `apply`."""
+        if callable(texts):
+            with TOKENIZING:  # texts may be read from token ids
+                received = texts()
+                prompts = [received] if isinstance(received, str) else list(received)
+        else:
+            prompts = list(checked_texts([texts] if isinstance(texts, str) else texts))
+        if not prompts or rows % len(prompts):
+            raise InvalidInputError(
+                f"{self.host.name}: {rows} embeddings for {len(prompts)} prompts;"
+                " expected a multiple"
+            )
+        repeats = rows // len(prompts)
+        return [prompts[row // repeats] for row in range(rows)]
 
     def apply_by_ids(
         self,

@@ -194,18 +194,20 @@ class Host(ABC):
         rows = self.embed(prompts, role)
         if edit is None:
             return rows
-        changed = normalize(self.edited(edit, role, rows, prompts, strength), dim=-1)
+        if hasattr(edit, "wordings"):
+            changed = self.reworded(edit, role, rows, prompts, strength)
+        else:
+            changed = edit(rows, strength)
+        changed = normalize(changed, dim=-1)
         gate = StatedWords(edit.stated_words if keep_stated else ())
         stated = torch.tensor([bool(gate.find(prompt)) for prompt in prompts])
         return torch.where(stated[:, None], rows, changed)
 
-    def edited(
+    def reworded(
         self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float
     ) -> Tensor:
-        """Return edited embeddings (b, ..., d) of prompts; a method with `wordings` reads prompts
-        in those words."""
-        if not hasattr(edit, "wordings"):
-            return cast("Tensor", edit(z, strength))
+        """Return embeddings (b, ..., d) of prompts by an edit with `wordings`, which averages over
+        each prompt in other words."""
         if not prompts:
             raise InvalidInputError(f"{self.name}: {edit!r} needs the prompt of each row")
         wordings_of_row = [edit.wordings(prompt) for prompt in prompts]
@@ -290,6 +292,21 @@ class Host(ABC):
                 f" tower than it has now, and they change its embeddings; {refit}, or load the"
                 " adapters that it was fitted with"
             )
+
+    def edits_by_role(self, edits: Mapping[str, Edit]) -> dict[str, Edit]:
+        """Return fitted edits for all roles, each checked by `check`; roles of one space share
+        theirs."""
+        edit_of_space = {self.space(role): edit for role, edit in edits.items()}
+        missing = [role for role in self.roles if self.space(role) not in edit_of_space]
+        if missing:
+            raise InvalidInputError(
+                f"{self.name} has the roles {list(self.roles)}; got no edit for {missing}: pass a"
+                " mapping from role to edit"
+            )
+        by_role = {role: edits.get(role, edit_of_space[self.space(role)]) for role in self.roles}
+        for role, edit in by_role.items():
+            self.check(role, edit)
+        return by_role
 
     def _mismatch(self, role: str, edit: Edit, present: Fingerprint | None) -> str:
         """Return why an edit is not for this host; "" where it is."""

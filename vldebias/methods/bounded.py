@@ -71,7 +71,7 @@ def _weaker(edit: CalibratedProjection, t: float) -> CalibratedProjection:
     if not edit.spurious_rank:
         return edit.at_multiple(t)
     # I - t L R^T
-    return replace(edit, left=t * edit.left).stamped(method=f"{edit.method}, bounded")
+    return replace(edit, left=t * edit.left).with_provenance(method=f"{edit.method}, bounded")
 
 
 def largest(holds: Callable[[float], bool]) -> float:

@@ -18,7 +18,7 @@ the means goes to zero as lam grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -68,22 +68,20 @@ class ClosedForm(Method):
         # The dataclass is frozen, and these follow from its terms.
         vars(self).update(needs=needs, has_lam=has_lam, pipelines=Need.IMAGES not in needs)
 
-    def fit(
-        self, problem: Problem, role: str, parts: Mapping[Term, Any] | None = None
-    ) -> CalibratedProjection:
-        """Solve for one role of the problem's host; `parts` holds the rows of the terms if already
-        computed."""
-        rows_of_term = parts or {term: term.rows(problem, role) for term in self.terms}
-        removed = [rows_of_term[term] for term in self.terms if not term.weighted]
+    def fit(self, problem: Problem, role: str) -> CalibratedProjection:
+        """Solve for one role of the problem's host."""
+        removed = [term.rows(problem, role) for term in self.terms if not term.weighted]
         span = torch.cat(removed) if removed else None
         scatters = list[Tensor]()
         lams = list[float]()
         for term in self.terms:
             if not term.weighted:
                 continue
-            scatters_of_attributes = rows_of_term[term]
-            if term.need is Need.IMAGES:
-                scatters_of_attributes = _without_span(scatters_of_attributes, span)
+            scatters_of_attributes = term.rows(problem, role)
+            if term.need is Need.IMAGES and span is not None and span.any():
+                # P0 comes last, so that the means of images are compared where texts will be.
+                project = CalibratedProjection.solve([], span)
+                scatters_of_attributes = [project(rows) for rows in scatters_of_attributes]
             scatters += scatters_of_attributes
             if isinstance(problem.weight, tuple):
                 lams += problem.weight
@@ -92,7 +90,7 @@ class ClosedForm(Method):
         if span is None and not any(lams):  # (I + 0 M)^-1 = I
             return CalibratedProjection.identity(problem.host.dim(role), self.name)
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)
-        return solved.stamped(method=self.name, uses_images=Need.IMAGES in self.needs)
+        return solved.with_provenance(method=self.name, uses_images=Need.IMAGES in self.needs)
 
     def with_images(self) -> ClosedForm:
         """Return the method with the means of the images as a further term."""
@@ -107,15 +105,6 @@ class ClosedForm(Method):
         sources = "; ".join(dict.fromkeys((self.source, method.source)))
         title = f"{self.title} and {method.title}"
         return ClosedForm(f"{self.name}+{method.name}", title, sources, method.color, terms)
-
-
-def _without_span(scatters: list[Tensor], span: Tensor | None) -> list[Tensor]:
-    """Return scatters (n, d) projected by P0, which removes the span of rows (m, d)."""
-    if span is None or not span.any():
-        return scatters
-    # P0 comes last, so that the means of images are compared where texts will be.
-    project = CalibratedProjection.solve([], span)
-    return [project(rows) for rows in scatters]
 
 
 def value_differences(problem: Problem, role: str) -> Tensor:

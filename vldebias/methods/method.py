@@ -188,8 +188,8 @@ class Problem:
             term each.
 
     Raises:
-        InvalidInputError: no prompt set, weights for another number of sets, images that the host
-            cannot use, or a bound outside [1e-6, 1).
+        InvalidInputError: no prompt set, or one twice; weights for another number of sets, images
+            that the host cannot use, or a bound outside [1e-6, 1).
     """
 
     host: Any
@@ -221,7 +221,15 @@ class Problem:
         attributes: list[PromptSet] = []
         stated_words: dict[str, None] = {}
         class_prompts: dict[str, None] = {}
+        hashes: list[str] = []
         for prompt_set in self.sets:
+            # Its pairs would count twice.
+            if prompt_set.hash in hashes:
+                raise InvalidInputError(
+                    f"prompts: got the prompt set {prompt_set.name!r} twice in {self.label!r};"
+                    " expected each set once"
+                )
+            hashes.append(prompt_set.hash)
             # "fairface" is gender, race and age: one term each, or the one of most pairs decides.
             attributes += prompt_set.parts or [prompt_set]
             stated_words |= dict.fromkeys(prompt_set.stated_words)
@@ -287,15 +295,15 @@ class Problem:
         edit: Edit = chosen.fit(self, role)
         # A preset leaves the name of the method that it chose.
         if not chosen.delegates:
-            edit = edit.stamped(method=chosen.name)
+            edit = edit.with_provenance(method=chosen.name)
         if self.max_loss is not None:
             neutral_rows = self.host.embed(self.neutral, role)
             edit = bounded(edit, neutral_rows, self.max_loss)
-            edit = edit.stamped(max_loss=float(self.max_loss))
+            edit = edit.with_provenance(max_loss=float(self.max_loss))
         if Need.LABELS in chosen.needs:
             labels = "given" if self.reference.labels else "zero-shot"
-            edit = edit.stamped(uses_images=True, labels=labels)
-        edit = edit.stamped(
+            edit = edit.with_provenance(uses_images=True, labels=labels)
+        edit = edit.with_provenance(
             space=self.host.space(role),
             model_id=self.host.model_id,
             fingerprint=self.host.fingerprint(role),

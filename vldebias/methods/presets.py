@@ -189,7 +189,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
     # An edit is attached only if the whole interval is below 0.
     if change.high < 0:
         edit = method.fit(problem, role)
-        return edit.stamped(choice=_choice(problem, edit, effect, change))
+        return edit.with_provenance(choice=_choice(problem, edit, effect, change))
     return _declined(
         problem,
         role,
@@ -227,7 +227,7 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: Method) -> Edit:
         return _declined(problem, role, f"{doubt} {remedy}", change)
     neutral = problem.host.embed(problem.neutral, role)
     edit = fit_within_bound(problem, role, method, neutral)
-    return edit.stamped(choice=_choice(problem, edit, effect, change))
+    return edit.with_provenance(choice=_choice(problem, edit, effect, change))
 
 
 def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) -> Choice:
@@ -248,8 +248,8 @@ def _declined(problem: Problem, role: str, why: str, change: Change | None = Non
         AutoDeclinedWarning: always.
     """
     warn(f"{problem.label}: the default attaches no edit. {why}", AutoDeclinedWarning)
-    edit = CalibratedProjection.identity(problem.host.dim(role)).stamped(method=NOTHING)
-    return edit.stamped(choice=_choice(problem, edit, why, change))
+    edit = CalibratedProjection.identity(problem.host.dim(role)).with_provenance(method=NOTHING)
+    return edit.with_provenance(choice=_choice(problem, edit, why, change))
 
 
 @cache  # so that the same text is logged once in a process

@@ -773,14 +773,14 @@ class DiffusersHost(Host):
                 " attachment.disabled()"
             )
 
-    def edited(
+    def reworded(
         self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float
     ) -> Tensor:
-        """Return edited embeddings, see `Host.edited`; other wordings are encoded as the call
+        """Return edited embeddings, see `Host.reworded`; other wordings are encoded as the call
         encodes the prompts."""
         encode = _ENCODE.get()
-        if not hasattr(edit, "wordings") or encode is None:
-            return super().edited(edit, role, z, prompts, strength)
+        if encode is None:
+            return super().reworded(edit, role, z, prompts, strength)
         part = self.parts[self.roles.index(role)]
         rows_of_wording = []
         for wording in zip(*(edit.wordings(prompt) for prompt in prompts), strict=True):

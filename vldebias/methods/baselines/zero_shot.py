@@ -98,7 +98,7 @@ class Tie(Method):
                     f" {value!r}; pass more images"
                 )
         edit = Translation(directions, totals / counts)
-        return edit.stamped(uses_images=True)
+        return edit.with_provenance(uses_images=True)
 
 
 # ---- SAGE

@@ -100,7 +100,13 @@ def resolve(
             " open_clip, transformers or diffusers"
         )
     if not isinstance(host, Host):
-        package = _package_of(host)
+        # Packages that define the class of the model, or a base of it, the longest first: modular
+        # pipelines have a host of their own inside of diffusers.
+        packages = list[str]()
+        for base in type(host).__mro__:
+            parts = base.__module__.split(".")
+            packages += [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+        package = next((package for package in packages if package in HOSTS), None)
         if package is None:
             libraries = [library for library in HOSTS if "." not in library]
             raise UnsupportedHostError(
@@ -112,18 +118,6 @@ def resolve(
             )
         host = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
     return host if side is None else host.at(side)
-
-
-def _package_of(model: Any) -> str | None:
-    """Return the registered package that defines the class of a model, or a base of it."""
-    for base in type(model).__mro__:
-        parts = base.__module__.split(".")
-        # The longest first: modular pipelines have a host of their own inside of diffusers.
-        for count in range(len(parts), 0, -1):
-            package = ".".join(parts[:count])
-            if package in HOSTS:
-                return package
-    return None
 
 
 def attachment_of(host: object) -> Attachment | None:

@@ -25,7 +25,6 @@ from vldebias.edits.cross_attention import CrossAttentionEdit, Form
 from vldebias.edits.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
-from vldebias.hosts.pipelines.responses import Responses
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.progress import Progress
 from vldebias.prompts import PromptSet, can_balance
@@ -116,25 +115,35 @@ class CrossAttention(Method):
         """Fit the edit of one attribute, named by its prompt set."""
         (prompt_set,) = (part for part in problem.attributes if part.name == role)
         texts_of_value = stated_texts(prompt_set, self.concepts)
-        responses, rows_of_value = record(
+        times, rows_of_value = record(
             problem.host, texts_of_value, self.steps, role, self.options or {}
         )
-        means = torch.stack(
-            [responses.rows[:, rows].mean(1) for rows in rows_of_value.values()], dim=1
-        )
+        # (t, values, d): the mean over concepts.
+        means = torch.stack([rows.mean(1) for rows in rows_of_value.values()], dim=1)
         center = means.mean(1)
-        readings = fit_gate(problem.host, prompt_set, texts_of_value, self)
+        layers = problem.host.layers_and_widths
+        stated, person = fit_gate(problem.host, prompt_set, texts_of_value, self)
         values = means.shape[1]
         amount = self.amount
         if amount is None:
             amount = AMOUNT_OF_TWO if values == 2 else AMOUNT_OF_MORE
-        amounts = torch.full((len(means), values, len(responses.layers)), amount)
-        return edit_of(
-            self,
-            prompt_set,
-            responses,
-            (center, means - center[:, None], amounts),
-            readings,
+        return CrossAttentionEdit(
+            times=times.float(),
+            center=center.float(),
+            effects=(means - center[:, None]).float(),
+            amounts=torch.full((len(means), values, len(layers)), amount).float(),
+            gate=torch.cat([stated.rows, person.rows]).float(),
+            gate_offsets=torch.cat([stated.offsets, person.offsets]).float(),
+            auroc={"stated": stated.auroc, "person": person.auroc},
+            layers=layers,
+            form=self.form,
+            rank=self.rank,
+            attribute=prompt_set.name,
+            words={value: tuple(words) for value, words in prompt_set.attributes.items()},
+            adjectives=dict(prompt_set.adjectives),
+            phrase=dict(prompt_set.phrase),
+            stated=prompt_set.stated_words,
+            provenance=Provenance(self.name),
         )
 
 
@@ -280,13 +289,13 @@ def record(
     steps: int,
     title: str,
     options: Mapping[str, Any],
-) -> tuple[Responses, dict[str, list[int]]]:
-    """Return the responses to all texts, and which rows of them are of each value.
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the times (t,), and value -> the responses (t, texts, d) to its texts.
 
     Texts of one concept start from the same noise, so that they differ in the value alone.
     """
     number = min(map(len, texts_of_value.values()))
-    rows_of_value: dict[str, list[int]] = {value: [] for value in texts_of_value}
+    numbers_of_value: dict[str, list[int]] = {value: [] for value in texts_of_value}
     blocks = []
     row = 0
     with Progress() as progress, progress.bar(f"fitting {title}", number) as advance:
@@ -298,46 +307,13 @@ def record(
                 for place in places:
                     prompts.append(texts[place])
                     noise.append(place)
-                    rows_of_value[value].append(row)
+                    numbers_of_value[value].append(row)
                     row += 1
-            blocks.append(host.responses(prompts, noise, steps, **options))
+            times, block = host.responses(prompts, noise, steps, **options)
+            blocks.append(block)
             advance(len(places))
-    rows = torch.cat([block.rows for block in blocks], dim=1)
-    return blocks[0]._replace(rows=rows), rows_of_value
-
-
-def edit_of(
-    method: Any,
-    prompt_set: PromptSet,
-    responses: Responses,
-    maps: tuple[Tensor, Tensor, Tensor],
-    readings: tuple[Readings, Readings],
-) -> CrossAttentionEdit:
-    """Return the edit of a prompt set with what was fitted for it.
-
-    maps: center, effects and amounts, as `CrossAttentionEdit` has them. readings: of stated values
-    and of persons, as of `fit_gate`.
-    """
-    center, effects, amounts = maps
-    stated, person = readings
-    return CrossAttentionEdit(
-        times=responses.times.float(),
-        center=center.float(),
-        effects=effects.float(),
-        amounts=amounts.float(),
-        gate=torch.cat([stated.rows, person.rows]).float(),
-        gate_offsets=torch.cat([stated.offsets, person.offsets]).float(),
-        auroc={"stated": stated.auroc, "person": person.auroc},
-        layers=responses.layers,
-        form=method.form,
-        rank=method.rank,
-        attribute=prompt_set.name,
-        words={value: tuple(words) for value, words in prompt_set.attributes.items()},
-        adjectives=dict(prompt_set.adjectives),
-        phrase=dict(prompt_set.phrase),
-        stated=prompt_set.stated_words,
-        provenance=Provenance(method.name),
-    )
+    rows = torch.cat(blocks, dim=1)
+    return times, {value: rows[:, numbers] for value, numbers in numbers_of_value.items()}
 
 
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:

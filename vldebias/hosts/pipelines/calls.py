@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -300,11 +300,6 @@ def _end_of_words_that_fit(tokenizer: Any, limit: int, text: str) -> int:
     if count == len(ends):
         return len(text)
     return ends[count - 1] if count else 0
-
-
-def most_characters_read(readers: Sequence[Callable[[str], int]], text: str) -> int:
-    """Return how many characters of a text are read by the tokenizer that reads most of it."""
-    return max(read(text) for read in readers)
 
 
 def images_per_prompt(call: Mapping[str, Any]) -> int:

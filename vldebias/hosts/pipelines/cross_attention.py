@@ -20,7 +20,7 @@ from vldebias.errors import InvalidInputError, ProjectionMismatchError, Unsuppor
 from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.host import BARE, TOKENIZING, Host, during, hook_methods, weights_fingerprint
 from vldebias.hosts.pipelines.calls import EMBEDDING, count_of, opened
-from vldebias.hosts.pipelines.responses import Recorder, Responses
+from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.hosts.pipelines.steering import Reach, Steering
 
 DENOISER = re.compile(r"(unet|transformer|prior)(_\d)?")
@@ -125,9 +125,10 @@ class CrossAttentionHost(Host):
 
     def responses(
         self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: Any
-    ) -> Responses:
+    ) -> tuple[Tensor, Tensor]:
         """Generate prompts and return what each cross-attention gave for them, the mean over
-        positions.
+        positions: times (t,) ascending and rows (t, prompts, d), float64. The widths of the layers
+        (`layers_and_widths`) make d.
 
         Args:
             prompts: one for each image. noise: seeds of their generators. steps: of the scheduler.
@@ -147,9 +148,14 @@ class CrossAttentionHost(Host):
                 f"{self.name}: its denoiser does not receive what encode_prompt returned, so the"
                 f" rows of the prompt cannot be told; {_INSTEAD}"
             )
-        responses = recorder.responses()
-        self.memory["widths"] = responses.layers
-        return responses
+        times = sorted({time for time, _ in recorder.means})
+        blocks = []
+        for time in times:
+            means = [recorder.means[time, name] for name in recorder.layers]
+            blocks.append(torch.cat(means, dim=1))
+        widths = [recorder.means[times[0], name].shape[1] for name in recorder.layers]
+        self.memory["widths"] = tuple(zip(recorder.layers, widths, strict=True))
+        return torch.tensor(times, dtype=torch.float64), torch.stack(blocks)
 
     @property
     def layers_and_widths(self) -> tuple[tuple[str, int], ...]:
@@ -169,7 +175,8 @@ class CrossAttentionHost(Host):
             for denoiser in self.denoisers.values()
         ]
         try:
-            return self.responses(prompts, list(range(len(prompts))), steps, **options).rows[-1]
+            _, rows = self.responses(prompts, list(range(len(prompts))), steps, **options)
+            return rows[-1]
         finally:
             for handle in handles:
                 handle.remove()

@@ -47,7 +47,6 @@ from vldebias.hosts.pipelines.calls import (
     image_tokens,
     images_per_prompt,
     listed,
-    most_characters_read,
     opened,
     running_call,
     same_values,
@@ -535,7 +534,7 @@ class DiffusersHost(Host):
                     texts_of_images(call),
                     images_per_prompt(call),
                     again=encoded == "prompt again",
-                    read=self._read(call),
+                    read=self.readers(call),
                     seeds=None if running is None else running.get("generator"),
                     is_encoding=running is None,
                 )
@@ -688,26 +687,28 @@ class DiffusersHost(Host):
                 " pipe.encode_prompt([prompt] * images, ...)"
             )
 
-    def _read(self, call: Mapping[str, Any]) -> dict[str, Callable[[str], int]]:
-        """Return for each text argument of a call how many characters its tokenizers read.
+    def readers(self, call: Mapping[str, Any]) -> dict[str, Callable[[str], int]]:
+        """Return for each text argument of a call how many characters its tokenizers read, of
+        several the most.
 
         A tokenizer reads the text of its own number (`tokenizer_2` reads `prompt_2`), or `prompt`
         where that is not given.
         """
-        readers: dict[str, list[Callable[[str], int]]] = {}
+        length = call.get("max_sequence_length") or self.defaults.get("max_sequence_length")
+        tokenizers: dict[str, list[Any]] = {}
         for name, tokenizer in self._pipe.components.items():
             if not re.fullmatch(r"tokenizer(_\d)?", name) or tokenizer is None:
                 continue
             argument = name.replace("tokenizer", "prompt")
             if call.get(argument) is None:
                 argument = "prompt"
-            length = call.get("max_sequence_length") or self.defaults.get("max_sequence_length")
-            reader = partial(characters_read, getattr(tokenizer, "tokenizer", tokenizer), length)
-            readers.setdefault(argument, []).append(reader)
-        return {
-            argument: partial(most_characters_read, functions)
-            for argument, functions in readers.items()
-        }
+            inner = getattr(tokenizer, "tokenizer", tokenizer)
+            tokenizers.setdefault(argument, []).append(inner)
+
+        def most_read(argument: str, text: str) -> int:
+            return max(characters_read(inner, length, text) for inner in tokenizers[argument])
+
+        return {argument: partial(most_read, argument) for argument in tokenizers}
 
     def project(
         self,

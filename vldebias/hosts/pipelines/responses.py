@@ -10,21 +10,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.hosts.pipelines.passes import EncodedPrompts, batch_of, text_output, time_of
-
-
-class Responses(NamedTuple):
-    """Hold recorded responses: times (t,) ascending, rows (t, prompts, d) float64, and the name and
-    width of each layer, whose widths make d."""
-
-    times: Tensor
-    rows: Tensor
-    layers: tuple[tuple[str, int], ...]
 
 
 @dataclass
@@ -103,13 +94,3 @@ class Recorder:
         spread = (again - again[:, :1]).abs().max()
         if float(spread) <= 1e-3 * float(again.abs().max()) + 1e-6:
             self.layers.append(name)
-
-    def responses(self) -> Responses:
-        """Return everything that was recorded."""
-        times = sorted({time for time, _ in self.means})
-        blocks = []
-        for time in times:
-            blocks.append(torch.cat([self.means[time, name] for name in self.layers], dim=1))
-        widths = [self.means[times[0], name].shape[1] for name in self.layers]
-        layers = tuple(zip(self.layers, widths, strict=True))
-        return Responses(torch.tensor(times, dtype=torch.float64), torch.stack(blocks), layers)

@@ -182,7 +182,7 @@ class Steering(Hook):
                 unread.append(all(reason in UNREAD for reason in reasons))
         if not any(unread):
             attachment.rewrite_texts(
-                columns, read=self.host.pipeline._read(arguments), seeds=self._generators()
+                columns, read=self.host.pipeline.readers(arguments), seeds=self._generators()
             )
             call.values = self._spread(attachment.sampled, count)
         elif all(edit.can_read for edit in self.edits):

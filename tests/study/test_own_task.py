@@ -189,6 +189,11 @@ def test_none_chance_and_facts_have_no_change_and_intervals_end_at_the_bounds() 
     assert {row.interval[0] for row in part.rows} == {0.0}
 
 
+def test_a_task_refuses_what_it_has_no_setting_for() -> None:
+    with pytest.raises(InvalidInputError, match=r"methods: unknown key; expected one of task, "):
+        evaluate(None, task="shares", methods="cali")
+
+
 def test_a_task_is_measured_by_evaluate_as_by_the_command(package: Path) -> None:
     data = part("test")
     prompts = str(GENDER.to_yaml(package / "jobs.yaml"))

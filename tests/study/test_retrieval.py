@@ -295,9 +295,11 @@ def test_precision_counts_the_images_that_the_query_names() -> None:
         assert cell(part, f"precision@{K}", "none", query).value == pytest.approx(expected)
     assert not [f for f in part.rows if f.metric == f"precision@{K}" and f.method == "random"]
     labels = Labels(np.array([3, 4, UNKNOWN, 3]), JOBS)  # of names that overlap the longest
-    relevant = relevance(labels, ["A photo of a police officer.", "An Officer at work."])
+    columns = {"place": Labels.from_values(["office"] * 4), "job": labels}
+    column, relevant = relevance(columns, ["A photo of a police officer.", "An Officer at work."])
     assert relevant is not None
-    assert relevance(labels, ["A photo of a doctor and a nurse."]) is None
+    assert column == "job", "the first whose labels all queries name"
+    assert relevance(columns, ["A photo of a doctor and a nurse."]) == ("", None)
     assert relevant.tolist() == [[True, False, False, True], [False, True, False, False]]
 
 

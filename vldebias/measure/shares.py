@@ -394,7 +394,16 @@ def corrected_squares(
     """
     is_labelled = people != NOT_LABELLED
     truth = np.eye(values + 2, values)[people]  # (n, values), all 0 where no value is named
-    predicted = _worth_of_answers(judged, truth, weights * is_labelled)
+    # What the judge's answer about each image is worth (n, values): the weighted mean of people's
+    # answers where the judge gives it; of an answer without labels that of all.
+    _, code = np.unique(judged, return_inverse=True)
+    answers = np.eye(code.max() + 1)[code]  # (n, answers of the judge)
+    weighted = (answers * (weights * is_labelled)[:, None]).T
+    has_labels = weighted.sum(1) > 0
+    means = weighted @ truth / np.maximum(weighted.sum(1), 1e-300)[:, None]
+    share = answers.mean(0) * has_labels
+    worth = np.where(has_labels[:, None], means, share @ means / share.sum())
+    predicted = worth[code]
 
     # Both are 0 in the mean where shares are even.
     guess = predicted - predicted.sum(1, keepdims=True) / values
@@ -412,19 +421,6 @@ def corrected_squares(
         rate = predicted[rows].sum(1).mean()  # share of images whose value can be told
         squares[prompt] = square / rate**2 if rate > 0 else 1 - 1 / values
     return squares
-
-
-def _worth_of_answers(judged: Codes, truth: Floats, weights: Floats) -> Floats:
-    """Return what the judge's answer about each image is worth (n, values): the weighted mean of
-    people's answers where the judge gives it; of an answer without labels that of all."""
-    _, code = np.unique(judged, return_inverse=True)
-    answers = np.eye(code.max() + 1)[code]  # (n, answers of the judge)
-    weighted = (answers * weights[:, None]).T
-    has_labels = weighted.sum(1) > 0
-    means = weighted @ truth / np.maximum(weighted.sum(1), 1e-300)[:, None]
-    share = answers.mean(0) * has_labels
-    worth = np.where(has_labels[:, None], means, share @ means / share.sum())
-    return worth[code]
 
 
 def _unbiased_square(

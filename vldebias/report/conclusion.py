@@ -106,18 +106,16 @@ def has_change(row: Any) -> bool:
     return not math.isnan(row.change)
 
 
-def compares_bias(row: Any) -> bool:
-    """Return whether a row has the change of a bias, over a whole task and by a method without
-    labels: one with labels was told what the others have to find out."""
-    return row.kind == "bias" and row.is_whole and has_change(row) and not row.uses_labels
-
-
 def leading_measure(block: Sequence[Any], measures: Measures) -> list[Any]:
     """Return the rows of the measure of bias that a conclusion about a task is about, of methods
     without labels; [] where none was measured."""
-    bias = [row for row in block if compares_bias(row)]
-    if measures:
-        bias = [row for row in bias if (row.task, row.metric) in measures]
+    bias = []
+    for row in block:
+        is_chosen = not measures or (row.task, row.metric) in measures
+        # A method with labels was told what the others have to find out.
+        is_bias = row.kind == "bias" and row.is_whole and not row.uses_labels
+        if is_chosen and is_bias and has_change(row):
+            bias.append(row)
     if not bias:
         return []
     measured = [row.metric for row in bias]
@@ -146,25 +144,7 @@ def conclude(block: Sequence[Any], row: Any) -> Conclusion:
 
     block: the rows of the task, of the frame of `readable`.
     """
-    # Where the gallery is uneven, the row of the same measure against the other prior.
-    other_row = None
-    if row.metric.startswith("max_skew"):
-        _, _, k = row.metric.partition("@")
-        names_beside = [f"{name}@{k}" for name in OTHER_PRIOR]
-        for candidate in reversed(block):
-            is_same = (candidate.subset, candidate.name) == (row.subset, row.name)
-            if is_same and candidate.metric in names_beside and has_change(candidate):
-                other_row = candidate
-    # No ranking of an uneven gallery is fair by both priors: where their verdicts differ, choosing
-    # one of them would be choosing the conclusion.
-    agrees = other_row is None or other_row.verdict == row.verdict
-    other_prior = ""
-    if other_row is not None:
-        other_name, _, _ = other_row.metric.partition("@")
-        other_prior = (
-            f"{OTHER_PRIOR[other_name]} {other_row.before:.3f} to {other_row.value:.3f}"
-            f" ({other_row.moved}), {other_row.verdict}"
-        )
+    other_prior, agrees = _other_prior(block, row)
     part = f", {row.subset}," if row.subset else ""
     facts: dict[str, Any] = {
         "task": row.task,
@@ -188,6 +168,26 @@ def conclude(block: Sequence[Any], row: Any) -> Conclusion:
         "verdict": row.verdict if agrees else NO_VERDICT,
     }
     return Conclusion(**facts, sentence=worded(facts, row.square_moved))
+
+
+def _other_prior(block: Sequence[Any], row: Any) -> tuple[str, bool]:
+    """Write what MaxSkew against the other prior says, where the gallery is uneven, and return
+    whether its verdict is the same; "" and True elsewhere.
+
+    No ranking of an uneven gallery is fair by both priors: where their verdicts differ, choosing
+    one of them would be choosing the conclusion.
+    """
+    base, _, k = row.metric.partition("@")
+    if not base.startswith("max_skew"):
+        return "", True
+    words_of_metric = {f"{name}@{k}": words for name, words in OTHER_PRIOR.items()}
+    for other in block:
+        is_same = (other.subset, other.name) == (row.subset, row.name)
+        if is_same and other.metric in words_of_metric and has_change(other):
+            values = f"{other.before:.3f} to {other.value:.3f} ({other.moved})"
+            words = f"{words_of_metric[other.metric]} {values}, {other.verdict}"
+            return words, other.verdict == row.verdict
+    return "", True
 
 
 def _cost(block: Sequence[Any], row: Any) -> str:
@@ -284,7 +284,17 @@ def worded(facts: dict[str, Any], square_moved: str = "") -> str:
     measure = capitalised(facts["measure"])
     if facts["subset"]:
         measure = measure.replace(f", {facts['subset']}", f" ({facts['subset']})")
-    words = f"{facts['task']}: {headline}. {measure} {_movement(facts)}"
+    # From where to where it moved: "falls from 0.475 to 0.096".
+    form = ".3f" if abs(facts["after"]) < 10 else ".1f"
+    before = f"{facts['before']:{form}}"
+    after = f"{facts['after']:{form}}"
+    movement = f"goes from {before} to {after}"
+    if before == after:
+        movement = f"stays at {after}"
+    elif facts["verdict"] in ("better", "worse", "changed"):
+        verb = "rises" if facts["after"] > facts["before"] else "falls"
+        movement = f"{verb} from {before} to {after}"
+    words = f"{facts['task']}: {headline}. {measure} {movement}"
     words += f" with {article_of_method(facts['method'])} ({'; '.join(notes)})."
     if facts["cost"]:
         words += f" Cost: {facts['cost']}."
@@ -295,19 +305,6 @@ def worded(facts: dict[str, Any], square_moved: str = "") -> str:
     if facts["baseline"]:
         words += f" {capitalised(facts['baseline'])}."
     return words
-
-
-def _movement(facts: dict[str, Any]) -> str:
-    """Write from where to where a measure moved: "falls from 0.475 to 0.096"."""
-    form = ".3f" if abs(facts["after"]) < 10 else ".1f"
-    before = f"{facts['before']:{form}}"
-    after = f"{facts['after']:{form}}"
-    if before == after:
-        return f"stays at {after}"
-    verb = "goes"
-    if facts["verdict"] in ("better", "worse", "changed"):
-        verb = "rises" if facts["after"] > facts["before"] else "falls"
-    return f"{verb} from {before} to {after}"
 
 
 def article_of_method(method: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
-from vldebias.hosts import Attachment, attachment_of
+from vldebias.hosts import attachment_of
 from vldebias.hosts.host import TEXT
 from vldebias.methods import Method, get_method
 from vldebias.options import Options
@@ -131,36 +131,32 @@ def evaluate(
         split=split,
     )
 
-    # 3. What is compared: the methods, the edits, and the attachment that the model carries.
+    # 3. What is compared: methods that are fitted now, and edits that were fitted before, by name.
     if issubclass(task_class, ImageTask):
-        attachment = _attachment_on(model, inputs)
-        if attachment is None and methods is None:
-            methods = "default"
-        elif attachment is not None and methods is None:
-            if TEXT not in attachment.projections:
-                raise InvalidInputError(
-                    "model: got one whose attachment edits images alone (side='image'); expected"
-                    " one whose texts are edited, or methods= with what is to be measured"
-                )
-            # All methods are compared at the strength at which the user runs the model.
-            settings.setdefault("strength", attachment.strength)
-            edit = attachment.projections[TEXT]
-            # A mapping to keep the order: what `debias` would attach, then what the model carries.
-            # None stands for a method that is fitted now, under its own name.
-            methods = {"default": None, f"attached {edit.method}": edit}
-        elif attachment is not None:
-            warn(
-                "model: got one with an attachment, which is not among the methods; expected no"
-                " methods= (it is measured then), or its edit among them",
-                SuspectInputWarning,
-            )
+        methods = _with_attachment(model, methods, inputs, settings)
     if methods is not None:
-        fitted_now, fitted_before = _sort_methods(methods, reference)
+        if isinstance(methods, (str, Method, Edit)):
+            methods = [methods]
+        if not isinstance(methods, Iterable):
+            raise InvalidInputError(f"methods: got {methods!r}; expected names, as [none, default]")
+        named_methods: Iterable[tuple[str | None, Any]]
+        if isinstance(methods, Mapping):
+            named_methods = methods.items()
+        else:
+            named_methods = [(None, method) for method in methods]
+        fitted_now = []
+        fitted_before = {}
+        for name, method in named_methods:
+            if isinstance(method, Edit):
+                fitted_before[name or f"fitted {method.method}"] = method
+            else:
+                fitted_now.append(get_method(method, reference=reference))
         settings["methods"] = fitted_now
         inputs.sources["edits"] = fitted_before
 
     # 4. The task fills in its defaults, which may depend on the data: k is a twentieth of the
-    # images, columns are found by their values. Then it measures.
+    # images, columns are found by their values. Then its `measure` gets what its arguments name:
+    # of retrieval images, texts, reference, edits and progress.
     start = time.monotonic()
     with inputs.progress:
         planned = task_class.from_inputs(inputs, settings)
@@ -211,39 +207,36 @@ def _sort_keywords(
     return settings
 
 
-def _attachment_on(model: Any, inputs: Inputs) -> Attachment | None:
-    """Return the attachment that a model carries; one that is named by a text carries none."""
-    if model is None or isinstance(model, str):
-        return None
-    # An attachment is known by the modules that its hooks stand on; a model has it on one of them.
-    for module in inputs.texts.exclusive_modules:
-        attachment = attachment_of(module)
-        if attachment is not None:
-            return attachment
-    return None
-
-
-def _sort_methods(methods: Any, reference: Any) -> tuple[list[Method], dict[str, Edit]]:
-    """Return methods that are fitted now, and name -> edit that was fitted before; one without a
-    name is called "fitted <its method>".
+def _with_attachment(model: Any, methods: Any, inputs: Inputs, settings: dict[str, Any]) -> Any:
+    """Return the methods to compare, by default the default, and the edit of the attachment that
+    the model carries, where it carries one; its strength becomes the setting then.
 
     Raises:
-        InvalidInputError: methods that are neither names, methods, edits, nor several of them.
+        InvalidInputError: the attachment edits images alone.
     """
-    named: Iterable[tuple[str | None, Any]]
-    if isinstance(methods, Mapping):
-        named = methods.items()
-    elif isinstance(methods, (str, Method, Edit)):
-        named = [(None, methods)]
-    elif isinstance(methods, Iterable):
-        named = [(None, method) for method in methods]
-    else:
-        raise InvalidInputError(f"methods: got {methods!r}; expected names, as [none, default]")
-    fitted_now = []
-    fitted_before = {}
-    for name, method in named:
-        if isinstance(method, Edit):
-            fitted_before[name or f"fitted {method.method}"] = method
-        else:
-            fitted_now.append(get_method(method, reference=reference))
-    return fitted_now, fitted_before
+    attachment = None
+    # A model that is named by a text carries none. An attachment is known by the modules that its
+    # hooks stand on; a model has it on one of them.
+    if model is not None and not isinstance(model, str):
+        for module in inputs.texts.exclusive_modules:
+            attachment = attachment or attachment_of(module)
+    if attachment is None:
+        return "default" if methods is None else methods
+    if methods is not None:
+        warn(
+            "model: got one with an attachment, which is not among the methods; expected no"
+            " methods= (it is measured then), or its edit among them",
+            SuspectInputWarning,
+        )
+        return methods
+    if TEXT not in attachment.projections:
+        raise InvalidInputError(
+            "model: got one whose attachment edits images alone (side='image'); expected"
+            " one whose texts are edited, or methods= with what is to be measured"
+        )
+    # All methods are compared at the strength at which the user runs the model.
+    settings.setdefault("strength", attachment.strength)
+    edit = attachment.projections[TEXT]
+    # A mapping to keep the order: what `debias` would attach, then what the model carries. None
+    # stands for a method that is fitted now, under its own name.
+    return {"default": None, f"attached {edit.method}": edit}

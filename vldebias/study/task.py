@@ -108,10 +108,7 @@ class Task(Strict, ABC):
         Raises:
             InvalidInputError: a setting is missing or wrong.
         """
-        # `evaluate` hands over settings of every kind of task, such as `methods`, which some have
-        # not.
-        known = {name: value for name, value in settings.items() if name in cls.model_fields}
-        return cls.build(known)
+        return cls.build(settings)
 
     def texts(self) -> tuple[str, ...]:
         """Return the prompts that an image-text model embeds for the task; a file of embeddings

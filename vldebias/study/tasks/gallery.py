@@ -89,6 +89,8 @@ class Gallery:
         for k in self.k:
             # The rankings were read for the largest k; smaller ones are their beginnings.
             first = groups[:, :k]
+            # MaxSkew, MinSkew and NDKL (`measure/rankings.py`), MPR and AWRF
+            # (`measure/representation.py`), and what users registered.
             for metric, compute in computed("rankings"):
                 values[f"{metric.name}@{k}"] = compute(first, prior)
             if self.other_prior:

@@ -102,14 +102,15 @@ class GenerationTask(Task):
             raise InvalidInputError(
                 "images: expected the folder that images are generated into, or lie in"
             )
+        fields = dict(settings)
         variants = {}
-        for method in settings.get("methods") or ():
+        for method in fields.pop("methods", ()):
             name = get_method(method).name
             if name != NONE:
                 variants[name] = {"method": name}
         if variants:
-            settings = {"variants": variants, **settings}
-        return super().from_inputs(inputs, settings)
+            fields = {"variants": variants, **fields}
+        return cls.build(fields)
 
     @property
     def prompt_set(self) -> PromptSet:

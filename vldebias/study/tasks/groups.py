@@ -195,7 +195,7 @@ class GroupsTask(ImageTask):
                 f" {prompts.name} name, or the attribute's"
             )
         chosen = {"label": label, "spurious": spurious, "prompts": prompts}
-        return super().from_inputs(inputs, {**settings, **chosen})
+        return cls.build({**settings, **chosen})
 
     def with_options(self, options: Options) -> Self:
         """Return the task with the user's choices; no lambda is swept where none of the user's

@@ -13,7 +13,7 @@ from torch import Tensor
 from vldebias.data import UnitRows
 from vldebias.hosts import Host
 from vldebias.measure.rankings import reach
-from vldebias.methods import Method, Rerank
+from vldebias.methods import Rerank
 from vldebias.prompts import PromptSet
 from vldebias.report.result import NONE
 from vldebias.reranking import RERANKERS, Candidates
@@ -51,22 +51,19 @@ class Rankings:
 
     def rerank(
         self,
-        methods: Sequence[Method],
+        methods: Sequence[Rerank],
         texts: Host,
         sets: Sequence[PromptSet],
         prior: Literal["uniform", "dataset"],
         k: int,
     ) -> None:
-        """Re-rank what those of the methods find that re-rank, without an edit or with one.
+        """Re-rank the results of each method, with or without an edit of the queries.
 
         The labels are zero-shot, as a user has them. Shares are even, or those of the candidates
         where the gallery's own are the prior.
 
         k: the largest number of first results that is looked at.
         """
-        reranking = [method for method in methods if isinstance(method, Rerank)]
-        if not reranking:
-            return
         groups = Groups.zero_shot(self.known_images(NONE).split(BLOCK), sets, texts)
         shares = np.full(len(groups.names), 1 / len(groups.names))
         if prior == "dataset":
@@ -74,7 +71,7 @@ class Rankings:
         n = len(groups.codes)
         # Each label needs rows for its places in every resample (`reach`).
         length = min(n, len(groups.names) * 2 * reach(k, n))
-        for method in reranking:
+        for method in methods:
             name = method.name
             blocks_of_images = list(self.known_images(name).split(BLOCK))
             lists = []

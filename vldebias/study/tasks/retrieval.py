@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -34,10 +34,10 @@ from vldebias.measure.kept import (
 )
 from vldebias.measure.rankings import first_hits
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
-from vldebias.methods import Problem
+from vldebias.methods import Problem, Rerank
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
-from vldebias.report.result import CHANCE, NONE, TaskResult
+from vldebias.report.result import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.schema import Count
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
 from vldebias.study.inputs import Inputs
@@ -138,7 +138,7 @@ class RetrievalTask(ImageTask):
         # Neither few nor all: the first ten of any ranking are uneven by chance, and k = n has the
         # skew of the gallery whatever the ranking.
         defaults = {"k": max(10, len(images) // 20), "queries": list(queries)}
-        return super().from_inputs(inputs, {**defaults, **settings, "prompts": sets})
+        return cls.build({**defaults, **settings, "prompts": sets})
 
     def texts(self) -> tuple[str, ...]:
         """Return the prompts of all sets, the queries and the class prompts; captions are in the
@@ -177,6 +177,74 @@ class RetrievalTask(ImageTask):
         """
         # Everything is validated before anything is fitted.
         check_images(images, texts, self.queries[0])
+        self._check_classes(images)
+        reference, reference_counts = disjoint(reference, images, self.methods)
+        # One object, by which methods that leave the images alone are known to share them.
+        features = images.unit
+        results = []
+        for attribute, sets in self.prompts.items():
+            with progress.bar(f"{self.name} {attribute}") as advance:
+                # 1. The gallery is the images whose group is known; the others are counted, and
+                # still serve recall and accuracy. "gender x race" crosses two columns; an image
+                # that is unknown in one of them is unknown here.
+                columns = list(map(str.strip, attribute.split(" x ")))
+                labels = cross(*map(images.column, columns))
+                doubt_labels(images, columns, sets)
+                gallery = Gallery(
+                    labels[labels.known], self.k, self.prior, self.resamples, self.seed
+                )
+                # 2. Every method is fitted on the prompt sets. A bounded one may change the queries
+                # no more than its bound allows: they are what is asked for.
+                advance(0, f"fitting {len(self.methods) - 1} methods")
+                edits_of_method = self.fit(
+                    texts, sets, neutral=self.queries, reference=reference, edits=edits
+                )
+                # 3. Queries and images under each method, and the lists of methods that re-rank.
+                advance(0, f"ranking {len(gallery.codes)} images for {len(self.queries)} queries")
+                queries_of_method = {}
+                images_of_method = {}
+                for method, edit in edits_of_method.items():
+                    queries_of_method[method] = self.rows(texts, self.queries, edit)
+                    images_of_method[method] = self.images(features, edit)
+                rankings = Rankings(queries_of_method, images_of_method, labels.known)
+                reranking = [
+                    method for method in self.compared_methods() if isinstance(method, Rerank)
+                ]
+                if reranking:
+                    rankings.rerank(reranking, texts, sets, self.prior, max(self.k))
+                # 4. What a method does to the groups among the first k, then what it costs.
+                provenance = self._provenance(
+                    attribute, gallery, labels, images, texts, edits_of_method, reference
+                )
+                provenance.n.update(reference_counts)
+                result = TaskResult(provenance)
+                # What is resampled comes first.
+                counts = {"images": len(gallery.codes), "queries": len(self.queries)}
+                n = {self.resample: counts[self.resample], **counts}
+                self._add_skews(result, gallery, rankings, images, columns, n)
+                self._add_kept(result, gallery, rankings, n)
+                for method, cosine in rankings.image_cosines().items():
+                    # Without a method it is 1. Exact, so the change has no width.
+                    change = (cosine - 1, cosine - 1, cosine - 1)
+                    n_images = {"images": len(images)}
+                    result.add("image_cosine", method, cosine, n=n_images, change=change)
+                # A re-ranking changes no model: what captions and class prompts find stays as it
+                # is.
+                edits_of_models = dict(edits_of_method)
+                for method in rankings.reranked:
+                    del edits_of_models[method]
+                self._add_recall(result, images, texts, edits_of_models)
+                self._add_accuracy(result, images, texts, edits_of_models, columns)
+                # 5. Warnings of inputs that look mistaken; they change no figure.
+                prompts_of_sets = chain(*(prompts.texts for prompts in sets))
+                doubt_space(features, texts, [*self.queries, *prompts_of_sets])
+                for column, prompts in product(columns, sets):
+                    doubt_values(images, column, texts, prompts)
+            results.append(result)
+        return results
+
+    def _check_classes(self, images: Embeddings) -> None:
+        """Refuse class prompts that are not those of the values of a column."""
         for column, prompt_of_value in self.classes.items():
             names = images.column(column).names
             if set(prompt_of_value) != set(names):
@@ -184,90 +252,23 @@ class RetrievalTask(ImageTask):
                     f"classes.{column}: expected a prompt for each of {list(names)}, got"
                     f" {list(prompt_of_value)}"
                 )
-        reference, reference_counts = disjoint(reference, images, self.methods)
-        results = []
-        for attribute, sets in self.prompts.items():
-            name = f"{self.name} {attribute}"
-            columns = list(map(str.strip, attribute.split(" x ")))
-            # "gender x race" crosses two columns; an image that is unknown in one of them is
-            # unknown here.
-            labels = cross(*map(images.column, columns))
-            doubt_labels(images, columns, sets)
-            with progress.bar(name) as advance:
-                # 1. The gallery is the images whose group is known; the others are counted, and
-                # still serve recall and accuracy.
-                gallery = Gallery(
-                    labels[labels.known], self.k, self.prior, self.resamples, self.seed
-                )
-                advance(0, f"fitting {len(self.methods) - 1} methods")
-                # 2. The methods. A bounded one may change the queries no more than its bound
-                # allows: they are what is asked for.
-                fitted = self.fit(
-                    texts, sets, neutral=self.queries, reference=reference, edits=edits
-                )
-                advance(0, f"ranking {len(gallery.codes)} images for {len(self.queries)} queries")
-                provenance = self.provenance(
-                    name,
-                    images,
-                    texts,
-                    sets,
-                    {method: self.about(edit) for method, edit in fitted.items()},
-                    reference=reference,
-                    title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
-                    description=self._description(attribute, gallery, reference, texts),
-                    n={
-                        "queries": len(self.queries),
-                        "images": len(gallery.codes),
-                        "unknown": int((~labels.known).sum()),
-                        "groups": len(gallery.names),
-                        **reference_counts,
-                    },
-                    settings={
-                        "prior shares": dict(
-                            zip(gallery.names, gallery.prior.tolist(), strict=True)
-                        ),
-                        "groups": labels.counts,
-                        "gallery": facts_of(images),
-                    },
-                )
-                result = TaskResult(provenance)
-                # 3. Queries and images under each method, and the lists that are re-ranked.
-                features = images.unit
-                rankings = Rankings(
-                    {method: self.rows(texts, self.queries, fitted[method]) for method in fitted},
-                    {method: self.images(features, fitted[method]) for method in fitted},
-                    labels.known,
-                )
-                rankings.rerank(self.compared_methods(), texts, sets, self.prior, max(self.k))
-                # 4. What a method does to the groups, then what it costs.
-                self._add_skews(result, gallery, rankings, images, columns)
-                self._add_kept(result, gallery, rankings)
-                for method, cosine in rankings.image_cosines().items():
-                    # Without a method it is 1. Exact, so the change has no width.
-                    change = (cosine - 1, cosine - 1, cosine - 1)
-                    n = {"images": len(images)}
-                    result.add("image_cosine", method, cosine, n=n, change=change)
-                # A re-ranking changes no model: what captions and class prompts find stays as it
-                # is.
-                edits_of_models = {
-                    method: fitted[method] for method in fitted if method not in rankings.reranked
-                }
-                self._add_recall(result, images, texts, edits_of_models)
-                self._add_accuracy(result, images, texts, edits_of_models, columns)
-                # 5. Warnings of inputs that look mistaken; they change no figure.
-                prompts_of_sets = chain(*(prompts.texts for prompts in sets))
-                doubt_space(features, texts, [*self.queries, *prompts_of_sets])
-                for column in columns:
-                    for prompts in sets:
-                        doubt_values(images, column, texts, prompts)
-            results.append(result)
-        return results
 
-    def _description(
-        self, attribute: str, gallery: Gallery, reference: Embeddings | None, texts: Host
-    ) -> str:
-        """Write what is measured, and which of gallery and reference hold uneven numbers of the
-        values."""
+    def _provenance(
+        self,
+        attribute: str,
+        gallery: Gallery,
+        labels: Labels,
+        images: Embeddings,
+        texts: Host,
+        edits: Edits,
+        reference: Embeddings | None,
+    ) -> TaskProvenance:
+        """Return what is measured of an attribute, and which of gallery and reference hold uneven
+        numbers of the values.
+
+        labels: of all images; gallery: those whose label is known.
+        """
+        sets = self.prompts[attribute]
         words = (
             f"Text queries against a gallery of images; skew over {attribute} of the first k, mean"
             f" over queries and per query. Means are resampled over {self.resample}, one query over"
@@ -278,11 +279,9 @@ class RetrievalTask(ImageTask):
                 f" The gallery is uneven ({counted(gallery.size_of_group)}): MaxSkew is shown"
                 " against even shares and against its own."
             )
-        if reference is None:
-            return words
-        for prompts in self.prompts[attribute]:
-            # Numbers of the reference images that are nearest to the texts of each value. Methods
-            # that equalise means of the reference read their unevenness as a direction.
+        # Numbers of the reference images that are nearest to the texts of each value. Methods that
+        # equalise means of the reference read their unevenness as a direction.
+        for prompts in () if reference is None else sets:
             values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
             sizes = np.zeros(len(values), dtype=int)
             for rows in reference.unit.split(BLOCK):
@@ -294,7 +293,27 @@ class RetrievalTask(ImageTask):
                     " The reference images are uneven by what the texts take them for:"
                     f" {counted(size_of_value)}."
                 )
-        return words
+        return self.provenance(
+            f"{self.name} {attribute}",
+            images,
+            texts,
+            sets,
+            {method: self.about(edit) for method, edit in edits.items()},
+            reference=reference,
+            title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
+            description=words,
+            n={
+                "queries": len(self.queries),
+                "images": len(gallery.codes),
+                "unknown": int((~labels.known).sum()),
+                "groups": len(gallery.names),
+            },
+            settings={
+                "prior shares": dict(zip(gallery.names, gallery.prior.tolist(), strict=True)),
+                "groups": labels.counts,
+                "gallery": facts_of(images),
+            },
+        )
 
     def _add_skews(
         self,
@@ -303,35 +322,27 @@ class RetrievalTask(ImageTask):
         rankings: Rankings,
         images: Embeddings,
         columns: Sequence[str],
+        n: Mapping[str, int],
     ) -> None:
         """Add every metric of the rankings and the queries: means over queries first, then each
         query.
 
-        columns: of the attribute itself, which are left out of precision.
+        columns: of the attribute itself, which are left out of precision. n: how many queries and
+            images there are.
         """
-        # (q, n) whether an image of known group is relevant to a query: by the first column beside
-        # the attribute's that the queries name.
-        relevant = None
-        column_of_precision = ""
+        other_columns = {}
         for column in images.labels:
             if column not in columns:
-                relevant = relevance(images.labels[column][rankings.known], self.queries)
-            if relevant is not None:
-                column_of_precision = column
-                break
+                other_columns[column] = images.labels[column][rankings.known]
+        column_of_precision, relevant = relevance(other_columns, self.queries)
         result.provenance.settings["column of precision"] = column_of_precision
-
         # method -> metric -> (q, 1 + resamples), of the gallery and then of its resamples
         skews = gallery.skews(rankings.first(max(self.k)), relevant, rankings.labels)
         chance = gallery.random()
-        n = self._units(len(gallery.codes))
         for metric in skews[NONE]:
             values = {method: skews[method][metric][:, 0] for method in skews}
             draws = {method: skews[method][metric][:, 1:].mean(axis=0) for method in skews}
             self._add_mean_over_queries(result, metric, values, draws, n)
-            if metric == f"max_skew@{self.k[0]}":
-                bare = float(values[NONE].mean())
-                gallery.warn_if_uneven(self.k[0], bare, float(chance[metric].mean()))
             if metric in chance:
                 # As many random rankings are averaged as there are queries: a mean over 20 queries
                 # is nearer to its expectation than one ranking.
@@ -340,6 +351,9 @@ class RetrievalTask(ImageTask):
                 means = rng.choice(chance[metric], size=size).mean(axis=1)
                 expected = float(chance[metric].mean())
                 result.add(metric, CHANCE, expected, percentile_interval(means), n=n)
+        metric = f"max_skew@{self.k[0]}"
+        bare = float(skews[NONE][metric][:, 0].mean())
+        gallery.warn_if_uneven(self.k[0], bare, float(chance[metric].mean()))
         # No image changes a cosine of queries, which is exact.
         cosines = {}
         for method, rows in rankings.queries.items():
@@ -358,11 +372,6 @@ class RetrievalTask(ImageTask):
                     interval=recentred_interval,
                     subset=query,
                 )
-
-    def _units(self, images: int) -> dict[str, int]:
-        """Return how many queries and images there are, what is resampled first."""
-        n = {"images": images, "queries": len(self.queries)}
-        return {self.resample: n[self.resample], **n}
 
     def _add_mean_over_queries(
         self,
@@ -383,14 +392,15 @@ class RetrievalTask(ImageTask):
             means = {method: float(values[method].mean()) for method in values}
             result.add_draws(metric, means, draws, n=n, interval=recentred_interval)
 
-    def _add_kept(self, result: TaskResult, gallery: Gallery, rankings: Rankings) -> None:
+    def _add_kept(
+        self, result: TaskResult, gallery: Gallery, rankings: Rankings, n: Mapping[str, int]
+    ) -> None:
         """Add the share of the first hits inside each value that are still there after an edit,
         mean over values and queries.
 
         Values with no more images than hits are left out: nothing could be lost.
         """
         known_rows = np.flatnonzero(rankings.known)
-        n = self._units(len(known_rows))
         for k in self.k:
             first = hits_of_value(k, len(gallery.names))
             # An entry for each value: method -> shares (q,) of the queries, method -> their mean
@@ -562,19 +572,18 @@ def _means_over_values(values: Sequence[Mapping[str, Floats]]) -> dict[str, Floa
     return {name: np.mean([arrays[name] for arrays in values], axis=0) for name in values[0]}
 
 
-def relevance(labels: Labels, queries: Sequence[str]) -> Mask | None:
-    """Return whether (q, n) the label of image n is the one that query q names; an unknown label is
-    not relevant.
+def relevance(columns: Mapping[str, Labels], queries: Sequence[str]) -> tuple[str, Mask | None]:
+    """Return the first column whose labels the queries name, and whether (q, n) the label of image
+    n is the one that query q names; an unknown label is not relevant.
 
-    None unless every query names exactly one of the labels.
+    "" and None where in no column every query names exactly one of the labels.
     """
-    # Whole words, so that "nurse" is not found in "nursery". A label without a letter, such as "?",
-    # could be found anywhere.
-    words = StatedWords([name for name in labels.names if any(map(str.isalnum, name))])
-    codes = []
-    for query in queries:
-        names = words.find(query)
-        if len(names) != 1:
-            return None
-        codes.append(labels.names.index(names[0]))
-    return np.array(codes)[:, None] == labels.codes
+    for column, labels in columns.items():
+        # Whole words, so that "nurse" is not found in "nursery". A label without a letter, such as
+        # "?", could be found anywhere.
+        words = StatedWords([name for name in labels.names if any(map(str.isalnum, name))])
+        names_of_query = list(map(words.find, queries))
+        if all(len(names) == 1 for names in names_of_query):
+            codes = [labels.names.index(names[0]) for names in names_of_query]
+            return column, np.array(codes)[:, None] == labels.codes
+    return "", None

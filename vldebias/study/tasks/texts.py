@@ -48,9 +48,10 @@ class TextsTask(Task):
             raise InvalidInputError(
                 "methods: the task texts measures one method; name it with method="
             )
-        listed = sets_by_column(settings.get("prompts"))
+        fields = dict(settings)
+        listed = sets_by_column(fields.pop("prompts", None))
         sets = {column: prompts[0] for column, prompts in listed.items()}
-        return super().from_inputs(inputs, {"sets": sets, **settings})
+        return cls.build({"sets": sets, **fields})
 
     def prepare(self, inputs: Inputs) -> dict[str, Any]:
         """Return what embeds the prompts, and the name that the user gave it."""

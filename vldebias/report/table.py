@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -458,13 +459,14 @@ def are_whole(rows: Sequence[Measurement]) -> list[bool]:
     wholes = []
     for row in rows:
         units = (row.task, *row.n)
-        are_few_parts = len(metrics[units]) > 1 and len(subsets[units]) <= 3
-        wholes.append(not row.subset or (row.task not in tasks_with_whole and are_few_parts))
+        if row.task in tasks_with_whole:
+            wholes.append(not row.subset)
+        else:
+            wholes.append(len(metrics[units]) > 1 and len(subsets[units]) <= 3)
     # Where nothing of a task is whole, all of it is shown.
-    summarised = {row.task for row, is_whole in zip(rows, wholes, strict=True) if is_whole}
-    return [
-        is_whole or row.task not in summarised for row, is_whole in zip(rows, wholes, strict=True)
-    ]
+    summarised = {row.task for row in compress(rows, wholes)}
+    pairs = zip(rows, wholes, strict=True)
+    return [is_whole or row.task not in summarised for row, is_whole in pairs]
 
 
 def method_names(rows: Sequence[Measurement]) -> list[str]:

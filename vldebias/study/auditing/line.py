@@ -281,19 +281,7 @@ def read_counts(
             " labelled, 30 prompts with 8 images each; the counts that come with the package are"
             " of male and female alone"
         )
-    table: Any = source
-    if isinstance(source, Calibration):
-        table = pandas.read_csv(FOLDER / source.file, comment="#")
-        if "guidance" in table:
-            # One file has the counts of several models and guidances.
-            is_of_source = (table["name"] == source.name) & (table.guidance == source.guidance)
-            table = table[is_of_source]
-    elif isinstance(source, (str, Path)):
-        table = read_table(Path(source)).to_pandas()
-    elif not isinstance(source, pandas.DataFrame):
-        raise InvalidInputError(
-            f"calibration: got {source!r}; expected a name, a file or a frame of pandas"
-        )
+    table = _table_of(source)
     value_of_word = {}
     for value, words in with_words(prompts).attributes.items():
         for word in (value, *words):
@@ -314,13 +302,30 @@ def read_counts(
     return counts[counts.sum(axis=1) > 0]
 
 
+def _table_of(source: str | Path | pd.DataFrame | Calibration) -> Any:
+    """Return the table of a source of counts, as it is written."""
+    pandas = need("pandas")
+    if isinstance(source, Calibration):
+        table = pandas.read_csv(FOLDER / source.file, comment="#")
+        if "guidance" in table:
+            # One file has the counts of several models and guidances.
+            is_of_source = (table["name"] == source.name) & (table.guidance == source.guidance)
+            table = table[is_of_source]
+        return table
+    if isinstance(source, (str, Path)):
+        return read_table(Path(source)).to_pandas()
+    if isinstance(source, pandas.DataFrame):
+        return source
+    raise InvalidInputError(
+        f"calibration: got {source!r}; expected a name, a file or a frame of pandas"
+    )
+
+
 def source_of(source: str | Path | pd.DataFrame | Calibration) -> str:
     """Return what a report calls counts: by their model and guidance where they name these."""
     if isinstance(source, Calibration):
         return source.source
-    table: Any = source
-    if not isinstance(source, need("pandas").DataFrame):
-        table = read_table(Path(source)).to_pandas()
+    table = _table_of(source)
     if "model" not in table or table["model"].nunique() != 1:
         return "given labels"
     words = f"judged images of {table['model'].iloc[0]}"

@@ -9,8 +9,8 @@ images, or within a few images of 0 or 1 (`eval/experiments/coverage.py`).
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from itertools import chain
+from collections.abc import Container, Mapping
+from itertools import chain, product
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -186,8 +186,17 @@ class GroupsTask(ImageTask):
                     label = name
                     break
         if not spurious:
-            candidates = {name: columns[name] for name in columns if name != label}
-            spurious = _column_of_values(candidates, prompts)
+            # The only other column with a value of the attribute, else the only other one. Two with
+            # such values, "gender" and "gender of the photographer": the user has to say which.
+            others = [name for name in columns if name != label]
+            attribute_values = {value.casefold() for value in prompts.attributes}
+            matches = []
+            for name in others:
+                if attribute_values & set(map(str.casefold, columns[name])):
+                    matches.append(name)
+            if len(matches) != 1:
+                matches = others
+            spurious = matches[0] if len(matches) == 1 else None
         if label is None or spurious is None:
             raise InvalidInputError(
                 f"groups: give label= and spurious=, two of the columns {sorted(columns)}; not one"
@@ -248,10 +257,14 @@ class GroupsTask(ImageTask):
             edit_of_key: dict[Key, Edit | None] = {}
             for method, edit in fitted.items():
                 facts_of_method[method] = self.about(edit)
-                # lam None marks the row with the method's own lambda, whatever that is; swept
-                # lambdas are keys of their own.
+                # lam None marks the row with the method's own lambda, whatever that is; the other
+                # lambdas of the sweep are keys of their own.
                 edit_of_key[method, None] = edit
-            edit_of_key |= self._swept(texts, reference, facts_of_method)
+            for method, lam in product(self._methods_with_lam(), dict.fromkeys(self.lams)):
+                if lam != facts_of_method[method].get("lam"):
+                    task = self.model_copy(update={"methods": (method,), "lam": lam})
+                    edits_at_lam = task.fit(texts, [self.prompts], reference=reference)
+                    edit_of_key[method, lam] = edits_at_lam[method]
             advance(0, f"{len(edit_of_key)} methods")
             # Which images each of them gets right; of two classes also how far the second leads.
             right_of_key, margins = self._classify(tested, texts, edit_of_key)
@@ -261,11 +274,10 @@ class GroupsTask(ImageTask):
                 description += f" {MEDIAN} is {ABOUT_MEDIAN}."
             # Baselines learn from the labels of another split.
             if learning is not None and selecting is not None:
-                classes = texts.embed(self.prompts.classes).float()
                 for name in self.baselines:
                     advance(0, name)
                     right_of_key[name, None], facts_of_method[name] = self._learn(
-                        name, learning, selecting, classes, tested
+                        name, learning, selecting, texts, tested
                     )
             elif self.baselines:
                 progress.say(
@@ -340,36 +352,17 @@ class GroupsTask(ImageTask):
     def _methods_with_lam(self) -> list[str]:
         return [method.name for method in self.compared_methods() if method.has_lam]
 
-    def _swept(
-        self,
-        texts: Host,
-        reference: Embeddings | None,
-        facts_of_method: Mapping[str, Mapping[str, Any]],
-    ) -> dict[Key, Edit | None]:
-        """Return (method, lam) -> edit for the lambdas of the sweep, without a method's own one."""
-        edit_of_key: dict[Key, Edit | None] = {}
-        for method in self._methods_with_lam():
-            for lam in dict.fromkeys(self.lams):
-                # It stands in the table already, as the row without a lambda.
-                if lam == facts_of_method[method].get("lam"):
-                    continue
-                task = self.model_copy(update={"methods": (method,), "lam": lam})
-                fitted = task.fit(texts, [self.prompts], reference=reference)
-                edit_of_key[method, lam] = fitted[method]
-        return edit_of_key
-
     def _learn(
         self,
         name: str,
         learning: GroupedImages,
         selecting: GroupedImages,
-        classes: Tensor,
+        texts: Host,
         tested: GroupedImages,
     ) -> tuple[Mask, dict[str, Any]]:
-        """Return which images (n,) a trained baseline gets right, and its entry in the provenance.
-
-        classes: (k, d) embeddings of the class prompts.
-        """
+        """Return which images (n,) a trained baseline gets right, and its entry in the
+        provenance."""
+        classes = texts.embed(self.prompts.classes).float()  # (k, d)
         train_on, source = BASELINES[name]
         # A baseline is selected by its worst group on this split, as its authors do: these group
         # labels are a part of what it costs.
@@ -528,17 +521,3 @@ class GroupsTask(ImageTask):
         means = {method: float(np.mean(values)) for method, values in spreads.items()}
         result.add_draws("cosine_spread", means, n=n)
         return [result]
-
-
-def _column_of_values(columns: Mapping[str, Sequence[str]], prompts: PromptSet) -> str | None:
-    """Return the only column with a value of the attribute, else the only column."""
-    attribute_values = {value.casefold() for value in prompts.attributes}
-    matches = []
-    for name, values in columns.items():
-        if attribute_values & {value.casefold() for value in values}:
-            matches.append(name)
-    # Two columns with the attribute's values, such as "gender" and "gender of the photographer":
-    # the user has to say which.
-    if len(matches) == 1:
-        return matches[0]
-    return next(iter(columns)) if len(columns) == 1 else None

@@ -28,7 +28,6 @@ from vldebias.hosts.loading import Loaded
 from vldebias.methods import METHODS, Reference
 from vldebias.miniature import load_clip
 from vldebias.prompts import list_prompts, load_prompts
-from vldebias.study.edit_check import Finding
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -359,7 +358,7 @@ def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
 def test_a_check_prints_a_table_or_json_and_fails_where_something_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    findings = [Finding("sound", True), Finding("merged", None, "why"), Finding("removed", False)]
+    findings = [("sound", True, ""), ("merged", None, "why"), ("removed", False, "")]
     check = Mock(return_value=iter(findings))
     loaded = Loaded(Mock(), "tiny")
     monkeypatch.setattr("vldebias.study.edit_check.check", check)

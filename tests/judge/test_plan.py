@@ -554,7 +554,7 @@ def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(
     def checks(host: Any, tokenizer: Any = None) -> dict[str, bool | None]:
         call = {} if tokenizer else {"num_inference_steps": 2, **SIZE}
         steps = check(Loaded(host, "tiny", tokenizer), PEOPLE, **call)
-        is_right = {step.name: step.right for step in steps}
+        is_right = {name: passed for name, passed, _ in steps}
         assert attachment_of(host) is None, "an edit is merged or removed"
         return is_right
 
@@ -571,4 +571,4 @@ def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(
         next(check(Loaded(model, "tiny", str), PEOPLE))
     monkeypatch.setattr(Attachment, "remove", lambda self: None)
     steps = check(Loaded(copy.deepcopy(model), "tiny", tokenizer), PEOPLE)
-    assert [next(steps).right for _ in range(6)] == [True] * 5 + [False], "a trace that is left"
+    assert [next(steps)[1] for _ in range(6)] == [True] * 5 + [False], "a trace that is left"

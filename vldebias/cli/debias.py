@@ -243,14 +243,16 @@ def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
     say(f"{loaded.name} ({kind}); {', '.join(map(' '.join, packages.items()))}; {prompts}")
     # A check may not apply: open_clip has no `save_pretrained`.
     words = {None: "not tried", True: "ok", False: "WRONG"}
-    rows = [(finding.name, words[finding.right], finding.note) for finding in findings]
+    rows = [(name, words[passed], note) for name, passed, note in findings]
     facts = {
         "model": loaded.name,
         "class": kind,
         "prompts": prompts,
         "versions": packages,
-        "checks": [finding._asdict() for finding in findings],
+        "checks": [
+            {"name": name, "right": passed, "note": note} for name, passed, note in findings
+        ],
     }
     print_list(("check", "result", "note"), rows, facts, as_json=as_json)
-    if any(finding.right is False for finding in findings):
+    if any(passed is False for _, passed, _ in findings):
         raise typer.Exit(1)

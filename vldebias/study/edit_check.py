@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,13 +26,8 @@ Reader = Callable[[], list[Tensor]]
 TOLERANCE = 0.05  # of the edit, between merged weights and an attachment
 
 
-class Finding(NamedTuple):
-    """Hold the outcome of one check: right is None where it could not be tried, and `note` says
-    why."""
-
-    name: str
-    right: bool | None
-    note: str = ""
+# A check, whether it passed (None where it could not be tried), and a note that says why.
+Finding = tuple[str, bool | None, str]
 
 
 def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Finding]:
@@ -61,30 +56,30 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
         if not generates:
             raise
         problem = f"{type(error).__name__}: {str(error)[:150]}"
-        yield Finding("generated", None, f"a call with a prompt alone fails ({problem})")
+        yield "generated", None, f"a call with a prompt alone fails ({problem})"
         read = partial(_read, host)
         bare = read()
 
     # First of all: where two bare calls differ, nothing that follows means anything.
-    yield Finding("the same twice", _are_equal(bare, read()))
+    yield "the same twice", _are_equal(bare, read()), ""
     edits = fit_projections(model, prompts, method="cali", **tokenizer)
     attachment = debias(model, edits, **tokenizer)
     attached = read()
-    yield Finding("attached: changed", not _are_equal(bare, attached))
+    yield "attached: changed", not _are_equal(bare, attached), ""
     # Bit-identical, not merely close: strength 0 must not go through a product with the identity.
     attachment.strength = 0.0
-    yield Finding("strength 0: as without", _are_equal(bare, read()))
+    yield "strength 0: as without", _are_equal(bare, read()), ""
     attachment.strength = 1.0
     with attachment.disabled():
-        yield Finding("disabled: as without", _are_equal(bare, read()))
-    yield Finding("attached again: the same", _are_equal(attached, read()))
+        yield "disabled: as without", _are_equal(bare, read()), ""
+    yield "attached again: the same", _are_equal(attached, read()), ""
     attachment.remove()
-    yield Finding("removed: as without", _are_equal(bare, read()))
+    yield "removed: as without", _are_equal(bare, read()), ""
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edits.items():
             edit.save_pretrained(Path(folder) / role)
         with debias(model, load_edit(folder), **tokenizer):
-            yield Finding("saved and loaded: the same", _are_equal(attached, read()))
+            yield "saved and loaded: the same", _are_equal(attached, read()), ""
     # All prompts are changed alike, as merged weights do.
     attachment = debias(model, edits, keep_stated=False, negative=generates, **tokenizer)
     expected = read()
@@ -93,18 +88,18 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
         attachment.merge()
     except VldebiasError as error:
         attachment.remove()
-        yield Finding(name, None, str(error))
+        yield name, None, str(error)
         return
     merged = read()
     if generates and _are_equal(merged, bare):
-        yield Finding(name, None, "the denoiser holds it now, and nothing was generated")
+        yield name, None, "the denoiser holds it now, and nothing was generated"
         return
     # Relative to the edit: in half precision merged weights round, and an absolute limit would be
     # of the model's scale.
     difference = _distance(merged, expected)
     size = _distance(bare, expected)
     note = f"off by {difference / max(size, 1e-12):.1%} of the edit"
-    yield Finding(name, difference <= TOLERANCE * size, note)
+    yield name, difference <= TOLERANCE * size, note
 
 
 def _are_equal(before: list[Tensor], after: list[Tensor]) -> bool:

@@ -57,6 +57,19 @@ def test_a_pipe_gets_a_table_with_reasons(prompts: Path) -> None:
     assert "--seed 0" in heard
 
 
+def test_too_many_pictures_are_refused_before_any_is_balanced(prompts: Path) -> None:
+    message = r"--images 100000000: got 400,000,000 images of 4 prompts; .* at most 1,000,000"
+    with pytest.raises(InvalidInputError, match=message):
+        run(*ASKED, str(prompts), "--attribute", "gender", "--images", "100000000")
+
+
+def test_many_prompts_are_announced(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = (*ASKED, str(prompts), "--attribute", "gender", "--images", "3")
+    assert "takes a while" not in run(*command, heard=True)
+    monkeypatch.setattr(balance, "_MANY_IMAGES", 11)
+    assert "balancing 12 prompts, which takes a while" in run(*command, heard=True)
+
+
 def test_shares_and_several_attributes(prompts: Path) -> None:
     command = (*ASKED, str(prompts), "--attribute", "gender", "--shares", "female=1,male=0")
     _, *rows = table(run(*command))

@@ -500,3 +500,30 @@ def test_english_with_the_accent_of_a_loanword_is_english() -> None:
         assert balance_prompts(prompt, "gender", seed=0).reasons == [None]
     for prompt in ("a médica cansada", "a chef à mesa"):
         assert balance_prompts(prompt, "gender", seed=0).reasons == ["stated"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "seen"),
+    [
+        ("a doc\u00adtor", "a doctor"),
+        ("a nu\u200brse at work", "a nurse at work"),
+        ("\ufeffa fire\u00adfigh\u2060ter", "a firefighter"),
+        ("a fe\u00admale nurse", "a female nurse"),
+        ("ein Kranken\u00adpfleger", "ein Krankenpfleger"),
+    ],
+)
+def test_characters_that_nobody_sees_hide_no_word(prompt: str, seen: str) -> None:
+    found = balance_prompts([prompt] * 2, "gender", seed=0)
+    expected = balance_prompts([seen] * 2, "gender", seed=0)
+    assert (found.values, found.reasons, found.people) == (
+        expected.values,
+        expected.reasons,
+        expected.people,
+    )
+    is_open = expected.reasons == [None, None]
+    assert found.prompts == (expected.prompts if is_open else [prompt] * 2)
+
+
+def test_a_joined_emoji_and_a_prompt_without_a_person_stay_as_they_came() -> None:
+    for prompt in ("\U0001f469\u200d\u2695\ufe0f a doctor", "a red\u00addish car"):
+        assert balance_prompts(prompt, "gender").prompts == [prompt]

@@ -114,3 +114,15 @@ def wrong_number(prompts, values):
 )
 def test_wrong_answers_are_refused(decide):
     balance_prompts(NURSE, "gender", decide=decide)
+
+
+def test_a_function_of_prompts_gets_all_originals_in_one_call():
+    calls = []
+
+    def decide(prompts, values):
+        calls.append(list(prompts))
+        return [values for _ in prompts]
+
+    rewritten = [f"A man, {prompt}." for prompt in (NURSE, "a pilot")]
+    balance_prompts(rewritten, "gender", original=[NURSE, "a pilot"], decide=decide)
+    assert calls == [[NURSE, "a pilot"]]

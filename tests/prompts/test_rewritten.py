@@ -139,3 +139,29 @@ def test_given_values_are_written_into_rewritten_prompts():
     original = ["a doctor and a nurse", "a soldier"]
     out = Balancer("gender").write(rewritten, [["female", "male"], ["female"]], original)
     assert out == ["A woman, a doctor, talks to a male nurse, who nods.", rewritten[1]]
+
+
+@pytest.mark.parametrize(
+    ("rewritten", "reason"),
+    [
+        ("Five engineers at a table.", None),
+        ("Fünf Ingenieure an einem Tisch.", None),
+        ("Five engineers, three men and two women, at a table.", "rewritten: group"),
+        ("An engineer at a table.", "rewritten: group"),
+        ("Four engineers at a table.", "rewritten: group"),
+        ("Ein Ingenieur an einem Tisch.", "rewritten: group"),
+    ],
+)
+def test_numbers_of_a_group_are_reported_only_where_they_are_written(rewritten, reason):
+    out = balance_prompts([rewritten] * 2, "gender", original=["five engineers"] * 2, seed=0)
+    assert out.reasons == [reason] * 2
+    assert [value is None for value in out.values] == [reason is not None] * 2
+    assert [prompt == rewritten for prompt in out.prompts] == [reason is not None] * 2
+
+
+def test_a_group_is_left_alone_whether_its_image_gets_numbers_or_one_value():
+    rewritten = "Two doctors, a man and a woman."
+    shares = {"female": 0.9, "male": 0.1}  # most images are to show two women
+    out = balance_prompts([rewritten] * 9, "gender", original=["two doctors"] * 9, shares=shares)
+    assert out.prompts == [rewritten] * 9
+    assert out.reasons == ["rewritten: group"] * 9

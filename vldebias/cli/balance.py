@@ -20,6 +20,8 @@ from vldebias.report.wording import quantity
 if TYPE_CHECKING:
     from vldebias.prompts import BalancedPrompts
 
+_MOST_IMAGES = 1_000_000  # that `--images` makes of a file: all are held in memory
+_MANY_IMAGES = 100_000  # so many take seconds
 COLUMNS = ("prompt", "value", "why left alone", "original")
 
 
@@ -74,6 +76,15 @@ def balance(  # noqa: PLR0913 - a command has as many options
     listed = read_prompts(file, column)
     if listed.column not in (None, "prompt") or listed.comments:
         say(f"{file}: read {listed}")
+    total = len(listed.prompts) * images
+    if images > 1 and total > _MOST_IMAGES:
+        raise InvalidInputError(
+            f"--images {images}: got {quantity(total, 'image')} of"
+            f" {quantity(len(listed.prompts), 'prompt')}; expected at most {_MOST_IMAGES:,}; run"
+            " the command several times, each with another --seed"
+        )
+    if total > _MANY_IMAGES:
+        say(f"{file}: balancing {quantity(total, 'prompt')}, which takes a while")
     prompts = [text for text in listed.prompts for _ in range(images)]
     sources = None if original is None else _originals(file, original, prompts, images)
 

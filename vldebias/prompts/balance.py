@@ -49,6 +49,9 @@ _Values = list[list[Value]]  # of an image: for each attribute the values of its
 
 MOST = 10_000  # prompts that a Balancer remembers
 _LONGEST_BLOCK = 1000  # images over which `Balancer.at` is even
+# The soft hyphen, the space and the joiner without width, and the mark at the begin of a file. The
+# joiners of emoji and of Persian words stay: they change what is read.
+_INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))
 
 
 @dataclass(frozen=True)
@@ -233,7 +236,7 @@ class Balancer:
         """Return the images of a call, without values."""
         images: list[_Image] = []
         for received in checked_texts(prompts):
-            text = _composed(received)
+            text = _readable(received)
             images.append(_Image(text, text, received))
         if original is not None:
             self._read_originals(images, original)
@@ -330,9 +333,13 @@ class Balancer:
                 f"original: got {len(originals)} texts for {len(images)} prompts; expected one for"
                 " each, in their order"
             )
+        readable_originals = list(map(_readable, originals))
+        # All at once, since `decide` may take a list.
+        for finder in self._finders:
+            finder.ask(readable_originals)
         kept_of_pair: dict[tuple[str, str], dict[int, str]] = {}
-        for image, prompt in zip(images, originals, strict=True):
-            image.prompt = _composed(prompt)
+        for image, prompt in zip(images, readable_originals, strict=True):
+            image.prompt = prompt
             pair = (image.prompt, image.text)
             if pair not in kept_of_pair:
                 reasons = [why_not_replaced(finder, *pair) for finder in self._finders]
@@ -573,12 +580,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_draw_new_seeds)
 
 
-def _composed(text: str) -> str:
-    """Return a text with each accent and letter in one character, as the word lists have them.
+def _readable(text: str) -> str:
+    """Return a text as the word lists have it: each accent and letter in one character, and without
+    characters that nobody sees.
 
-    macOS, and files that were named there, have "e" and an accent apart: "un me\u0301decin".
+    macOS, and files that were named there, have "e" and an accent apart: "un me\u0301decin". Texts
+    from pages and documents have soft hyphens and spaces without width: "a doc\u00adtor".
     """
-    return unicodedata.normalize("NFC", text)
+    return unicodedata.normalize("NFC", text).translate(_INVISIBLE)
 
 
 def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:

@@ -124,6 +124,8 @@ class Language(ABC):
             if person.reason:
                 raise RewrittenPromptError(f"rewritten: {person.reason}")
             if value is not None:
+                if not person.can_be(value):
+                    raise RewrittenPromptError("rewritten: group")
                 sayings.append((person, attribute, value))
         return replace_all(text, self.write(text, sayings))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vldebias.prompts.groups import Mixture
 from vldebias.prompts.language import MOST_PERSONS, NounValue, RewrittenPromptError, Value
 from vldebias.prompts.languages import language_of
 from vldebias.prompts.persons import NEXT_TEXT, Finder
@@ -65,9 +66,13 @@ def why_not_replaced(finder: Finder, original: str, text: str) -> str:
     persons, _ = finder.open_persons(original)
     if original == text or not persons:
         return ""
-    value = next(iter(finder.attribute.words))
+    values: list[Value] = []
+    for outcomes in finder.outcomes(original, strength=1.0):
+        # It is the same for all values, but numbers of women and men need a group.
+        mixtures = [value for value in outcomes if isinstance(value, Mixture)]
+        values.append(mixtures[0] if mixtures else next(iter(outcomes)))
     try:
-        _replace_values(finder, original, [value] * len(persons), text)
+        _replace_values(finder, original, values, text)
     except RewrittenPromptError as problem:
         return str(problem)
     return ""
@@ -95,5 +100,7 @@ def _people(finder: Finder, original: str, values: Sequence[Value]) -> list[Noun
     open_persons, _ = finder.open_persons(original)
     value_of_place: dict[tuple[int, int, str], Value] = {}
     for person, value in zip(open_persons, values, strict=False):
-        value_of_place[person.place] = value
+        _, mention, _ = person.mentions[0]
+        if value is not None and mention.can_be(value):
+            value_of_place[person.place] = value
     return [(person.noun, value_of_place.get(person.place)) for person in persons]

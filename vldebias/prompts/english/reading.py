@@ -111,7 +111,7 @@ class English(Language):
         else:
             replaced = strip(text, attribute, people)
             is_said = [False] * len(people)
-        unsaid: dict[int | None, NounValue] = {}
+        unsaid: dict[int | None, tuple[str, str | Mixture]] = {}
         for number, (noun, value) in enumerate(people):
             if value is not None and not is_said[number]:
                 unsaid[number] = (noun, value)
@@ -136,7 +136,7 @@ def _sayings_of_rest(
     replaced: str,
     attribute: Attribute,
     people: Sequence[NounValue],
-    unsaid: dict[int | None, NounValue],
+    unsaid: dict[int | None, tuple[str, str | Mixture]],
 ) -> list[Saying]:
     """Return the values that are still to be written: of the people of whom no word says one yet.
 
@@ -161,14 +161,15 @@ def _sayings_of_rest(
         if attribute.gender and has_gendered(word for word in phrase if not is_pronoun(word)):
             continue  # "her little girl"
         person = _person(replaced, mentions[0], attribute, is_stated=False, is_first=True)
-        if value is not None and person.can_be(value):
-            sayings.append((person, attribute, value))
+        if not person.can_be(value):
+            raise RewrittenPromptError("rewritten: group")
+        sayings.append((person, attribute, value))
     for noun, value in unsaid.values():
         sayings.append(_say_of_noun(replaced, attribute, noun, value))
     return sayings
 
 
-def _say_of_noun(text: str, attribute: Attribute, noun: str, value: Value) -> Saying:
+def _say_of_noun(text: str, attribute: Attribute, noun: str, value: str | Mixture) -> Saying:
     """Return the value to write beside a noun, where a rewritten prompt contains it.
 
     Raises:

@@ -227,6 +227,15 @@ def test_several_sets_give_tuples_and_cross():
         assert prompt == f"{'an old' if age == 'old' else 'a young'} {gender} software developer"
 
 
+@pytest.mark.parametrize("strength", [2, -0.1, "x", None])
+def test_a_strength_that_is_no_share_is_refused_by_each_way_of_balancing(strength):
+    balancer = Balancer("gender", strength=strength)
+    with pytest.raises(InvalidInputError, match="strength: got"):
+        balancer.next([NURSE])
+    with pytest.raises(InvalidInputError, match="strength: got"):
+        balancer.at(NURSE, 0)
+
+
 def test_write_puts_the_same_values_into_second_prompts():
     written = Balancer("gender").write(["a nurse", "a tree", "a cook"], ["female", "male", None])
     assert written == ["a female nurse", "a tree", "a cook"]

@@ -126,3 +126,16 @@ def test_a_function_of_prompts_gets_all_originals_in_one_call():
     rewritten = [f"A man, {prompt}." for prompt in (NURSE, "a pilot")]
     balance_prompts(rewritten, "gender", original=[NURSE, "a pilot"], decide=decide)
     assert calls == [[NURSE, "a pilot"]]
+
+
+def test_each_way_of_balancing_asks_for_all_prompts_in_one_call():
+    calls = []
+
+    def decide(prompts, values):
+        calls.append(list(prompts))
+        return [values for _ in prompts]
+
+    prompts = [NURSE, "a pilot"]
+    Balancer("gender", decide=decide).at(prompts, [0, 1])
+    Balancer("gender", decide=decide).write(prompts, ["female", "male"])
+    assert calls == [prompts, prompts]

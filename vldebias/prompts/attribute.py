@@ -41,7 +41,7 @@ class Attribute:
     Attributes:
         set: the prompt set.
         words: value -> the English adjective or phrase that says it.
-        has_phrases: whether values are said by phrases behind the noun.
+        has_phrases: whether values are said by phrases after the noun.
         shares: value -> share of the images.
         kind: "gender", "age", "skin", "origin" (race), "size"; "" if it is another one.
         gender: whether adjectives say a gender.
@@ -98,7 +98,7 @@ def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
 
 def can_balance(prompts: PromptSet) -> bool:
     """Return whether a set is about persons: each value has an adjective that goes before a noun
-    for a person, or a phrase that goes behind it."""
+    for a person, or a phrase that goes after it."""
     if prompts.phrase or prompts.adjectives:
         return True
     if not prompts.attributes:

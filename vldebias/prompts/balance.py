@@ -17,6 +17,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import chain
 from numbers import Integral, Real
 from operator import itemgetter
@@ -109,7 +110,7 @@ def balance_prompts(
             balanced evenly.
         seed: decides which images get which value. None: each call draws a new one, so that calls
             with one image each get different values; the seed that was drawn is in the result.
-        groups: what happens to several persons: "mixed" writes the numbers of women and men behind
+        groups: what happens to several persons: "mixed" writes the numbers of women and men after
             the noun, so that one picture shows both (other attributes are left alone); "leave"
             leaves them alone; "same" gives all of them one value.
         find: a function of your own that says where the words go: prompt -> offset of a character,
@@ -150,10 +151,10 @@ class _Image:
     """Hold an image while its prompt is balanced.
 
     Attributes:
-        prompt: what says who is open; images with equal prompts share the values of their prompt.
-        text: where the values are written: the prompt, or what a rewriter made of it.
-        received: the text as the user gave it.
-        kept: number of an attribute -> why a rewritten text keeps its value.
+        prompt: the text that says who is open; the shares hold over the images of equal prompts.
+        text: the text into which values are written: the prompt, or what a rewriter made of it.
+        received: `text` as the user gave it.
+        kept: number of an attribute -> why a rewritten text keeps the value that it states.
         values: for each attribute the values of the open persons, in their order.
     """
 
@@ -178,7 +179,7 @@ class Balancer:
     forgotten first.
 
     Raises:
-        InvalidInputError: as `balance_prompts`.
+        InvalidInputError: see `balance_prompts`.
     """
 
     sets: Sets
@@ -225,50 +226,59 @@ class Balancer:
         """Balance one prompt for each image, counting the values that earlier calls gave to the
         same prompt.
 
-        original: as in `balance_prompts`; then it is the original prompts that are counted.
+        original: see `balance_prompts`; with it the original prompts are counted.
         """
+        self._check_strength()
         images = self._read(prompts, original)
         with self._lock:
             self._deal(images, self._dealer)
             return self._result(images)
 
-    def _read(self, prompts: Any, original: Any) -> list[_Image]:
+    def _read(self, prompts: Any, original: Any = None) -> list[_Image]:
         """Return the images of a call, without values."""
+        received = checked_texts(prompts)
+        originals = received if original is None else checked_texts(original)
+        if len(originals) != len(received):
+            raise InvalidInputError(
+                f"original: got {len(originals)} texts for {len(received)} prompts; expected one"
+                " for each, in their order"
+            )
         images: list[_Image] = []
-        for received in checked_texts(prompts):
-            text = _readable(received)
-            images.append(_Image(text, text, received))
+        for text, prompt in zip(received, originals, strict=True):
+            images.append(_Image(_readable(prompt), _readable(text), text))
+        # All prompts at once, since `decide` may take a list.
+        for finder in self._finders:
+            finder.ask([image.prompt for image in images])
         if original is not None:
-            self._read_originals(images, original)
+            why_kept = cache(partial(why_not_replaced, self._finders))  # of equal images once
+            for image in images:
+                image.kept = why_kept(image.prompt, image.text)
         return images
 
     def _deal(self, images: Iterable[_Image], dealer: Dealer[Value]) -> None:
         """Give each image its values."""
-        if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
-            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         images_of_prompt = defaultdict[str, list[_Image]](list)
         for image in images:
+            image.values = [[] for _ in self._finders]
             images_of_prompt[image.prompt].append(image)
-        for finder in self._finders:
-            finder.ask(list(images_of_prompt))
         for prompt, equal_images in images_of_prompt.items():
             # Equal prompts get their values in an order that the seed decides.
             order = random.Random(f"{dealer.seed}/{dealer.images_of(prompt)}/{prompt}")
             order.shuffle(equal_images)
             for number, finder in enumerate(self._finders):
-                for image in equal_images:
-                    image.values.append([])
-                replaceable = [image for image in equal_images if number not in image.kept]
-                outcomes_of_persons = finder.outcomes(prompt, self.strength)
-                for person, outcomes in enumerate(outcomes_of_persons):
+                # A rewritten text may keep the value that it states.
+                dealt_images = [image for image in equal_images if number not in image.kept]
+                for person, outcomes in enumerate(finder.outcomes(prompt, self.strength)):
                     # Equal values stand together: so persons and attributes cross evenly.
-                    replaceable.sort(key=lambda image: list(map(str, chain(*image.values))))
-                    # Where the first person got nothing, the image is left as it is.
-                    rest = [image for image in replaceable if image.values[number][:1] != [None]]
-                    values = dealer.deal(number, person, prompt, len(rest), outcomes)
-                    for image in replaceable:
+                    dealt_images.sort(key=lambda image: list(map(str, chain(*image.values))))
+                    # Where the first person got nothing, the others get nothing either.
+                    open_images = [
+                        image for image in dealt_images if image.values[number][:1] != [None]
+                    ]
+                    values = dealer.deal(number, person, prompt, len(open_images), outcomes)
+                    for image in dealt_images:
                         image.values[number].append(None)
-                    for image, value in zip(rest, values, strict=True):
+                    for image, value in zip(open_images, values, strict=True):
                         image.values[number][person] = value
 
     def _result(self, images: Sequence[_Image]) -> BalancedPrompts:
@@ -281,10 +291,10 @@ class Balancer:
             values_of_place: dict[tuple[Any, ...], list[Value]] = {}
             for number, finder in enumerate(self._finders):
                 persons, why_nobody = finder.open_persons(image.prompt)
-                first, *_ = image.values[number] or [None]
-                values.append(first)
-                reason = why_nobody or image.kept.get(number) or "strength"
-                reasons.append(reason if first is None else None)
+                value_of_first = next(iter(image.values[number]), None)
+                values.append(value_of_first)
+                reason = why_nobody or image.kept.get(number, "strength")
+                reasons.append(reason if value_of_first is None else None)
                 for person, value in zip(persons, image.values[number], strict=False):
                     if value is not None:
                         row = values_of_place.setdefault(person.place, [None] * len(self._finders))
@@ -321,31 +331,6 @@ class Balancer:
         written = NEXT_TEXT.join(map(replace_all, texts, replacements))
         return image.received if written == image.text else written
 
-    def _read_originals(self, images: Sequence[_Image], original: Any) -> None:
-        """Set the prompts of images to what the user wrote, and why a rewritten text stays.
-
-        Raises:
-            InvalidInputError: they are no texts in an order, or not one for each prompt.
-        """
-        originals = checked_texts(original)
-        if len(originals) != len(images):
-            raise InvalidInputError(
-                f"original: got {len(originals)} texts for {len(images)} prompts; expected one for"
-                " each, in their order"
-            )
-        readable_originals = list(map(_readable, originals))
-        # All at once, since `decide` may take a list.
-        for finder in self._finders:
-            finder.ask(readable_originals)
-        kept_of_pair: dict[tuple[str, str], dict[int, str]] = {}
-        for image, prompt in zip(images, readable_originals, strict=True):
-            image.prompt = prompt
-            pair = (image.prompt, image.text)
-            if pair not in kept_of_pair:
-                reasons = [why_not_replaced(finder, *pair) for finder in self._finders]
-                kept_of_pair[pair] = {i: reason for i, reason in enumerate(reasons) if reason}
-            image.kept = kept_of_pair[pair]
-
     def restart(self, seed: int) -> None:
         """Forget all calls and start again with this seed."""
         with self._lock:
@@ -370,6 +355,7 @@ class Balancer:
 
         original: see `balance_prompts`.
         """
+        self._check_strength()
         images = self._read(_as_list(prompts), None if original is None else _as_list(original))
         numbers = index if isinstance(index, Iterable) else [index]
         indices = [_whole_number("index", number, least=0) for number in numbers]
@@ -508,6 +494,11 @@ class Balancer:
                     f"values: got {value!r} for a person; expected one of {known}, or None"
                 )
         return row
+
+    def _check_strength(self) -> None:
+        # It may have been set since the last call.
+        if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
+            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
 
     def _check_arguments(self) -> None:
         if self.seed is not None:

@@ -13,7 +13,7 @@ class Group(NamedTuple):
     """Hold the persons that a noun in the plural names.
 
     Attributes:
-        end: offset behind the noun, where the mixture is written.
+        end: offset after the noun, where the mixture is written.
         size: how many they are, or None if the prompt does not count them.
         young: whether they are children, who are girls and boys.
         mixes: whether they can be mixed; a couple, a family or a crowd is left alone.
@@ -75,7 +75,7 @@ def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, f
 
 
 def fits(group: Group, mixture: Mapping[str, int | None]) -> bool:
-    """Return whether a mixture, perhaps made for another text, can be written behind a group."""
+    """Return whether a mixture, perhaps made for another text, can be written after a group."""
     size = 0
     for count in mixture.values():
         if count is None:

@@ -179,7 +179,9 @@ class Finder:
             # A placeholder says where the value goes, so that nothing else is read.
             return [[_mention_at(text, *slot.span())] for slot in slots]
         if self._find is not None:
-            return [self._found_by_user(text)]
+            offset = self._find(text)
+            reason = "find returned no position"
+            return [reason if offset is None else [_mention_at(text, offset, offset)]]
         if is_edit(text):
             return ["edit"]
         if has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
@@ -200,19 +202,6 @@ class Finder:
             else:
                 readings.append([(person, language) for person in persons])
         return readings
-
-    def _found_by_user(self, text: str) -> list[tuple[Person, Language]] | str:
-        """Return the place that `find` names, or the reason why it names none."""
-        assert self._find is not None
-        offset = self._find(text)
-        if offset is None:
-            return "find returned no position"
-        is_number = isinstance(offset, Integral) and not isinstance(offset, bool)
-        if not is_number or not 0 <= offset <= len(text):
-            raise InvalidInputError(
-                f"find: got {offset!r} for {text!r}; expected a character offset or None"
-            )
-        return [_mention_at(text, offset, offset)]
 
     def states_in_syntax(self, text: str) -> bool:
         """Return whether a value is stated where no person is read: in a text of a JSON, in markup,
@@ -236,7 +225,16 @@ def _in_one_line(prompt: str) -> str:
 
 
 def _mention_at(text: str, start: int, end: int) -> tuple[Person, Language]:
-    """Return a mention without a noun: a placeholder, or a place that the user found."""
+    """Return a mention without a noun: a placeholder, or a place that the user's `find` returned.
+
+    Raises:
+        InvalidInputError: the place is no offset in the text.
+    """
+    is_number = isinstance(start, Integral) and not isinstance(start, bool)
+    if not is_number or not 0 <= start <= len(text):
+        raise InvalidInputError(
+            f"find: got {start!r} for {text!r}; expected a character offset or None"
+        )
     return Person("", end, end, (start, end)), language_of(text) or ENGLISH
 
 

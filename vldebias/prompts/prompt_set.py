@@ -174,7 +174,7 @@ class PromptSet:
         stated_words: words and phrases by which a prompt states the attribute (see `StatedWords`).
         adjectives: value -> the adjective by which it is said before a noun ("blind"); empty: the
             words of `attributes` that are adjectives.
-        phrase: value -> the phrase by which it is said behind a noun ("who is deaf"); empty: values
+        phrase: value -> the phrase by which it is said after a noun ("who is deaf"); empty: values
             are said by adjectives.
         languages: code of a language -> value -> its adjective there, {"de": {"blind": "blind"}}.
         parts: the one-attribute sets of a set over several attributes, else empty. Solve them
@@ -656,7 +656,7 @@ def make_prompt_set(  # noqa: PLR0913 - a recipe has as many keys
         stated_words: words by which a prompt states the attribute; none: the words of `attribute`.
         adjectives: value -> how balanced prompts say it before a noun, {"blind": "blind"}; None:
             by the words of `attribute` that are known as adjectives.
-        phrase: value -> how they say it behind a noun, {"deaf": "who is deaf"}, in place of
+        phrase: value -> how they say it after a noun, {"deaf": "who is deaf"}, in place of
             adjectives.
         languages: code -> value -> its adjective in that language, {"de": {"blind": "blind"}}:
             German without an ending, Romance ones in the masculine singular.

@@ -13,9 +13,9 @@ WORDS = {
     "form": "a phrase in which an adjective would have to agree in a way that is not known",
     "language": "in a language that is not read",
     "embeddings": "embeddings were passed in place of a prompt",
-    "truncated": "the person stands behind the last token that is read",
+    "truncated": "the person stands after the last token that is read",
 }
-REWRITTEN = "rewritten: "  # how reasons begin where a rewriter stated what cannot be turned
+REWRITTEN = "rewritten: "  # how reasons begin where a rewriter stated what cannot be replaced
 NO_PERSON_REASON = "no person"  # how reasons begin where nobody is asked for
 
 LANGUAGE_REASON = "language: "  # before the name of a language that is not read
@@ -28,7 +28,7 @@ def reason_in_words(reason: str) -> str:
     'facts leave one value'
     """
     if reason.startswith(REWRITTEN):
-        return f"the rewritten prompt cannot be turned ({reason.removeprefix(REWRITTEN)})"
+        return f"the rewritten prompt cannot take the value ({reason.removeprefix(REWRITTEN)})"
     if reason.startswith(NO_PERSON_REASON):
         return "no person is asked for"
     if reason.startswith(LANGUAGE_REASON):

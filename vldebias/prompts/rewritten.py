@@ -60,22 +60,21 @@ def _replace_values(finder: Finder, original: str, values: Sequence[Value], text
     return NEXT_TEXT.join(replaced)
 
 
-def why_not_replaced(finder: Finder, original: str, text: str) -> str:
-    """Return why the values of a rewritten prompt cannot be replaced; "" if they can be, or if
-    nothing was rewritten."""
-    persons, _ = finder.open_persons(original)
-    if original == text or not persons:
-        return ""
-    values: list[Value] = []
-    for outcomes in finder.outcomes(original, strength=1.0):
-        # It is the same for all values, but numbers of women and men need a group.
-        mixtures = [value for value in outcomes if isinstance(value, Mixture)]
-        values.append(mixtures[0] if mixtures else next(iter(outcomes)))
-    try:
-        _replace_values(finder, original, values, text)
-    except RewrittenPromptError as problem:
-        return str(problem)
-    return ""
+def why_not_replaced(finders: Sequence[Finder], original: str, text: str) -> dict[int, str]:
+    """Return number of an attribute -> why its values in a rewritten prompt cannot be replaced."""
+    reasons: dict[int, str] = {}
+    for number, finder in enumerate(finders):
+        values: list[Value] = []
+        for outcomes in finder.outcomes(original, strength=1.0):
+            # It is the same for all values, but numbers of women and men need a group.
+            mixtures = [value for value in outcomes if isinstance(value, Mixture)]
+            values.append(mixtures[0] if mixtures else next(iter(outcomes)))
+        if original != text and values:
+            try:
+                _replace_values(finder, original, values, text)
+            except RewrittenPromptError as problem:
+                reasons[number] = str(problem)
+    return reasons
 
 
 def values_in(finder: Finder, original: str, text: str) -> list[tuple[str, Value]]:

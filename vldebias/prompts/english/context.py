@@ -213,7 +213,7 @@ def _is_veteran_of_something(scene: Scene) -> bool:
 
 # A function of a scene, and what it takes besides.
 _Condition = tuple[Callable[..., bool], *tuple[Any, ...]]
-# The fields of a `Rule` behind its kind.
+# The fields of a `Rule` after its kind.
 _Row = tuple[tuple[_Condition, ...], tuple[_Condition, ...], str, str]
 
 
@@ -539,7 +539,7 @@ RULES = (
 def find_rules(text: str, start: int, end: int) -> tuple[Rule, ...]:
     """Return the rules that fix an attribute of a person: the facts of the prompt leave one value.
 
-    start: offset of the noun phrase of the person, without its determiners. end: offset behind its
+    start: offset of the noun phrase of the person, without its determiners. end: offset after its
     last noun.
     """
     scene = read_scene(text, start, end)

@@ -107,7 +107,7 @@ def find_facts(text: Text) -> list[Fact]:
     for first, word in enumerate(text.bare):
         facts += [Fact(name, first, first + 1) for name in sorted(lists_of_word(word))]
         # Entries of several words that begin here. The end of a text opens a clause as well, so
-        # that stop is never behind it.
+        # that stop is never after it.
         phrase = plain(word)
         stop = first + 1
         while phrase in index.openings and not text.opens[stop]:

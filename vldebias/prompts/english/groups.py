@@ -36,7 +36,7 @@ def find_group(prompt: str, subject: Subject) -> Group | None:
     size = _size(before)
     end = subject.end
     if not size:
-        # Behind the last of several nouns: "doctors and nurses in a hallway".
+        # After the last of several nouns: "doctors and nurses in a hallway".
         following = _NEXT_NOUN.match(prompt, end)
         while following and person(following[1]) and singular(following[1]) != following[1]:
             end = following.end()
@@ -85,7 +85,7 @@ def names_a_group(prompt: str) -> bool:
 
 
 def describe(mixture: Mapping[str, int | None], words: Mapping[str, str], young: bool) -> str:
-    """Return how a mixture is written behind a noun.
+    """Return how a mixture is written after a noun.
 
     words: value -> its adjective, "female" or "male".
 

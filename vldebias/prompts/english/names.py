@@ -144,7 +144,7 @@ def _is_in_picture(text: Text, first: int, stop: int, i: int) -> bool:
     if not ends_before_name and not text.opens[first]:
         names_a_thing = not listed(after, *STOPS) and "n" in kinds(after)
         return before not in ("of", "by", "wearing") and not names_a_thing
-    # A clause of its own right behind that of the person: "a singer, Ella Fitzgerald".
+    # A clause of its own right after that of the person: "a singer, Ella Fitzgerald".
     is_clause = not before and not after
     return is_clause and not ends_before_name
 

@@ -164,22 +164,14 @@ def _sayings_of_rest(
         if not person.can_be(value):
             raise RewrittenPromptError("rewritten: group")
         sayings.append((person, attribute, value))
+    # The rest are in the text without being read as persons of the picture.
     for noun, value in unsaid.values():
-        sayings.append(_say_of_noun(replaced, attribute, noun, value))
+        place = re.search(rf"\b{re.escape(noun)}\b", replaced, re.IGNORECASE)
+        if place is None or not isinstance(value, str):
+            raise RewrittenPromptError(f"rewritten: no person named {noun}")
+        start, end = place.span()
+        sayings.append((Person(place[0], start, end, (start, start)), attribute, value))
     return sayings
-
-
-def _say_of_noun(text: str, attribute: Attribute, noun: str, value: str | Mixture) -> Saying:
-    """Return the value to write beside a noun, where a rewritten prompt contains it.
-
-    Raises:
-        RewrittenPromptError: the rewritten prompt does not contain it.
-    """
-    place = re.search(rf"\b{re.escape(noun)}\b", text, re.IGNORECASE)
-    if place is None or not isinstance(value, str):
-        raise RewrittenPromptError(f"rewritten: no person named {noun}")
-    start, end = place.span()
-    return (Person(place[0], start, end, (start, start)), attribute, value)
 
 
 # ---- whether a person is open
@@ -242,7 +234,7 @@ def _slot_and_word(person: Person, attribute: Attribute, value: str | Mixture) -
         return (behind, behind, "aside"), describe(value, attribute.words, is_young)
     word = attribute.words[value]
     if attribute.has_phrases:
-        # It takes the place of a placeholder, or stands behind the noun.
+        # It takes the place of a placeholder, or stands after the noun.
         return (start if start < end else behind, behind, "behind"), word
     return (start, end, "before"), word
 

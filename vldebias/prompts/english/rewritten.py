@@ -50,7 +50,7 @@ _AGE_PHRASE = re.compile(
     rf"(?:in |at )?(?:{AGE_BEHIND.pattern})",
     re.IGNORECASE,
 )
-# Behind such a word, or at the end of a clause, "her" is no "his".
+# After such a word, or at the end of a clause, "her" is no "his".
 _NO_NOUN = frozenset(
     {"", "and", "or", "but", "is", "are", "was", "were", "be", "to", "in", "on", "at", "of", "for"}
     | {"from", "with", "than", "as", "that", "who", "when", "while", "which", "because", "so", "if"}

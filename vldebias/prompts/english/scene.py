@@ -25,7 +25,7 @@ from vldebias.prompts.english.words import (
     person,
 )
 
-_NEAR = 8  # words behind a noun that may still describe it: "a member of the Ku Klux Klan"
+_NEAR = 8  # words after a noun that may still describe it: "a member of the Ku Klux Klan"
 _LINKS = ("of", "in", "from", "for", "with", "on")
 _POSSESSIVE = ("'s", "s'", "\u2019s", "s\u2019")
 # They state a gender, but stand for a person who was named before.
@@ -49,7 +49,7 @@ AGE_BEFORE_NOUN = re.compile(
     r"|\b(?:u|under|over)[- ]?(?:[6-9]|1\d|2[0-3])s?\b",
     re.IGNORECASE,
 )
-# Ages behind a person: "a nurse in her late forties", "a nurse aged 60".
+# Ages after a person: "a nurse in her late forties", "a nurse aged 60".
 AGE_BEHIND = re.compile(
     rf"\b(?:aged?|turning|age of|past|over) (?:of )?{_TEN_TO_NINETY}\b"
     rf"|\b(?:early|mid|late)[ -](?:{_TENS}|\d0s|teens)\b"
@@ -259,7 +259,7 @@ class Scene:
         return all(self._follows(fact, "speaks-of") for fact in self._facts[name])
 
     def _follows(self, fact: Fact, name: str) -> bool:
-        """Return whether a word of a list stands at most four words before a fact, behind the
+        """Return whether a word of a list stands at most four words before a fact, after the
         subject."""
         first = max(self.head + 1, fact.first - 4)
         for word in self.text.bare[first : fact.first]:
@@ -275,7 +275,7 @@ class Scene:
         return False
 
     def follows_as_tag(self, fact: Fact) -> bool:
-        """Return whether a fact is a clause of its own behind the subject: "a doctor, Nigerian"."""
+        """Return whether a fact is a clause of its own after the subject: "a doctor, Nigerian"."""
         i = fact.first
         is_next = i == self.head + 1 and self.text.opens[i]
         return is_next and not self.text.after(fact.stop - 1)
@@ -309,7 +309,7 @@ class Scene:
         if self.has_year_before(year):
             return True
         for fact in self._facts["period"]:
-            # The fact is a clause of its own, the subject's, or behind "in" or "during".
+            # The fact is a clause of its own, the subject's, or after "in" or "during".
             if self.text.opens[fact.first] or self.is_in_phrase(fact):
                 return True
             if not _SETTINGS.isdisjoint(self._words_before(fact, 3)):
@@ -345,7 +345,7 @@ class Scene:
         return ages
 
     def _words_at(self, start: int, end: int) -> tuple[int, int]:
-        """Return the first word that begins in characters start to end, and the one behind the
+        """Return the first word that begins in characters start to end, and the one after the
         last."""
         first = bisect_left(self.text.start, start)
         stop = bisect_left(self.text.start, end)
@@ -384,7 +384,7 @@ class Scene:
         return self.first <= fact.first and fact.stop <= self.head + 1
 
     def _describes(self, fact: Fact) -> bool:
-        """Return whether a fact stands behind the subject, linked to it: "a pledge of a
+        """Return whether a fact stands after the subject, linked to it: "a pledge of a
         sorority"."""
         between = range(self.head + 1, fact.first)
         if fact.first <= self.head or len(between) >= _NEAR:
@@ -405,7 +405,7 @@ class Scene:
         return person(self.text.bare[i]) or gendered(word)
 
     def _owner(self, fact: Fact) -> int:
-        """Return the position of the person whom a fact describes: the one behind it ("a prostate
+        """Return the position of the person whom a fact describes: the one after it ("a prostate
         cancer patient") or else the last one before it."""
         for i in range(fact.first, min(fact.stop + 3, len(self.text.bare))):
             if i > fact.first and not self._goes_on(i):
@@ -443,7 +443,7 @@ class Scene:
         return False
 
     def _word_before_object(self, fact: Fact) -> str:
-        """Return the word behind the subject that a fact is the object of: "making" of "making a
+        """Return the word after the subject that a fact is the object of: "making" of "making a
         ..."."""
         i = fact.first - 1
         while i > self.head and listed(self.text.low[i], "determiner"):

@@ -19,7 +19,7 @@ from vldebias.prompts.english.words import has_gendered, listed, person, singula
 _FEMALE = frozenset({"she", "her", "hers", "herself"})
 _MALE = frozenset({"he", "him", "his", "himself"})
 _PRONOUNS = _FEMALE | _MALE
-# A noun behind such a word is the person before it: "a woman as a doctor", "a child is a hero".
+# A noun after such a word is the person before it: "a woman as a doctor", "a child is a hero".
 _LINKS = frozenset(
     {"as", "like", "be", "become", "is", "are", "was", "being", "becomes", "becoming", "or", "than"}
     | {"named", "called", "playing", "cosplaying", "pretending", "impersonating", "portraying"}
@@ -31,7 +31,7 @@ _UNSPECIFIED = re.compile(
     r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)\b",
     re.IGNORECASE,
 )
-_MOST_READ = 16  # persons of a text whose statements are read; those behind are closed
+_MOST_READ = 16  # persons of a text whose statements are read; later ones are closed
 
 
 def group_mentions(text: Text, subjects: Sequence[Subject]) -> list[list[Subject]]:

@@ -39,8 +39,8 @@ class Subject(NamedTuple):
 
     Attributes:
         words: offset and word in lower case of the adjectives and of the first noun.
-        start: offset of the phrase behind its determiners ("tired" of "two tired coaches").
-        end: offset behind its last noun.
+        start: offset of the phrase after its determiners ("tired" of "two tired coaches").
+        end: offset after its last noun.
         plural: whether the last noun is a plural.
         opening: position of its first determiner among the words of the text.
         head: position of its last noun.
@@ -155,7 +155,7 @@ def is_gendered_noun(word: str) -> bool:
 
 
 def _is_nobody_else(text: Text, subject: Subject, before: Subject, nouns: set[str]) -> bool:
-    """Return whether a phrase behind another is not a further person.
+    """Return whether a phrase after another is not a further person.
 
     It names somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
     Spitfire"; or a baby, whose gender a picture does not show.
@@ -195,7 +195,7 @@ def _phrase(text: Text, i: int) -> Subject | None:
     # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
     is_bare = not is_plural and not has_determiner
-    # What decides stands behind none of them: "by" in "by all the masters".
+    # What decides stands after none of them: "by" in "by all the masters".
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
@@ -243,7 +243,7 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
 
 
 def _is_verb(text: Text, i: int, verb_classes: str) -> bool:
-    """Return whether the word in -s behind word i is a verb, by the words around it: "the chef
+    """Return whether the word in -s after word i is a verb, by the words around it: "the chef
     cooks a meal", "a nurse talks to a child", not a noun in the plural: "the nurse uniforms".
 
     verb_classes: those of its base form.
@@ -264,7 +264,7 @@ def _is_verb(text: Text, i: int, verb_classes: str) -> bool:
 
 
 def _ends_with_head(after: str, rest: str) -> bool:
-    """Return whether a phrase ends before a word, by the word and the one behind it."""
+    """Return whether a phrase ends before a word, by the word and the one after it."""
     if not after or listed(after, *STOPS, "asleep", "tag", "past"):
         return True
     if after in ("number", "no") and rest.isdigit():

@@ -25,7 +25,7 @@ _NO_CREDIT = frozenset({"a", "an", "the", "of", "with", "portrait", "wearing"})
 class Text:
     """Split a prompt into words, and mark where clauses begin and which words are quoted.
 
-    Words behind the first `LONGEST_PROMPT` are not read: no text encoder of an image generator
+    Words after the first `LONGEST_PROMPT` are not read: no text encoder of an image generator
     reads them (77 tokens in CLIP, 512 in T5, 1,024 in Qwen), and the time of a call stays bounded.
 
     Attributes, each with one entry a word:
@@ -34,7 +34,7 @@ class Text:
         opens: whether a clause begins with it; one entry more, for the end.
         sentence: whether a sentence begins with it.
         silent: whether it stands in quotation marks.
-        credited: whether it may be part of an artist's name, behind "by".
+        credited: whether it may be part of an artist's name, after "by".
         capital: whether it is written with a capital that says something.
     """
 
@@ -47,7 +47,7 @@ class Text:
         self.words = [token[0] for token in tokens]
         self.low = list(map(_lower, self.words))
         self.bare = [re.sub(r"'s?$", "", word) for word in self.low]
-        # What stands before each word and behind the last one.
+        # What stands before each word and after the last one.
         ends = [0, *(token.end() for token in tokens)]
         starts = [*self.start, len(prompt)]
         gaps = [prompt[end:start] for end, start in zip(ends, starts, strict=True)]
@@ -112,7 +112,7 @@ def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
 
 
 def _is_credited(words: list[str]) -> list[bool]:
-    """Return for each word whether it may be part of an artist's name: behind "by" or "style
+    """Return for each word whether it may be part of an artist's name: after "by" or "style
     of"."""
     credited = []
     credits = False

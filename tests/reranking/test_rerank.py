@@ -7,6 +7,7 @@ import sys
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -56,7 +57,7 @@ def test_labels_in_every_form(labels: object) -> None:
     assert vldebias.rerank(SCORES, 4, labels=labels).tolist() == [0, 3, 1, 5]
 
 
-@pytest.mark.parametrize("unknown", [None, "", float("nan"), "unknown"])
+@pytest.mark.parametrize("unknown", [None, "", float("nan"), "unknown", pd.NA, pd.NaT])
 def test_unknown_labels_keep_their_places(unknown: object) -> None:
     labels = [*LABELS[:1], unknown, *LABELS[2:]]
     positions = vldebias.rerank(SCORES, 5, labels=labels)
@@ -183,6 +184,7 @@ def test_a_function_is_a_method() -> None:
         ({"scores": ["a"], "labels": ["a"]}, "expected numbers"),
         ({"labels": ["a", "b"]}, "got groups of 2 rows for 8 candidates"),
         ({"labels": LABELS, "k": 0}, "k: expected a whole number"),
+        ({"labels": LABELS, "k": True}, "k: expected a whole number .* got True"),
         ({"labels": LABELS, "method": "quotas"}, "did you mean 'quota'"),
         ({"labels": LABELS, "shares": {"m": 0.5, "w": 0.5}}, "the groups are"),
         ({"labels": LABELS, "shares": {"m": 0.5}}, "with sum 1"),

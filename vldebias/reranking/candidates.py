@@ -53,6 +53,14 @@ class Candidates:
             return self.probabilities
         return (self.codes[:, None] == np.arange(len(self.names))).astype(np.float64)
 
+    def best_of_groups(self, k: int) -> Rows:
+        """Return the rows of the best k of each group, and of unknown group, in ascending order."""
+        best = []
+        for group in range(UNKNOWN, len(self.names)):
+            rows = np.flatnonzero(self.codes == group)
+            best.append(rows[best_rows(self.scores[rows], k)])
+        return np.sort(np.concatenate(best))
+
     def picked(self, rows: Rows) -> Candidates:
         """Return some of the candidates, in the order of `rows`."""
         return Candidates(

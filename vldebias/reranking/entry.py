@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from vldebias.reranking.candidates import (
     Floats,
     Rows,
     as_floats,
-    best_rows,
     unit_rows,
 )
 from vldebias.reranking.groups import Groups
@@ -35,73 +33,6 @@ RERANKERS: dict[str, Reranker] = {
 }
 # Methods that depend only on the best k of each group: the others are not read.
 _READ_BEST = (quota, fair, pbm, det_const_sort, mopr)
-
-
-@dataclass(frozen=True, eq=False)
-class Lists:
-    """Hold the candidates of q queries, one list each.
-
-    scores: (q, n). rows: (q, n) where they stand in labels and features, -1 where a list is
-    shorter. ids: (q, n) what they are called, or None. is_single: whether one query came, without
-    its axis.
-    """
-
-    scores: Floats
-    rows: Rows
-    ids: NDArray[Any] | None
-    is_single: bool
-
-    @classmethod
-    def read(cls, scores: Any, ids: Any, labels: Any) -> tuple[Lists, Any]:
-        """Return the lists of candidates, and the labels in the order of their rows."""
-        by_id = isinstance(scores, Mapping)
-        if by_id:
-            if ids is not None:
-                raise InvalidInputError(
-                    "ids: got some, and scores are a mapping by id; leave ids out"
-                )
-            ids = list(scores)
-            scores = list(scores.values())
-        table = as_floats(scores, "scores")
-        if table.ndim not in (1, 2) or not table.size:
-            raise InvalidInputError(f"scores: expected (n,) or (q, n), got shape {table.shape}")
-        is_single = table.ndim == 1
-        table = np.atleast_2d(table)
-        rows = np.broadcast_to(np.arange(table.shape[1]), table.shape)
-        id_rows = None
-        if ids is not None:
-            if hasattr(ids, "detach"):
-                ids = ids.detach().cpu().numpy()
-            id_rows = np.asarray(ids)
-            if id_rows.dtype.kind not in "iu":
-                # The objects that they are: numpy would make texts of numbers beside texts.
-                objects = np.empty(id_rows.size, dtype=object)
-                objects[:] = id_rows.ravel().tolist()
-                id_rows = objects.reshape(id_rows.shape)
-            id_rows = np.atleast_2d(id_rows)
-            if id_rows.shape != table.shape:
-                raise InvalidInputError(
-                    f"ids: expected one for each score {table.shape}, got {id_rows.shape}"
-                )
-            labels, rows = _rows_of_ids(id_rows, labels, is_index=not by_id)
-        return cls(table, rows, id_rows, is_single), labels
-
-    def __iter__(self) -> Iterator[tuple[Floats, Rows, NDArray[Any]]]:
-        """Yield scores, rows and ids of each list; of a list without ids its positions."""
-        for query, scores in enumerate(self.scores):
-            # -1 fills up what an index returns where it has found fewer.
-            places = np.flatnonzero(self.rows[query] != UNKNOWN)
-            names = places if self.ids is None else self.ids[query][places]
-            yield scores[places], self.rows[query][places], names
-
-    def joined(self, orders: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Return the orders of all queries as one array, shorter ones filled up with -1."""
-        if self.is_single:
-            return orders[0]
-        joined = np.full((len(orders), max(map(len, orders))), UNKNOWN, dtype=orders[0].dtype)
-        for query, order in enumerate(orders):
-            joined[query, : len(order)] = order
-        return joined
 
 
 def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
@@ -160,7 +91,8 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
     >>> rerank(scores, 4, labels=["m", "m", "m", "f", "f", "f"]).tolist()
     [0, 3, 1, 4]
     """
-    if k is not None and (not isinstance(k, (int, np.integer)) or k < 1):
+    is_count = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
+    if k is not None and (not is_count or k < 1):
         raise InvalidInputError(f"k: expected a whole number of 1 or more, or None, got {k!r}")
     if not callable(method) and method not in list(RERANKERS):
         raise InvalidInputError(
@@ -168,8 +100,16 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
             f" candidates and k; {did_you_mean(str(method), RERANKERS)}"
         )
     reranker = method if callable(method) else RERANKERS[method]
-    lists, labels = Lists.read(scores, ids, labels)
-    n = int(lists.rows.max(initial=UNKNOWN)) + 1
+    table, id_rows = _read_scores(scores, ids)
+    # (q, n): a list of candidates for each query, their rows in labels and features, and what they
+    # are called in the result.
+    lists = np.atleast_2d(table)
+    rows = np.broadcast_to(np.arange(lists.shape[1]), lists.shape)
+    names = rows
+    if id_rows is not None:
+        names = id_rows
+        labels, rows = _rows_of_ids(id_rows, labels, is_index=not isinstance(scores, Mapping))
+    n = int(rows.max(initial=UNKNOWN)) + 1
     groups = Groups.read(labels, probabilities, features, prompts, model, n)
     if len(groups.codes) < n or (ids is None and len(groups.codes) > n):
         raise InvalidInputError(
@@ -184,32 +124,63 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
     # What a method is called in a report: partial(mmr, weight=0.3) is mmr.
     function = getattr(method, "func", method)
     name = str(getattr(function, "__name__", function))
-    for scores_of_query, rows, names in lists:
-        candidates = groups.candidates(scores_of_query, rows, shares, unit)
+    for query, scores_of_query in enumerate(lists):
+        # -1 fills up what an index returns where it has found fewer.
+        places = np.flatnonzero(rows[query] != UNKNOWN)
+        candidates = groups.candidates(scores_of_query[places], rows[query][places], shares, unit)
         order = _order(candidates, reranker, k)
-        orders.append(names[order])
+        orders.append(names[query][places[order]])
         reports.append(Report(candidates, name, order, accuracy))
     # Of all candidates a group may have fewer than its share, which is no surprise.
     if k is not None:
         _warn_of_short(reports)
-    return Positions.from_reports(lists.joined(orders), tuple(reports))
+    # (q, k), filled up with -1; (k,) of a query that came without its axis.
+    positions = np.full((len(orders), max(map(len, orders))), UNKNOWN, dtype=orders[0].dtype)
+    for query, order in enumerate(orders):
+        positions[query, : len(order)] = order
+    if table.ndim == 1:
+        positions = positions[0]
+    return Positions.from_reports(positions, tuple(reports))
+
+
+def _read_scores(scores: Any, ids: Any) -> tuple[Floats, NDArray[Any] | None]:
+    """Return the scores, (n,) of one query or (q, n) of several, and the ids of the candidates
+    (q, n), if there are any."""
+    if isinstance(scores, Mapping):
+        if ids is not None:
+            raise InvalidInputError("ids: got some, and scores are a mapping by id; leave ids out")
+        ids = list(scores)
+        scores = list(scores.values())
+    table = as_floats(scores, "scores")
+    if table.ndim not in (1, 2) or not table.size:
+        raise InvalidInputError(f"scores: expected (n,) or (q, n), got shape {table.shape}")
+    if ids is None:
+        return table, None
+    if hasattr(ids, "detach"):
+        ids = ids.detach().cpu().numpy()
+    id_rows = np.asarray(ids)
+    if id_rows.dtype.kind not in "iu":
+        # The objects that they are: numpy would make texts of numbers beside texts.
+        objects = np.empty(id_rows.size, dtype=object)
+        objects[:] = id_rows.ravel().tolist()
+        id_rows = objects.reshape(id_rows.shape)
+    id_rows = np.atleast_2d(id_rows)
+    shape = np.atleast_2d(table).shape
+    if id_rows.shape != shape:
+        raise InvalidInputError(f"ids: expected one for each score {shape}, got {id_rows.shape}")
+    return table, id_rows
 
 
 def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
-    """Return the new order of the first k candidates, read as few as the method needs."""
+    """Return the new order of the first k candidates; the method reads as few as it needs."""
     n = len(candidates)
     count = n if k is None else min(k, n)
-    if reranker is mopr and count == n and k is None:
+    if reranker in _READ_BEST and count < n:
+        read = candidates.best_of_groups(count)
+        return read[reranker(candidates.picked(read), count)]
+    if reranker is mopr and k is None:
         raise InvalidInputError("method 'mopr' chooses k of the candidates: give k")
-    if reranker not in _READ_BEST or count == n:
-        return np.asarray(reranker(candidates, count))
-    # Those behind the best k of their own group are behind in any order of these methods.
-    best = []
-    for group in range(UNKNOWN, len(candidates.names)):
-        rows = np.flatnonzero(candidates.codes == group)
-        best.append(rows[best_rows(candidates.scores[rows], count)])
-    read = np.sort(np.concatenate(best))
-    return read[reranker(candidates.picked(read), count)]
+    return np.asarray(reranker(candidates, count))
 
 
 def _rows_of_ids(id_rows: NDArray[Any], labels: Any, *, is_index: bool) -> tuple[Any, Rows]:
@@ -217,17 +188,17 @@ def _rows_of_ids(id_rows: NDArray[Any], labels: Any, *, is_index: bool) -> tuple
 
     labels: by id, or of the rows. is_index: whether whole numbers are rows of an index.
     """
-    is_none = np.zeros(id_rows.shape, dtype=bool)
-    if id_rows.dtype.kind in "iu":
-        is_none = id_rows == UNKNOWN
-    has_columns = isinstance(labels, Mapping) and all(
-        np.ndim(column) == 1 for column in labels.values()
+    is_integer = id_rows.dtype.kind in "iu"
+    is_none = (id_rows == UNKNOWN) & is_integer
+    is_by_id = isinstance(labels, Mapping) and any(
+        np.ndim(column) != 1 for column in labels.values()
     )
-    if isinstance(labels, Mapping) and not has_columns:
-        row_of_id = {key: row for row, key in enumerate(dict.fromkeys(id_rows.ravel().tolist()))}
-        rows = np.array([[row_of_id[key] for key in listed] for listed in id_rows.tolist()])
+    if is_by_id:
+        keys = id_rows.ravel().tolist()
+        row_of_id = {key: row for row, key in enumerate(dict.fromkeys(keys))}
+        rows = np.array([row_of_id[key] for key in keys]).reshape(id_rows.shape)
         labels = [labels.get(key) for key in row_of_id]
-    elif is_index and id_rows.dtype.kind in "iu":
+    elif is_index and is_integer:
         rows = id_rows.astype(np.intp)
     elif len(id_rows) == 1:
         rows = np.arange(id_rows.shape[1])[None]

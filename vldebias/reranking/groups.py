@@ -16,6 +16,8 @@ from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_
 POOL = "pool"
 # CLIP's logit scale: cosines times this are its own log odds.
 _SCALE = 100.0
+# Labels that are unknown, as lower-case texts: NA of pandas is the last.
+_UNKNOWN_TEXTS = ("", "unknown", "none", "nan", "<na>")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,10 @@ class Groups:
             raise InvalidInputError(
                 f"got {' and '.join(inputs)}; expected one that says the group of each candidate"
             )
+        if labels is not None:
+            return cls.of_labels(labels)
+        if probabilities is not None:
+            return cls.of_probabilities(probabilities)
         if prompts is not None:
             if features is None or model is None:
                 raise InvalidInputError(
@@ -52,10 +58,6 @@ class Groups:
                     " candidates and model=, a model or a mapping from prompt to embedding"
                 )
             return cls.zero_shot(features, prompts, model)
-        if probabilities is not None:
-            return cls.of_probabilities(probabilities)
-        if labels is not None:
-            return cls.of_labels(labels)
         if features is None:
             raise InvalidInputError(
                 "expected labels=, probabilities=, or features= with prompts= and model=, which say"
@@ -72,8 +74,13 @@ class Groups:
             raise InvalidInputError("labels: got no column; expected labels, or column -> labels")
         for column, values in columns.items():
             different, code_of_row = _factorised(values)
-            texts = [_text(value) for value in different]
-            names = sorted(set(texts) - {""})
+            texts = [str(value).strip() for value in different]
+            unknown = set()
+            for text, value in zip(texts, different, strict=True):
+                # NaN and NaT are not equal to themselves.
+                if text.lower() in _UNKNOWN_TEXTS or value != value:
+                    unknown.add(text)
+            names = sorted(set(texts) - unknown)
             if not names:
                 raise InvalidInputError(
                     f"labels{column and f' {column!r}'}: none is known; expected a group of each"
@@ -82,6 +89,8 @@ class Groups:
             code_of_name = {name: code for code, name in enumerate(names)}
             codes = np.array([code_of_name.get(text, UNKNOWN) for text in texts])
             parts.append(cls(tuple(names), codes[code_of_row]))
+        if len(parts) == 1:
+            return parts[0]
         return cls.crossed(parts)
 
     @classmethod
@@ -224,14 +233,6 @@ def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
             " several attributes pass column -> labels"
         ) from None
     return list(place_of_value), np.array(codes, dtype=np.intp)
-
-
-def _text(value: Any) -> str:
-    """Return a label as a text, "" where it is unknown."""
-    if value is None or value != value:
-        return ""
-    text = str(value).strip()
-    return "" if text.lower() in ("unknown", "nan", "none", "<na>") else text
 
 
 def requested_shares(shares: Any, codes: NDArray[np.integer], names: Sequence[str]) -> Floats:

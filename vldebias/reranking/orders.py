@@ -6,7 +6,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows
 
 # What a product such as 10 x 0.7 may miss of a whole number by rounding.
 TINY = 1e-9
+# (shares of g groups, length) -> how many of each group the prefixes of 1 to `length` hold at least
+# and at most, (length, g) each.
+Bounds = Callable[[Floats, int], tuple[Rows, Rows]]
 
 
 def quota(candidates: Candidates, k: int) -> Rows:
@@ -29,7 +32,7 @@ def quota(candidates: Candidates, k: int) -> Rows:
     Source: this package. The bound is that of proportionate scheduling (Baruah et al., 1996): the
     c-th candidate of a group stands between the places floor((c - 1) / p_a) + 1 and ceil(c / p_a).
     """
-    return _ordered(candidates, k)
+    return _merge(candidates, k, _within_one)
 
 
 def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
@@ -51,14 +54,36 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
     """
     if not 0 < alpha < 0.5:
         raise InvalidInputError(f"alpha: expected a number in (0, 0.5), got {alpha}")
-    return _ordered(candidates, k, alpha)
+
+    def bounds(shares: Floats, length: int) -> tuple[Rows, Rows]:
+        lowest, _ = _within_one(shares, length)
+        # Equal shares have equal quantiles, which are computed once.
+        different, place_of_group = np.unique(shares, return_inverse=True)
+        quantiles = [binomial_quantiles(float(share), length, alpha) for share in different]
+        minima = np.stack(quantiles, axis=1)[:, place_of_group]
+        places = np.arange(1, length + 1)[:, None]
+        return np.minimum(lowest, minima), np.broadcast_to(places, lowest.shape)
+
+    return _merge(candidates, k, bounds)
 
 
-def _ordered(candidates: Candidates, k: int, alpha: float | None = None) -> Rows:
-    """Return the rows of `fair`, or of `quota` where alpha is None.
+def _within_one(shares: Floats, length: int) -> tuple[Rows, Rows]:
+    """Return how many of each group (length, g) the prefixes of 1 to `length` hold at least and at
+    most, within one of the shares: i p_a rounded down or up."""
+    places = np.arange(1, length + 1)[:, None]
+    lowest = np.floor(places * shares + TINY).astype(np.intp)
+    highest = np.ceil(places * shares - TINY).astype(np.intp)
+    return lowest, highest
 
-    A rank stands for its row. The groups are ordered until one is empty; then the others share its
-    places.
+
+def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
+    """Return the first k rows by scores, such that every prefix keeps its bounds.
+
+    Candidates are numbered by rank: 0 is the best one. The groups are merged until one of them is
+    empty; then the others share its places, and so on.
+
+    bounds: (shares, length) -> how many of each group (length, g) the prefixes of 1 to `length`
+    hold at least and at most.
     """
     ranked = candidates.ranked
     codes = candidates.codes[ranked]
@@ -79,15 +104,17 @@ def _ordered(candidates: Candidates, k: int, alpha: float | None = None) -> Rows
         part_shares = shares[groups] / shares[groups].sum()
         ranks_of_group = [remaining[group] for group in groups]
         length = min(count - done, int(sizes[groups].sum()))
-        if len(groups) == 1 or (alpha is None and np.ptp(part_shares) < TINY):
-            # Even shares: one candidate of each group, the best first, then the next ones.
-            turns = int(sizes[groups].min())
-            table = np.stack([ranks[:turns] for ranks in ranks_of_group], axis=1)
+        are_even = bounds is _within_one and np.ptp(part_shares) < TINY
+        if len(groups) == 1 or are_even:
+            # One candidate of each group, the best first, then the next one of each.
+            rounds = int(sizes[groups].min())
+            table = np.stack([ranks[:rounds] for ranks in ranks_of_group], axis=1)
             part = np.sort(table, axis=1).ravel()
         elif len(groups) == 2:
-            part = _of_two_groups(ranks_of_group, part_shares, length, alpha)
+            # As by windows, and faster.
+            part = _merge_two(ranks_of_group, part_shares, length, bounds)
         else:
-            part = _by_windows(ranks_of_group, part_shares, length, alpha)
+            part = _merge_by_windows(ranks_of_group, part_shares, length, bounds)
         parts.append(part)
         done += len(part)
         placed = np.bincount(codes[part], minlength=len(shares))
@@ -113,22 +140,6 @@ def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k:
     return order
 
 
-def _bounds(shares: Floats, length: int, alpha: float | None) -> tuple[Rows, Rows]:
-    """Return how many of each group (length, g) the prefixes of 1 to `length` hold at least and at
-    most."""
-    places = np.arange(1, length + 1)[:, None]
-    # Within one of the shares: i p_a rounded down or up.
-    lowest = np.floor(places * shares + TINY).astype(np.intp)
-    highest = np.ceil(places * shares - TINY).astype(np.intp)
-    if alpha is None:
-        return lowest, highest
-    # Equal shares have equal quantiles, which are computed once.
-    different, place_of_group = np.unique(shares, return_inverse=True)
-    quantiles = [binomial_quantiles(float(share), length, alpha) for share in different]
-    minima = np.stack(quantiles, axis=1)[:, place_of_group]
-    return np.minimum(lowest, minima), np.broadcast_to(places, lowest.shape)
-
-
 def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
     """Return the alpha-quantiles (length,) of binomial laws of 1 to `length` draws: the least q
     with P(X <= q) >= alpha.
@@ -150,15 +161,13 @@ def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
     return np.array(quantiles, dtype=np.intp)
 
 
-def _of_two_groups(
-    ranks_of_group: Sequence[Rows], shares: Floats, length: int, alpha: float | None
-) -> Rows:
+def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds) -> Rows:
     """Return the order of two groups, until one that has to come is empty.
 
     What the first group may not take is the second one's. Both bounds of a prefix rise by one at
     most with the next place, so that the better candidate may come wherever it stays inside them.
     """
-    minima, maxima = _bounds(shares, length, alpha)
+    minima, maxima = bounds(shares, length)
     places = np.arange(1, length + 1)
     lowest = np.maximum(minima[:, 0], places - maxima[:, 1]).tolist()
     highest = np.minimum(maxima[:, 0], places - minima[:, 1]).tolist()
@@ -181,8 +190,8 @@ def _of_two_groups(
     return np.array(sequence, dtype=np.intp)
 
 
-def _by_windows(
-    ranks_of_group: Sequence[Rows], shares: Floats, length: int, alpha: float | None
+def _merge_by_windows(
+    ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds
 ) -> Rows:
     """Return the order of any shares, until a group that has to come is empty.
 
@@ -191,7 +200,7 @@ def _by_windows(
     that is left up to D, one of them has to come.
     """
     horizon = int(np.ceil(len(shares) / shares.min())) + 1
-    due, maxima = _bounds(shares, length + horizon, alpha)
+    due, maxima = bounds(shares, length + horizon)
     places = np.arange(1, horizon + 1)
     counts = np.zeros(len(shares), dtype=np.intp)
     # A rank beyond all others at the end of each list: an empty group comes only where it must.
@@ -248,14 +257,13 @@ def pbm(candidates: Candidates, k: int) -> Rows:
         has_neutral = next_neutral < len(neutral)
         if not heads and not has_neutral:
             break
-        takes_neutral = has_neutral and not heads
-        if has_neutral and heads:
-            mean = sum(scores[rank] for rank, _ in heads) / len(heads)
-            takes_neutral = mean <= scores[neutral[next_neutral]]
-        if takes_neutral:
-            order.append(neutral[next_neutral])
-            next_neutral += 1
-            continue
+        if has_neutral:
+            # A group that is used up has no say; without any the neutral ones come alone.
+            mean = sum(scores[rank] for rank, _ in heads) / max(len(heads), 1)
+            if not heads or mean <= scores[neutral[next_neutral]]:
+                order.append(neutral[next_neutral])
+                next_neutral += 1
+                continue
         for rank, group in sorted(heads):
             order.append(rank)
             counts[group] += 1

@@ -121,11 +121,7 @@ class Contrast:
             row 0 from those of the texts to images, row 1 from those of the images to texts.
         """
         with self.precise():
-            if not self.whole:
-                # The rows of this process over all: each direction has a matrix.
-                directions = [self._row_sums(scales, k, 1 - k, margin) for k in (0, 1)]
-                sums = torch.stack(directions, dim=1)
-            elif margin is None:
+            if self.whole and margin is None:
                 # Images over texts are the rows of one matrix, texts over images its columns.
                 both = matrix_sums(
                     scales,
@@ -135,13 +131,17 @@ class Contrast:
                     dtype=self._dtype,
                 )
                 sums = torch.stack(both, dim=1)
-            else:
+            elif self.whole and margin is not None:
                 # s_ij - m_0j - m_1i serves both: an anchor's own comes back outside of the sum. A
                 # margin is not part of a unit row, so it is not rounded.
                 images = _extended(self.anchors[0], 1.0, -margin[1])
                 texts = _extended(self.joint[1], -margin[0], 1.0)
                 both = matrix_sums(scales, images, texts, chunk_size=self.chunk_size)
                 sums = torch.stack(both, dim=1) + margin.flip(0)
+            else:
+                # The rows of this process over all: each direction has a matrix.
+                directions = [self._row_sums(scales, k, 1 - k, margin) for k in (0, 1)]
+                sums = torch.stack(directions, dim=1)
             if self.within_view:
                 # In its own view, the anchor itself stands at the pair's place, and is left out.
                 within = [self._row_sums(scales, k, k, margin) for k in (0, 1)]
@@ -186,9 +186,9 @@ class Contrast:
         """Return a loss (2, n) that is not a function of sums: `row_loss` of the similarities (c,
         N) of some anchors.
 
-        The columns are the rows of the other view and, with `within_view`, those of the own view
-        behind them; -inf where they are no negatives. The slice says which anchors of this process
-        they are.
+        The columns are the rows of the other view, followed with `within_view` by those of the
+        anchor's own view; -inf where they are no negatives. The slice selects these anchors among
+        those of this process.
         """
         with self.precise():
             n = len(self.positive)

@@ -168,7 +168,7 @@ class GlobalContrastiveLoss(nn.Module):
     ) -> Tensor:
         """Return n G(zeta_j) (2, B) = 1 - r_j, with the mean of eq. 14 corrected.
 
-        Eq. 14 as printed averages over the rows of the batch, 1/B, beside a term 1/n. An item j
+        Eq. 14 as printed averages over the rows of the batch, 1/B, next to a term 1/n. An item j
         moves only when it is in the batch, and then each other row i is there with probability
         (B - 1) / (n - 1), which the factor (n - 1) / (B - 1) of phi already makes up for. So 1/B
         has n/B times the expectation of eq. 12, and the popularity would come out as much too

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 
-# 256 rows beside a batch of 2,000 are 2 MB in float32, which stay in a core's cache.
+# 256 rows against a batch of 2,000 are 2 MB in float32, which stay in a core's cache.
 _CACHED = 256  # rows
 _AT_ONCE = 1 << 26  # similarities that a GPU works on at once, a quarter of a gigabyte in float32
 
@@ -238,8 +238,8 @@ def matrix_total(
     chunk_size: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Return sum_ij log(1 + e^{s_ij + bias}) () over the negatives of S = A B^T; arguments as of
-    `matrix_sums`.
+    """Return sum_ij log(1 + e^{s_ij + bias}) () over the negatives of S = A B^T; for the arguments
+    see `matrix_sums`.
 
     The gradient of this sum is known with the similarities, up to one factor: it is taken with each
     block, so that no block is kept or computed again.
@@ -292,7 +292,7 @@ def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
     """Return how many rows to work on where all may be.
 
     On a CPU those whose similarities stay in its cache; on a GPU so many that the buffers of the
-    backward pass stay small beside the whole matrix.
+    backward pass stay small against the whole matrix.
     """
     if rows.device.type == "cpu":
         return _CACHED

@@ -69,7 +69,7 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
         model: what embeds them: a model, or a mapping from prompt to embedding.
         shares: None for even shares, "pool" for those among all candidates, or group -> share.
         method: "quota" (`vldebias.reranking.quota`: the shares hold in every prefix), "fair" (only
-            what chance does not explain is mended), "pbm", "mopr", "mmr", "detconstsort", or a
+            what chance does not explain is corrected), "pbm", "mopr", "mmr", "detconstsort", or a
             function of `Candidates` and k, such as functools.partial(mmr, weight=0.3).
         ids: (n,) or (q, n) of the candidates, -1 for none, as an index returns them; labels,
             probabilities and features are then of all rows of the index.
@@ -125,13 +125,13 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
     function = getattr(method, "func", method)
     name = str(getattr(function, "__name__", function))
     for query, scores_of_query in enumerate(lists):
-        # -1 fills up what an index returns where it has found fewer.
+        # An index that finds fewer candidates pads its list with -1.
         places = np.flatnonzero(rows[query] != UNKNOWN)
         candidates = groups.candidates(scores_of_query[places], rows[query][places], shares, unit)
         order = _order(candidates, reranker, k)
         orders.append(names[query][places[order]])
         reports.append(Report(candidates, name, order, accuracy))
-    # Of all candidates a group may have fewer than its share, which is no surprise.
+    # Without k all candidates are shown, and a group may well have fewer than its share.
     if k is not None:
         _warn_of_short(reports)
     # (q, k), filled up with -1; (k,) of a query that came without its axis.
@@ -160,7 +160,7 @@ def _read_scores(scores: Any, ids: Any) -> tuple[Floats, NDArray[Any] | None]:
         ids = ids.detach().cpu().numpy()
     id_rows = np.asarray(ids)
     if id_rows.dtype.kind not in "iu":
-        # The objects that they are: numpy would make texts of numbers beside texts.
+        # Kept as objects: numpy would turn numbers among texts into texts.
         objects = np.empty(id_rows.size, dtype=object)
         objects[:] = id_rows.ravel().tolist()
         id_rows = objects.reshape(id_rows.shape)

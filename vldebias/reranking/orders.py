@@ -1,4 +1,4 @@
-"""Order candidates: the quota of this package, and methods of others beside it.
+"""Order candidates: the quota of this package, and baselines of others.
 
 Every function takes `Candidates` and k, and returns the rows (k,) of the candidates in their new
 order.
@@ -39,10 +39,10 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
     """Return the first k by scores, so that in no prefix a group is rarer than chance explains.
 
     Every prefix of i of known group holds at least m_a(i) of group a: the alpha-quantile of a
-    binomial law of i draws with its share p_a. What is left open is filled by score, so that a list
-    which is as even as random draws with these shares stays as it is. It keeps more results than
-    the quota and leaves more of the lean: the larger alpha, the more even. Candidates of unknown
-    group keep their places.
+    binomial law of i draws with its share p_a. The other places are filled by score, so that a
+    list which is as even as random draws with these shares stays unchanged. It keeps more results
+    than the quota, and more of their imbalance: the larger alpha, the more even. Candidates of
+    unknown group keep their places.
 
     Source: FA*IR (Zehlike et al., "FA*IR: A Fair Top-k Ranking Algorithm", CIKM 2017), Algorithm 2
     with its minima for every group, and not only a protected one. Alpha is that of one prefix (the
@@ -165,13 +165,13 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     """Return the order of two groups, until one that has to come is empty.
 
     What the first group may not take is the second one's. Both bounds of a prefix rise by one at
-    most with the next place, so that the better candidate may come wherever it stays inside them.
+    most with the next place, so the better candidate may come wherever it keeps within them.
     """
     minima, maxima = bounds(shares, length)
     places = np.arange(1, length + 1)
     lowest = np.maximum(minima[:, 0], places - maxima[:, 1]).tolist()
     highest = np.minimum(maxima[:, 0], places - minima[:, 1]).tolist()
-    # A rank beyond all others at the end of each list: an empty group comes only where it must.
+    # A rank after all others ends each list: an empty group comes only where it has to.
     empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
     first, second = ([*ranks.tolist(), empty] for ranks in ranks_of_group)
     sequence: list[int] = []
@@ -203,7 +203,7 @@ def _merge_by_windows(
     due, maxima = bounds(shares, length + horizon)
     places = np.arange(1, horizon + 1)
     counts = np.zeros(len(shares), dtype=np.intp)
-    # A rank beyond all others at the end of each list: an empty group comes only where it must.
+    # A rank after all others ends each list: an empty group comes only where it has to.
     empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
     ranks = [[*listed.tolist(), empty] for listed in ranks_of_group]
     heads = np.array([listed[0] for listed in ranks])
@@ -315,7 +315,7 @@ def mmr(candidates: Candidates, k: int, *, weight: float = 0.5) -> Rows:
     """Return the first k by maximal marginal relevance: each next one has the highest
     weight x score - (1 - weight) x (its largest cosine with those before it).
 
-    It knows no groups: it is what stores give where one asks for diverse results.
+    It reads no groups; vector stores offer it for diverse results.
 
     Source: Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998).
 

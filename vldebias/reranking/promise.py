@@ -1,5 +1,4 @@
-"""Say what re-ranked results hold where the labels are not always right: shares with an
-interval."""
+"""Estimate the true shares of groups among re-ranked results, where labels are sometimes wrong."""
 
 from __future__ import annotations
 
@@ -65,11 +64,11 @@ def expected_shares(
     """Return group -> true share among the first results of known label, with its 95 % interval.
 
     A label says less about the first results than about all: where a query prefers men, the best of
-    those labelled as women are men more often than others. So each label's candidates are looked at
-    down to the last one that was taken. Above that score the labels of all groups are counted, and
-    true groups given these counts have the law of a multinomial seen through the confusion: shares
-    uniform before, the true group of each candidate given its label, in turns (Gibbs sampling). The
-    true groups of those that were taken are read off. It assumes that errors depend on the true
+    those labelled as women are men more often than others. So for each label only the candidates
+    down to its last selected one count. The labels of all groups above that score are counts of a
+    multinomial that is observed through the confusion. Gibbs sampling, with a uniform prior of the
+    shares, samples in turn the true group of each candidate given its label, and the shares. The
+    true groups of the selected candidates are counted. It assumes that errors depend on the true
     group alone.
 
     Args:
@@ -94,7 +93,7 @@ def expected_shares(
         if not len(rows):
             continue
         region = codes[(scores >= scores[rows].min()) & (codes >= 0)]
-        # A candidate with the score of the last one may not have been taken.
+        # A candidate that ties with the last one may not have been selected.
         counts = np.bincount(region, minlength=g)
         counts[label] = len(rows)
         drawn += _true_groups(counts, right, label, rng)

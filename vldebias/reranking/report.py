@@ -1,4 +1,4 @@
-"""Report what a re-ranking did: shares before and after, what they promise, and what it cost."""
+"""Report a re-ranking: shares before and after, the true shares to expect, and what it cost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Re-rank what retrievers of LangChain and llama-index return, as their own libraries ask for it.
+"""Re-rank what retrievers of LangChain and llama-index return, through the interfaces of their
+libraries.
 
-Both classes are made when they are asked for, since these libraries are no dependencies. What any
-other store returns goes into `vldebias.rerank` as scores and labels: docs/how-to/rerank.md.
+The classes are defined when they are needed, since these libraries are optional. Pass
+what any other store returns to `vldebias.rerank` as scores and labels: docs/how-to/rerank.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def langchain_compressor(attribute: str | Sequence[str], k: int | None = None, *
     Args:
         attribute: key of the metadata, or several for intersections.
         k: how many documents are returned; None: all.
-        how: shares and method, as of `vldebias.rerank`.
+        how: shares and method, see `vldebias.rerank`.
 
     >>> compressor = langchain_compressor("gender", k=10)  # doctest: +SKIP
     >>> compressor.compress_documents(documents, "a nurse")  # doctest: +SKIP
@@ -54,7 +55,7 @@ def llama_index_postprocessor(
     Args:
         attribute: key of the metadata, or several for intersections.
         k: how many nodes are returned; None: all.
-        how: shares and method, as of `vldebias.rerank`.
+        how: shares and method, see `vldebias.rerank`.
 
     >>> processor = llama_index_postprocessor("gender", k=10)  # doctest: +SKIP
     >>> index.as_query_engine(node_postprocessors=[processor])  # doctest: +SKIP

@@ -24,7 +24,7 @@ from vldebias.training.monitor import TO_IMAGE
 RESAMPLES = 2000
 TASK = "held-out data"
 METHOD = "training"
-COSINE = "positive_score"  # of an image with its caption; by itself it is of no use
+COSINE = "positive_score"  # of an image with its caption; nobody trains for it
 TITLES = {
     "zero_shot_accuracy": "zero-shot accuracy",
     "zero_shot_worst_class": "worst-class accuracy",

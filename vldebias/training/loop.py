@@ -325,7 +325,7 @@ class Run:
         return loss.detach()
 
     def _features(self, step: int, micro_batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Return the features (n, d) of all micro-batches by name, without a graph behind them."""
+        """Return the features (n, d) of all micro-batches by name, detached from the model."""
         parts = []
         for number, batch in enumerate(micro_batches):
             with (

@@ -134,7 +134,7 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
             return output.detach()
         return type(output)(part.detach() for part in output)
 
-    # Cut behind the last block: parameters before it get no gradient.
+    # Cut the graph after the last block: parameters before the cut get no gradient.
     hook = blocks[-1].register_forward_hook(detached)
     try:  # what still has a gradient comes after
         depth |= dict.fromkeys(_reached(towers, list(depth)), len(blocks) + 1)

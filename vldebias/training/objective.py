@@ -45,8 +45,8 @@ class Objective(nn.Module):
     """Hold the loss that the settings name, with its schedule.
 
     Args:
-        temperature: the model's own, taken where the settings give none; by rince only down to .1,
-            since its pairs weigh e^(q s / t), which CLIP's .01 turns into a choice of a few.
+        temperature: of the model, used where the settings give none; with rince at least .1, since
+            pairs weigh e^(q s / t), and at CLIP's .01 a few would outweigh all others.
         items: rows of the data set; None for a stream.
         bias: the model's own, from which sigmoid starts; None is that loss's default.
         two_views: the other rows of the anchor's own view are negatives too.
@@ -106,7 +106,7 @@ class Objective(nn.Module):
         }
         module, values = modules[settings.loss]
         if settings.loss == "sigmoid":
-            # SigLIP's negatives are of the other view alone.
+            # SigLIP has no negatives within a view.
             options["within_view"] = False
             if bias is not None:
                 options["bias"] = bias

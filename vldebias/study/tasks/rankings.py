@@ -57,7 +57,7 @@ class Rankings:
         prior: Literal["uniform", "dataset"],
         k: int,
     ) -> None:
-        """Re-rank the results of each method, with or without an edit of the queries.
+        """Re-rank the results of the methods that re-rank, with or without an edit.
 
         The labels are zero-shot, as a user has them. Shares are even, or those of the candidates
         where the gallery's own are the prior.

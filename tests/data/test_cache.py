@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -237,9 +238,9 @@ def test_processes_share_the_shards_and_need_one_folder(
     alone = Counting()
     embed(data, alone, tmp_path / "one", **options)
     assert alone.batches == [2, 1, 2, 2, 1, 2, 1, 2]  # none crosses shards
-    monkeypatch.setattr(
-        cache, "processes", lambda: Processes(1, 2, lambda: None, lambda _: [0, 1, 2, 3, 4])
-    )
+    second = Mock(Processes, rank=1, world=2)
+    second.share.return_value = [0, 1, 2, 3, 4]
+    monkeypatch.setattr(cache, "processes", lambda: second)
     with pytest.raises(InvalidInputError, match=r"shard-00000.safetensors: expected this shard"):
         embed(data, Counting(), tmp_path / "two", **options)
     assert [path.stem for path in shards(tmp_path / "two")] == ["shard-00001", "shard-00003"]
@@ -249,12 +250,12 @@ def test_one_process_alone_does_not_start_accelerate(monkeypatch: pytest.MonkeyP
     from accelerate import PartialState
 
     before = dict(PartialState._shared_state)
-    assert processes()[:2] == (0, 1)
+    assert processes() == Processes(0, 1)
     assert dict(PartialState._shared_state) == before
     monkeypatch.setenv("WORLD_SIZE", "2")
     cpu_choices: list[bool] = []
     monkeypatch.setattr("accelerate.PartialState", lambda cpu: cpu_choices.append(cpu))
-    assert processes()[:2] == (0, 1)  # accelerate made no group
+    assert processes() == Processes(0, 1)  # accelerate made no group
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     processes()
     # On hosted CI there is none; a machine that has one keeps it.

@@ -351,9 +351,7 @@ def test_of_several_processes_the_first_alone_writes(
     run: Any, table: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     alone, _ = run(table, out=tmp_path / "alone")
-    monkeypatch.setattr(
-        runner, "processes", lambda: Processes(1, 2, lambda: None, lambda value: value)
-    )
+    monkeypatch.setattr(runner, "processes", lambda: Processes(1, 2))
     second, log = run(table, out=tmp_path / "second")
     assert (second.rows, log, (tmp_path / "second").exists()) == (alone.rows, "", False)
     used = []

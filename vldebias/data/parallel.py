@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -40,19 +40,25 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-class Processes(NamedTuple):
-    """Identify this process as number `rank` of `world`.
+@dataclass(frozen=True)
+class Processes:
+    """Identify this process as number `rank` of `world`, and talk to the others."""
 
-    wait returns when all have called it; share returns to each the argument of number 0.
-    """
+    rank: int = 0
+    world: int = 1
 
-    rank: int
-    world: int
-    wait: Callable[[], object]
-    share: Callable[[Any], Any]
+    def wait(self) -> None:
+        """Return when all processes have called it."""
+        if self.world > 1:
+            dist.barrier()
 
-
-_LONE = Processes(0, 1, wait=lambda: None, share=lambda value: value)
+    def share(self, value: T) -> T:
+        """Return the value of process 0 to each process."""
+        # torch fills the list of the other processes in place.
+        box = [value]
+        if self.world > 1:
+            dist.broadcast_object_list(box, src=0)
+        return box[0]
 
 
 def processes() -> Processes:
@@ -63,7 +69,7 @@ def processes() -> Processes:
     choose the device of an `Accelerator` that is made later.
     """
     if not dist.is_available():
-        return _LONE
+        return Processes()
     is_launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if is_launched and not dist.is_initialized():
         on_cpu = need("accelerate.utils").parse_flag_from_env("ACCELERATE_USE_CPU")
@@ -73,15 +79,8 @@ def processes() -> Processes:
         # program on its own.
         need("accelerate").PartialState(cpu=on_cpu or not accelerator.is_available())
     if not dist.is_initialized():
-        return _LONE
-
-    def share(value: Any) -> Any:
-        # torch fills the list of the other processes in place.
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
-
-    return Processes(dist.get_rank(), dist.get_world_size(), dist.barrier, share)
+        return Processes()
+    return Processes(dist.get_rank(), dist.get_world_size())
 
 
 class LostPartError(VldebiasError):

@@ -36,7 +36,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def packaged(kind: str) -> dict[str, Path]:
     """Return the packaged YAML files by name; kind: "prompts" or "suites"."""
-    # A wheel carries the files inside of the package; a checkout has them beside it.
+    # A wheel has the files inside of the package, a checkout next to it.
     folder_in_wheel = _PACKAGE / "_resources" / kind
     folder_in_checkout = _PACKAGE.parent / {"prompts": "prompts", "suites": "eval/suites"}[kind]
     for folder in (folder_in_wheel, folder_in_checkout):

@@ -1,4 +1,4 @@
-"""Write tables as HTML for notebooks; what stands in them may hold anything."""
+"""Write tables as HTML for notebooks; cells are escaped."""
 
 from __future__ import annotations
 

@@ -273,12 +273,19 @@ def architectures() -> list[str]:
     imported = sys.modules.get("open_clip")
     if imported is not None:
         return list(imported.list_models())
-    package = find_spec("open_clip")
-    if package is None or package.submodule_search_locations is None:
+    folder = _open_clip_folder()
+    if folder is None:
         return []
     # open_clip reads the same folder; importing it would take torch and seconds.
-    configs = Path(next(iter(package.submodule_search_locations)), "model_configs")
-    return sorted(path.stem for path in configs.glob("*.json"))
+    return sorted(path.stem for path in (folder / "model_configs").glob("*.json"))
+
+
+def _open_clip_folder() -> Path | None:
+    """Return the folder of the installed package open_clip, without importing it."""
+    package = find_spec("open_clip")
+    if package is None or package.submodule_search_locations is None:
+        return None
+    return Path(next(iter(package.submodule_search_locations)))
 
 
 def check_architecture(name: str) -> None:
@@ -329,14 +336,12 @@ def _tags_of(architecture: str) -> list[str]:
     imported = sys.modules.get("open_clip")
     if imported is not None:
         return list(imported.list_pretrained_tags_by_model(architecture))
-    package = find_spec("open_clip")
-    if package is None or package.submodule_search_locations is None:
+    folder = _open_clip_folder()
+    if folder is None or not (folder / "pretrained.py").is_file():
         return []
-    file = Path(next(iter(package.submodule_search_locations)), "pretrained.py")
-    if not file.is_file():
-        return []
+    source = (folder / "pretrained.py").read_text(encoding="utf-8")
     value_of_name = {}
-    for statement in ast.parse(file.read_text(encoding="utf-8")).body:
+    for statement in ast.parse(source).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             value_of_name[statement.targets[0].id] = statement.value
     listed = value_of_name.get("_PRETRAINED")

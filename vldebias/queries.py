@@ -36,7 +36,7 @@ DEBIASED = "debiased"  # the method of `measure`
 
 
 class _ChromaDefaults:
-    """Answer what chroma asks of an embedding function, for embedders of other kinds.
+    """Implement chroma's interface of embedding functions, for embedders of other kinds.
 
     Chroma cannot build them again from a configuration, and calls that legacy.
     """
@@ -67,11 +67,11 @@ class _ChromaDefaults:
 
     @staticmethod
     def validate_config(config: Any) -> None:
-        """Take any."""
+        """Accept any configuration."""
 
     @staticmethod
     def validate_config_update(before: Any, after: Any) -> None:
-        """Take any."""
+        """Accept any configuration."""
 
 
 def debias_queries(
@@ -140,7 +140,8 @@ def debias_queries(
             f"method {fitted.method!r} changes the vectors of images, and an index keeps its own;"
             " choose a method for texts"
         )
-    # LangChain's stores ask for an instance of its `Embeddings`; not loaded, it is not asked for.
+    # LangChain's stores check for an instance of its `Embeddings`; no store does before the
+    # library is loaded.
     module = sys.modules.get("langchain_core.embeddings")
     if module is not None:
         module.Embeddings.register(DebiasedQueries)
@@ -170,7 +171,7 @@ class DebiasedQueries:
     keep_stated: bool = True
 
     def __post_init__(self) -> None:
-        # Checks the strength before the first query comes.
+        # A wrong strength is refused before the first query.
         probe = torch.zeros(1, self.fitted.dim)
         self.fitted.check_input(probe, self.strength)
         self._stated = StatedWords(self.fitted.stated_words) if self.fitted.stated_words else None

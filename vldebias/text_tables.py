@@ -370,7 +370,7 @@ def _separator_of(text: str, where: str, usual: str) -> str:
         raise InvalidInputError(
             f"{where}: its cells may be separated by {names}; say which (--separator)"
         )
-    # Where none fits, rows of another length are named by their line.
+    # Where none fits, `_parsed` names the first line of another length.
     splitting = [separator for separator in candidates if widths[separator] > 1]
     return (*fitting, *splitting, usual)[0]
 
@@ -386,11 +386,10 @@ def _parsed(text: str, separator: str, **form: Any) -> tuple[list[list[str]], li
         _RowError: a stray quote, or a row of another length.
     """
     first_line = text[:_SAMPLE].lstrip("\r\n").partition("\n")[0]
-    # "image, caption": a blank behind each separator is no part of the cell.
-    form["skipinitialspace"] = bool(
-        re.fullmatch(rf"[^{re.escape(separator)}]*({re.escape(separator)} .*)+", first_line.strip())
-        and len(re.findall(rf"{re.escape(separator)} ", first_line)) == first_line.count(separator)
-    )
+    # "image, caption": a blank after each separator is no part of the cell.
+    spaced = f"{separator} "
+    is_spaced = first_line.count(spaced) == first_line.count(separator)
+    form["skipinitialspace"] = is_spaced and spaced in first_line.strip()
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True, **form)
     rows = list[list[str]]()
     broken = list[int]()

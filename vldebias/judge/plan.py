@@ -175,7 +175,7 @@ def _stated_prompts(
 class Plan(Strict):
     """Hold everything that determines the pixels in a folder of images.
 
-    model: as of `identity`. variants: name -> `Variant.planned`, first "none". images: of each
+    model: see `identity`. variants: name -> `Variant.planned`, first "none". images: of each
     prompt and seed;
     stated_images: the same of prompts that state their attribute, wordings and others. options:
     further arguments of the pipeline. batch_size is part of it: the rounding of a product depends
@@ -256,7 +256,7 @@ class Plan(Strict):
             InvalidInputError: the folder holds images of another plan, or without one; weights may
                 differ by rounding.
         """
-        # Without an image nothing depends on the plan that lies there, and it may be replaced.
+        # Without an image nothing depends on an earlier plan, which may be replaced.
         if not any(folder.glob("*/*/*.png")):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
         # Read back also when it was just written: what is compared is what a later run will read.
@@ -270,7 +270,7 @@ class Plan(Strict):
         return kept
 
     def _differences(self, new: Plan) -> list[str]:
-        """Return what a new plan has otherwise, in words; weights may differ by rounding."""
+        """Return the differences of a new plan, in words; weights may differ by rounding."""
         old_settings = self.model_dump(mode="json", exclude={"model"}) | self.model
         new_settings = new.model_dump(mode="json", exclude={"model"}) | new.model
         # Compared by themselves: two loads of the same weights differ in the last digits.

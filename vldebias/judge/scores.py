@@ -3,9 +3,9 @@ FID against "none".
 
 CLIPScore (Hessel et al., 2021) has the biases of its CLIP: one that associates nurses with women
 scores a man in a nurse's uniform lower. Measure with another backbone than the one that was
-debiased, and read the score beside `recognised` and the labels of people. FID (Heusel et al., 2017)
-takes the features of a CLIP (Kynkäänniemi et al., 2023). A debiased pipeline should move away from
-images that have the bias: a larger distance is not by itself a loss.
+debiased, and read the score together with `recognised` and the labels of people. FID (Heusel et
+al., 2017) uses the features of a CLIP (Kynkäänniemi et al., 2023). A debiased pipeline should move
+away from images that have the bias: a larger distance is not by itself a loss.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vldebias.files import digest, write_atomically
 from vldebias.hosts import Host
 from vldebias.hosts.clip.images import ImageEncoder
 from vldebias.judge.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
-from vldebias.judge.plan import GeneratedImages
+from vldebias.judge.plan import GeneratedImages, PlannedImage
 from vldebias.progress import SILENT, Progress
 from vldebias.report.result import NONE, TaskResult
 from vldebias.schema import file_slug
@@ -120,7 +120,7 @@ def last_judgements(
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         known = _stored(path)
         names = known["names"].get(attribute, ())
-        # Another judge of the attribute may name other values ("light", "dark" beside five tones).
+        # Another judge of the attribute may name other values: two tones instead of five.
         if not set(values) <= set(names):
             continue
         # Zeros stand for an image without an answer: `decide` makes "unknown" of them.
@@ -170,15 +170,19 @@ def scored(
 
     encoder, texts: the image and the text side of the same model. resampling: resamples, seed.
     """
-    # Prompts that state a value are left out: their score says whether the value was drawn, not how
-    # good the images are.
-    plain = [image for image in generated if image.stated is None]
-    # The same order under every variant: row i of each is of the same prompt and seed.
-    plain.sort(key=lambda image: (image.prompt, image.seed))
-    # (n, d) of each variant's images; "none", which FID compares with, is the first.
+    # "none", which FID compares with, is the first variant.
+    images_of_variant: dict[str, list[PlannedImage]]
+    images_of_variant = {variant: [] for variant in generated.plan.variants}
+    for image in generated:
+        # The score of a prompt that states a value would say whether the value is shown, not how
+        # good the images are.
+        if image.stated is None:
+            images_of_variant[image.variant].append(image)
+    # variant -> (n, d) of its images
     features = {}
-    for variant in generated.plan.variants:
-        images = [image for image in plain if image.variant == variant]
+    for variant, images in images_of_variant.items():
+        # The same order under every variant: row i of each is of the same prompt and seed.
+        images.sort(key=lambda image: (image.prompt, image.seed))
         batches = []
         for start in range(0, len(images), BATCH):
             pictures = [generated.read(image) for image in images[start : start + BATCH]]
@@ -187,7 +191,7 @@ def scored(
             features[variant] = torch.cat(batches)
     results = []
     if clip:
-        prompts = [image.prompt for image in plain if image.variant == NONE]
+        prompts = [image.prompt for image in images_of_variant[NONE]]
         results.append(
             _clip_scores(generated, encoder, texts, name, features, prompts, **resampling)
         )

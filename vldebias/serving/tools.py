@@ -60,7 +60,7 @@ class AuditedPrompt(BaseModel):
 
 
 class AuditedPrompts(BaseModel):
-    """Hold an audit: the prompts, what to look at first on top, and what it stands on."""
+    """Hold an audit: the prompts, most urgent first, and what it is based on."""
 
     prompts: list[AuditedPrompt]
     summary: list[str]
@@ -150,8 +150,7 @@ class Tools:
         (task,) = result.provenance
         row_of_prompt = {}
         for row in result.rows:
-            # Rows with the name of a model are one of several, of which the advice says what they
-            # share.
+            # Rows of single models bear their names; the advice is about what the models share.
             if row.metric == "predicted_share" and row.method == NONE:
                 prompt, _, value = row.subset.rpartition(": ")
                 row_of_prompt[prompt] = (value, row)

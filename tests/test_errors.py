@@ -13,7 +13,15 @@ import pytest
 import torch
 
 from vldebias import errors
-from vldebias.errors import Lazily, VldebiasWarning, did_you_mean, need, shortened, warn
+from vldebias.errors import (
+    Lazily,
+    VldebiasWarning,
+    did_you_mean,
+    lazy_names,
+    need,
+    shortened,
+    warn,
+)
 
 
 def test_close_names_are_offered() -> None:
@@ -63,3 +71,21 @@ def test_a_warning_points_at_the_line_of_the_user_over_frames_of_the_package_and
     model.register_forward_hook(inside("def f(*_):\n    warn('x')"))
     through = lambda: model(torch.zeros(1, 1))  # noqa: E731
     assert place_of_warning(through) == (__file__, inspect.getsourcelines(through)[1])
+
+
+def test_a_name_that_is_imported_late_says_which_extra_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needs_peft.py").write_text("import peft\n")
+    (tmp_path / "is_broken.py").write_text("import no_such_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    get = lazy_names(__name__, {"needs_peft": ("a",), "is_broken": ("b",), "json": ("dumps",)})
+    with pytest.raises(errors.MissingPackageError, match=r"vldebias\[lora\]"):
+        get("a")
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_name'"):
+        get("b")
+    with pytest.raises(AttributeError, match="has no attribute 'c'"):
+        get("c")
+    assert get("dumps") is json.dumps
+    assert vars(sys.modules[__name__]).pop("dumps") is json.dumps  # kept for the next look-up

@@ -1,9 +1,8 @@
 """Mitigate and measure bias in vision-language models."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vldebias.errors import missing_extra
+from vldebias.errors import lazy_names
 
 __version__ = "0.4.0"
 
@@ -21,25 +20,23 @@ if TYPE_CHECKING:
     from vldebias.reranking import rerank
     from vldebias.study import audit, compare, diagnose, evaluate, grid
 
-# Name -> where it lives. Loaded when first asked for, so that the command line starts without
-# torch.
-_HOMES = {
-    **dict.fromkeys(
-        ("debias", "fit_projection", "fit_projections", "fit_shares", "inspect"), "api"
+# Loaded when first asked for, so that the command line starts without torch.
+_NAMES_OF_HOME = {
+    "vldebias.api": ("debias", "fit_projection", "fit_projections", "fit_shares", "inspect"),
+    "vldebias.edits.hub": ("push_to_hub",),
+    "vldebias.edits.projection": ("CalibratedProjection",),
+    "vldebias.hosts": ("Attachment", "attachment_of"),
+    "vldebias.hosts.loading": ("load_host",),
+    "vldebias.losses": ("losses",),
+    "vldebias.methods": ("methods", "Reference", "load_edit"),
+    "vldebias.metrics": ("metrics",),
+    "vldebias.prompts": (
+        *("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"),
+        *("BalancedPrompts", "balance_prompts"),
     ),
-    **dict.fromkeys(("audit", "compare", "diagnose", "evaluate", "grid"), "study"),
-    **dict.fromkeys(("Attachment", "attachment_of"), "hosts"),
-    **dict.fromkeys(("Reference", "load_edit"), "methods"),
-    **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),
-    **dict.fromkeys(("BalancedPrompts", "balance_prompts"), "prompts"),
-}
-_HOMES |= {
-    "push_to_hub": "edits.hub",
-    "CalibratedProjection": "edits.projection",
-    "load_host": "hosts.loading",
-    "DebiasedQueries": "queries",
-    "debias_queries": "queries",
-    "rerank": "reranking",
+    "vldebias.queries": ("DebiasedQueries", "debias_queries"),
+    "vldebias.reranking": ("rerank",),
+    "vldebias.study": ("audit", "compare", "diagnose", "evaluate", "grid"),
 }
 __all__ = ["losses", "methods", "metrics"]
 __all__ += [
@@ -71,20 +68,7 @@ __all__ += [
     "make_prompt_set",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'vldebias' has no attribute {name!r}")
-    try:
-        home = import_module(f"vldebias.{_HOMES.get(name, name)}")
-    except ModuleNotFoundError as error:
-        # The core is text alone: what needs torch says which extra brings it.
-        named = missing_extra(error)
-        if named is None:
-            raise
-        raise named from None
-    globals()[name] = getattr(home, name) if name in _HOMES else home
-    return globals()[name]
+__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
 
 
 def __dir__() -> list[str]:

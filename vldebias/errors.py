@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -179,6 +179,36 @@ class Lazily:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(need(self._module), name)
+
+
+def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package, which imports a name when it is first used.
+
+    Args:
+        package: its full name.
+        names_of_home: full name of a module -> the public names that it has, among them its own
+            where the module itself is public.
+    """
+    home_of_name = {name: home for home, names in names_of_home.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in home_of_name:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = home_of_name[name]
+        try:
+            module = import_module(home)
+        except ModuleNotFoundError as error:
+            # The core is text alone: what needs torch says which extra brings it.
+            named = missing_extra(error)
+            if named is None:
+                raise
+            raise named from None
+        value = module if home == f"{package}.{name}" else getattr(module, name)
+        # Kept, so that the next look-up does not come here again.
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get
 
 
 def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose one of them.") -> str:

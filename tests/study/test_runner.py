@@ -314,7 +314,7 @@ def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -
 
 
 def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Embeddings.from_arrays(np.eye(3), {"split": ["train", "test", "test"]}, ids="abc")
+    rows = Embeddings.from_arrays(np.eye(3), {"split": ["train", "test", "test"]}, ids=list("abc"))
     path = save_embeddings(tmp_path / "e.npz", rows)
     session = Inputs(Options(out=tmp_path, embeddings=path))
     train, val, test = (Data(name="x", split=name) for name in ("train", "val", "test"))

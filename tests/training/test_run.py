@@ -292,7 +292,7 @@ def held_out_monitor(settings: TrainSettings) -> Any:
         "class_texts.*, got 1 for labels up to 1",
     ),
     (
-        lambda: Monitor(TWO, captions="ab", groups=torch.tensor([-1, -1])),
+        lambda: Monitor(TWO, captions=list("ab"), groups=torch.tensor([-1, -1])),
         "no image has a known group",
     ),
     (

@@ -1,7 +1,8 @@
 """Read data sets with labels and rows of features, and cache embeddings."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from vldebias.errors import lazy_names
 
 if TYPE_CHECKING:
     from vldebias.data.cache import embed_images
@@ -20,21 +21,19 @@ if TYPE_CHECKING:
     from vldebias.data.tables import UNKNOWN, Labels, cross, odd_values, read_table
     from vldebias.pictures import decode
 
-# Name -> where it lives. Loaded when first asked for: whether a table or a folder is right is
-# answered without torch.
-_HOMES = {
-    "embed_images": "data.cache",
-    **dict.fromkeys(("ImageData", "check_images", "describe", "file_images"), "data.dataset"),
-    **dict.fromkeys(
-        ("Embeddings", "load_embeddings", "load_texts", "open_embeddings", "save_embeddings"),
-        "data.embeddings",
+# Loaded when first asked for: whether a table or a folder is right is answered without torch.
+_NAMES_OF_HOME = {
+    "vldebias.data.cache": ("embed_images",),
+    "vldebias.data.dataset": ("ImageData", "check_images", "describe", "file_images"),
+    "vldebias.data.embeddings": (
+        *("Embeddings", "load_embeddings", "load_texts", "open_embeddings", "save_embeddings"),
     ),
-    "ImageStream": "data.huggingface",
-    **dict.fromkeys(("OnRay", "prefetch", "processes"), "data.parallel"),
-    **dict.fromkeys(("Shards", "UnitRows", "digest_of"), "data.rows"),
-    **dict.fromkeys(("list_data", "open_data"), "data.sources"),
-    **dict.fromkeys(("UNKNOWN", "Labels", "cross", "odd_values", "read_table"), "data.tables"),
-    "decode": "pictures",
+    "vldebias.data.huggingface": ("ImageStream",),
+    "vldebias.data.parallel": ("OnRay", "prefetch", "processes"),
+    "vldebias.data.rows": ("Shards", "UnitRows", "digest_of"),
+    "vldebias.data.sources": ("list_data", "open_data"),
+    "vldebias.data.tables": ("UNKNOWN", "Labels", "cross", "odd_values", "read_table"),
+    "vldebias.pictures": ("decode",),
 }
 __all__ = [
     "UNKNOWN",
@@ -64,12 +63,7 @@ __all__ = [
     "save_embeddings",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'vldebias.data' has no attribute {name!r}")
-    globals()[name] = getattr(import_module(f"vldebias.{_HOMES[name]}"), name)
-    return globals()[name]
+__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
 
 
 def __dir__() -> list[str]:

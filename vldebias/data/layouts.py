@@ -125,27 +125,20 @@ def find_layout(
     if not path.is_file():
         _refuse_absent(root, path.suffix.lower())
         return Layout("datasets")
-    return _layout_of_file(path, image, caption, separator, encoding, reads_captions=reads_captions)
-
-
-def _layout_of_file(
-    path: Path,
-    image: str | None,
-    caption: str | None,
-    separator: str | None,
-    encoding: str | None,
-    *,
-    reads_captions: bool,
-) -> Layout:
-    """Return the layout of one file, by its ending; what `datasets` opens it finds by its name."""
-    ending = path.suffix.lower()
     if path.stat().st_size == 0:
         raise InvalidInputError(f"{path}: the file is empty; expected images and captions")
-    if ending in TABLES and not _is_json_object(path, encoding):
+    if path.suffix.lower() in TABLES and not _is_json_object(path, encoding):
         return _layout_of_table(
             path, image, caption, separator, encoding, reads_captions=reads_captions
         )
-    if ending in TABLES:
+    return _layout_of_file(path, image)
+
+
+def _layout_of_file(path: Path, image: str | None) -> Layout:
+    """Return the layout of a file that is no table, by its ending; what `datasets` opens it finds
+    by its name."""
+    ending = path.suffix.lower()
+    if ending in TABLES:  # one object of JSON
         _check_coco(path)
         return Layout("coco", (str(path),))
     if ending == ".tar":

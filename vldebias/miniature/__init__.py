@@ -4,8 +4,9 @@
 models. The code that generated the images and trained the models is `eval/miniature` in a checkout.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from vldebias.errors import lazy_names
 
 if TYPE_CHECKING:
     from vldebias.miniature.architectures import AttributeNetwork
@@ -27,12 +28,15 @@ __all__ = [
     "open_world",
     "weights_dir",
 ]
+# Most users need only one of the loaders.
+_NAMES_OF_HOME = {
+    f"{__name__}.architectures": ("AttributeNetwork",),
+    f"{__name__}.models": ("Preprocess", "load_clip", "load_judge", "load_pipeline", "weights_dir"),
+    f"{__name__}.pictures": ("open_world",),
+}
+
+__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name at its first use, because most users need only one of the loaders."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Names that are not listed are loaders.
-    home = {"AttributeNetwork": "architectures", "open_world": "pictures"}.get(name, "models")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+def __dir__() -> list[str]:
+    return sorted(__all__)

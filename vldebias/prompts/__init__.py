@@ -1,7 +1,8 @@
 """Load prompt sets, find the words that state an attribute, and write balanced prompts."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from vldebias.errors import lazy_names
 
 if TYPE_CHECKING:
     from vldebias.prompts.balance import (
@@ -19,16 +20,13 @@ if TYPE_CHECKING:
         make_prompt_set,
     )
 
-# Name -> where it lives. Loaded when first asked for: whether a file of prompts is right is
-# answered without the rules of English.
-_HOMES = {
-    **dict.fromkeys(("BalancedPrompts", "Balancer", "balance_prompts", "can_balance"), "balance"),
-    **dict.fromkeys(
-        (
-            *("PromptSet", "StatedWords", "fill", "list_prompts", "load_prompts"),
-            "make_prompt_set",
-        ),
-        "prompt_set",
+# Loaded when first asked for: whether a file of prompts is right is answered without the rules of
+# English.
+_NAMES_OF_HOME = {
+    "vldebias.prompts.balance": ("BalancedPrompts", "Balancer", "balance_prompts", "can_balance"),
+    "vldebias.prompts.prompt_set": (
+        *("PromptSet", "StatedWords", "fill", "list_prompts", "load_prompts"),
+        "make_prompt_set",
     ),
 }
 __all__ = [
@@ -44,12 +42,7 @@ __all__ = [
     "make_prompt_set",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'vldebias.prompts' has no attribute {name!r}")
-    globals()[name] = getattr(import_module(f"vldebias.prompts.{_HOMES[name]}"), name)
-    return globals()[name]
+__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vldebias.errors import missing_extra
+from vldebias.errors import lazy_names
 
 _HERE = Path(__file__).resolve().parent
 # A wheel has the app here; a checkout has it in apps/, which is no part of the package.
@@ -25,22 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits", "images_proxy"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    try:
-        app = import_module(f"{__name__}.images_api.app")
-    except ModuleNotFoundError as error:
-        named = missing_extra(error)
-        if named is None:
-            raise
-        raise named from None
-    # Kept, so that the next look-up does not come here again.
-    globals()[name] = getattr(app, name)
-    return globals()[name]
+__getattr__ = lazy_names(__name__, {f"{__name__}.images_api.app": __all__})
 
 
 def __dir__() -> list[str]:

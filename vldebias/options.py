@@ -63,7 +63,8 @@ class Options:
         str | Path | None, flag("Images", "DIR", "Folder or manifest of the data set.")
     ] = None
     limit: Annotated[
-        int | None, flag("Images", "N", "Most images of each split, chosen at random.", least=1)
+        int | None,
+        flag("Images", "N", "At most N images of each split, chosen at random.", least=1),
     ] = None
     embeddings: Annotated[
         Path | None, flag("Images", "FILE", "Your own features (.npz), or 'shards/*.npy'.")

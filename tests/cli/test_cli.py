@@ -62,6 +62,23 @@ def test_a_help_has_an_example_and_two_screens_and_cuts_no_name(path: tuple[str,
         assert ("─ Generated images ─" in done.output) == (path == ("eval", "run"))
 
 
+@pytest.mark.parametrize(
+    ("called", "place"),
+    [
+        ("balance", "'prompts balance'"),
+        ("compare", "'eval compare'"),
+        ("list", "'eval list' or 'prompts list'"),
+        ("quickstrat", "'quickstart'"),
+    ],
+)
+def test_a_command_that_is_called_without_its_group_is_named_with_it(
+    called: str, place: str
+) -> None:
+    done = CliRunner().invoke(app, (called, "x"))
+    assert done.exit_code == 2
+    assert f"Did you mean {place}?" in done.output
+
+
 def test_brackets_of_a_help_are_no_markup() -> None:
     help_text = CliRunner().invoke(app, ("mcp", "--help"), env={"COLUMNS": "100"}).output
     assert "pip install 'vldebias[mcp]'" in " ".join(help_text.split())

@@ -64,8 +64,8 @@ COMMANDS = {
     "serve": Entry(
         "serve",
         "serve",
-        "Serve APIs of images with balanced prompts: n images become n requests of a server that"
-        " you name, each with a value in its prompt.",
+        "Serve image APIs with balanced prompts: a request for n images becomes n requests to the"
+        " server that you name, each with a value in its prompt.",
     ),
     "mcp": Entry(
         "mcp",
@@ -81,7 +81,7 @@ COMMANDS = {
     "label": Entry(
         "apps",
         "label_command",
-        "Label images by hand: one at a time, blinded, in an order of its own for every annotator.",
+        "Label images by hand: one at a time, blinded, in a different order for each annotator.",
     ),
     "eval": Entry(
         "evaluate",

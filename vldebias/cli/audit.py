@@ -38,7 +38,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Column of the prompts. Default: prompt, or found.")
+        str | None, typer.Option(help="Column of the prompts. Default: prompt, else detected.")
     ] = None,
     texts: Annotated[
         Path | None,
@@ -54,7 +54,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
                 "Counts of judged images: fair-diffusion, sd15, sd3, flux2, uce, miniature"
                 " (sd3@3: at guidance 3), or a CSV of your pipeline's (prompt, value: a row per"
                 " image; or prompt and a column of counts per value). Default: those of the"
-                " pipeline; where there are none, what all models share (gender)."
+                " pipeline if there are any, else what all models have in common (gender only)."
             ),
             metavar="NAME|FILE",
         ),

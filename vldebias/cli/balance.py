@@ -38,7 +38,8 @@ def balance(  # noqa: PLR0913 - a command has as many options
     shares: Shares = None,
     groups: Groups = "mixed",
     column: Annotated[
-        str | None, typer.Option(help="Column or key of the prompts. Default: prompt, or found.")
+        str | None,
+        typer.Option(help="Column or key of the prompts. Default: prompt, else detected."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed, to repeat a run. Default: random.")

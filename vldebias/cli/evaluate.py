@@ -158,11 +158,13 @@ def shares(
     ],
     same: Annotated[
         list[str] | None,
-        typer.Option(metavar="A=B", help="A in the table means the value B: F=female. *"),
+        typer.Option(metavar="A=B", help="A in the table means the value B: F=female; repeatable."),
     ] = None,
     unknown: Annotated[
         list[str] | None,
-        typer.Option(metavar="VALUE", help="A text that means unknown. Default: unknown. *"),
+        typer.Option(
+            metavar="VALUE", help="Text that means unknown; repeatable. Default: unknown."
+        ),
     ] = None,
     baseline: Annotated[
         str, typer.Option(help="The method that the others are compared with.")

@@ -78,6 +78,14 @@ class LazyGroup(TyperGroup):
             formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is called, imported."""
+        """Return the command that is called, imported; a command of a group that is called without
+        the group is refused with its place: `balance` is `prompts balance`."""
+        called = args[0] if args else ""
+        if called not in self.entries:
+            groups = [name for name, entry in self.entries.items() if entry.attribute == "app"]
+            homes = [name for name in groups if called in self.commands[name].commands]
+            if homes:
+                places = " or ".join(f"'{name} {called}'" for name in homes)
+                ctx.fail(f"No such command {called!r}. Did you mean {places}?")
         name, _, rest = super().resolve_command(ctx, args)
         return name, self.commands[str(name)], rest

@@ -114,11 +114,13 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
 def gate(
     result: Result,
     max_gap: Annotated[
-        float | None, typer.Option(help="Largest gap, between groups or from even shares.")
+        float | None, typer.Option(help="Largest allowed gap, between groups or from even shares.")
     ] = None,
-    max_skew: Annotated[float | None, typer.Option(help="Largest MaxSkew of a search.")] = None,
+    max_skew: Annotated[
+        float | None, typer.Option(help="Largest allowed MaxSkew of a search.")
+    ] = None,
     min_worst_group: Annotated[
-        float | None, typer.Option(help="Least accuracy of the worst group.")
+        float | None, typer.Option(help="Smallest allowed accuracy of the worst group.")
     ] = None,
     limits: Annotated[
         list[str] | None,
@@ -132,11 +134,11 @@ def gate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Hold a result to limits: exit code 1 where a figure lies beyond its limit with its whole 95 %
-    interval, 0 where none does, 2 where nothing could be checked.
+    """Check a result against limits: exit code 1 where the whole 95 % interval of a figure lies
+    beyond its limit, 0 where none does, 2 where nothing could be checked.
 
-    A figure whose interval holds the limit is undecided and passes: too few images can be no
-    failure, and no proof. For continuous integration; docs/how-to/gate.md has a workflow.
+    A figure whose interval contains the limit is undecided and passes: too few images prove
+    neither. For continuous integration; docs/how-to/gate.md has a workflow.
 
     Examples:
       vldebias eval gate vldebias-miniature --max-gap 0.3 --max-skew 0.5

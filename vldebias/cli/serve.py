@@ -127,8 +127,8 @@ def serve(
     ] = False,
     **named: Any,
 ) -> None:
-    """Serve APIs of images with balanced prompts: n images become n requests of a server that you
-    name, each with a value in its prompt.
+    """Serve image APIs with balanced prompts: a request for n images becomes n requests to the
+    server that you name, each with a value in its prompt.
 
     Clients change their base_url and nothing else. OpenAI's images, chat, responses and videos,
     OpenRouter's images and Gemini's generateContent are balanced; other paths, keys and errors go

@@ -581,7 +581,7 @@ def _column(
         caption = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
         raise InvalidInputError(_fetch_first(path, form, url[0], caption[0]))
     hint = ""
-    if len(names) == 1:
+    if len(names) == 1 and form in ("csv", "tsv", "txt"):
         hint = "; if these are several columns, say what separates them (--separator)"
     raise InvalidInputError(
         f"{path}: no column of {content}; expected one of {', '.join(known)}; there are"

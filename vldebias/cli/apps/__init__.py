@@ -127,7 +127,9 @@ def label_command(
     ] = None,
     questions: Annotated[
         int,
-        typer.Option(min=0, help="Most questions for each annotator; 0 asks about every image."),
+        typer.Option(
+            min=0, help="At most N questions for each annotator; 0 asks about every image."
+        ),
     ] = 200,
     sample: Annotated[
         str,
@@ -141,7 +143,7 @@ def label_command(
     ] = "judge",
     **where: Any,
 ) -> None:
-    """Label images by hand: one at a time, blinded, in an order of its own for every annotator.
+    """Label images by hand: one at a time, blinded, in a different order for each annotator.
 
     Keys 1 to 9 answer, the arrows go back and forth. Every answer is appended to the file at once;
     an annotator who comes back continues. The last page names the command that reads the file.

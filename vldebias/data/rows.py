@@ -80,13 +80,17 @@ class Shards:
         self.arrays = tuple(arrays)
         self.runner = runner
         self.index = index
-        kinds = sorted({_kind_of(part) for part in self.arrays})
+        kinds: set[str] = set()
+        for part in self.arrays:
+            width = ", ".join(map(str, part.shape[1:]))
+            kinds.add(f"{np.dtype(part.dtype)} (n, {width})")
         are_floats = all(
             part.ndim == 2 and np.dtype(part.dtype).kind == "f" for part in self.arrays
         )
         if len(kinds) != 1 or not are_floats:
             raise InvalidInputError(
-                f"features in parts: expected floats (n, d) of one width and type, got {kinds[:5]}"
+                "features in parts: expected floats (n, d) of one width and type, got"
+                f" {sorted(kinds)[:5]}"
             )
         lengths = [len(part) for part in self.arrays]
         # (parts + 1,): the first row of each part, and n.
@@ -191,12 +195,6 @@ class Shards:
                 local = slice(int(numbers[0]), int(numbers[-1]) + 1)
             cuts.append((number, local, order[start:stop]))
         return cuts
-
-
-def _kind_of(part: Any) -> str:
-    """Return type and width of a part in words."""
-    width = ", ".join(map(str, part.shape[1:]))
-    return f"{np.dtype(part.dtype)} (n, {width})"
 
 
 def _digest(array: Any) -> str:

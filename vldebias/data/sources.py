@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +42,10 @@ def _find(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -
 def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
     """Return the folder that a release was unpacked into: `root`, or the first folder in it that
     has one of `names` in one of `folders`; `root` where none has."""
-    paths = [folder / name for folder in map(Path, folders) for name in names]
+    paths = [Path(folder, name) for folder, name in product(folders, names)]
     inside = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
     # Below a folder of its own the code of group DRO has "data", and torchvision "celeba".
-    nested = [path / below for path in inside for below in ("data", "celeba")]
+    nested = [path / below for path, below in product(inside, ("data", "celeba"))]
     # The root first: only where it does not have the files, folders inside of it are tried.
     for base in (root, *inside, *nested):
         if any((base / path).exists() for path in paths):

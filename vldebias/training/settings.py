@@ -87,20 +87,20 @@ class DataSettings(_Settings):
         ),
     )
     data_root: str | None = Field(
-        None, description="Folder of the data sets that are named, as released."
+        None, description="Folder of the released files of a data set that data names."
     )
     split: str = Field("train", description="Split to read.")
-    image: str | None = Field(None, description="Column of the images. Default: found.")
+    image: str | None = Field(None, description="Column of the images. Default: detected.")
     caption: str | None = Field(
-        None, description="Column of the captions, or of lists of them. Default: found."
+        None, description="Column of the captions, or of lists of them. Default: detected."
     )
     separator: str | None = Field(
         None,
         description="What separates the cells of a table: comma, tab, semicolon, pipe. Default:"
-        " found.",
+        " detected.",
     )
     encoding: str | None = Field(
-        None, description="Encoding of a table, such as cp1252. Default: UTF-8, or found."
+        None, description="Encoding of a table, such as cp1252. Default: UTF-8, else detected."
     )
     image_root: str | None = Field(
         None, description="Folder that paths of a table start from. Default: the table's."
@@ -144,7 +144,9 @@ class DataSettings(_Settings):
         None, description="Where held-out pairs are. Default: the same as data."
     )
     val_split: str | None = Field(
-        None, description="Split that is scored, such as val. Default: none but of a world."
+        None,
+        description="Split to score, such as val. Default: the held-out split of a data set that is"
+        " known by its name, else none.",
     )
     val_items: int = Field(2000, ge=1, description="Held-out pairs that are scored.")
     group: str | None = Field(
@@ -186,7 +188,7 @@ class LossSettings(_Settings):
         "rince", description="Which objective; nuclr is sogclr with learned popularity."
     )
     temperature: float | None = Field(
-        None, gt=0, description="t. Default: the model's; with rince at least 0.1."
+        None, gt=0, description="Temperature. Default: the model's; with rince at least 0.1."
     )
     learn_temperature: bool = Field(
         False, description="t is learned, as in CLIP (not with rince, sogclr, nuclr)."

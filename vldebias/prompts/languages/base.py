@@ -486,16 +486,14 @@ class SpacedLanguage(ListedLanguage):
         before = tokens[first - 1]
         if self.matcher("not-subject").has(before):
             return True
-        i = first - 1
         # "die Statue eines jungen Soldaten", "la estatua de un soldado".
-        while i >= 0 and first - i <= 3:
+        for i in range(first - 1, max(first - 4, -1), -1):
             if i and self.matcher("about-picture").length_at(tokens, i - 1):
                 return False  # "ritratto in studio di un medico"
             if self.matcher("thing-of").has(tokens[i]):
                 return i == first - 1 or self.matcher("of").has(tokens[first - 1])
             if not self.matcher("of").has(tokens[i]) or tokens[i].opens:
                 break
-            i -= 1
         return False
 
     def _states_for_all(self, tokens: Reading, phrases: list[Phrase], attribute: Attribute) -> bool:

@@ -277,15 +277,12 @@ class German(SpacedLanguage):
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the phrase whose noun is word i, or None where it is no person."""
-        token = tokens[i]
         is_stated = self._names_gender(tokens, i)
-        noun = None if is_stated else self.noun_of(token)
-        if noun is None and not is_stated:
+        noun = None if is_stated else self.noun_of(tokens[i])
+        if not is_stated and noun is None:
             return None
-        following = tokens.after(i)
-        if token.low.endswith("er") and following.text[:1].isupper() and not token.small:
-            if self.noun_of(following) is not None:
-                return None  # "der Berliner Arzt": it stands before the noun
+        if self._is_before_noun(tokens, i):
+            return None
         phrase = self._phrase_before(tokens, i)
         if noun is None:
             # "seine" of "ein Koch und seine Frau" says that the cook is a man.
@@ -294,6 +291,15 @@ class German(SpacedLanguage):
         if phrase.article is None:
             return self._bare(tokens, phrase, noun)
         return self._with_determiner(tokens, phrase, phrase.article, noun)
+
+    def _is_before_noun(self, tokens: Reading, i: int) -> bool:
+        """Return whether a word in "-er" stands before a noun, as an adjective of it: "der Berliner
+        Arzt"."""
+        token = tokens[i]
+        following = tokens.after(i)
+        if token.small or not token.low.endswith("er") or not following.text[:1].isupper():
+            return False
+        return self.noun_of(following) is not None
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
         """Return the phrase of a noun with the article and adjectives before it, and no more."""

@@ -357,9 +357,7 @@ class Russian(SpacedLanguage):
         if {1, 3} <= set(cases):
             # "приветствует велосипедиста": a verb has an object.
             is_object = before.low.endswith(_VERB_ENDINGS)
-            if is_object or self.matcher("accusative-behind").has(before):
-                return 3
-            return 1 if before.text or 0 not in cases else 0
+            return 3 if is_object or self.matcher("accusative-behind").has(before) else 1
         if 5 in cases and before.low in _PREPOSITIONAL:
             return 5
         return cases[0]

@@ -39,7 +39,10 @@ def prepare() -> None:
     from vldebias.hosts import HOSTS
     from vldebias.methods import METHODS
     from vldebias.metrics import METRICS
+    from vldebias.report import result
 
+    # Results name the commit of the checkout, for which two processes of git are started.
+    result.commit = functools.cache(result.commit)
     torch.set_num_threads(1)
     REGISTRIES.extend([HOSTS, METHODS, METRICS])
     for registry in REGISTRIES:

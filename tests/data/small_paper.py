@@ -1,11 +1,13 @@
-"""`vldebias` with the paper's suites made small: one image of each prompt in two steps, twenty
-resamples, and the embedded model as the judge. A process of its own, for tests that kill it.
+"""`vldebias` with the paper's suites made small: one image of every fifth prompt in two
+steps, twenty resamples, and the embedded model as the judge. A process of its own, for tests that
+kill it.
 
     python tests/data/small_paper.py eval paper --only human --pipeline miniature --out DIR
 """
 
 from typing import Any
 
+from tests.fewer import few
 from vldebias.cli import main
 from vldebias.judge.judges import ClipJudge
 from vldebias.study import paper
@@ -21,7 +23,7 @@ def small(name: str) -> Suite:
     for task in suite.tasks:
         changes: dict[str, Any] = {"resamples": 20}
         if isinstance(task, GenerationTask | PeopleTask):
-            changes |= {"images": 1, "steps": 2}
+            changes |= {"images": 1, "steps": 2, "prompts": few(task.prompts)}
         judge = getattr(task, "judge", None)
         if isinstance(judge, ClipJudge):
             changes["judge"] = judge.model_copy(update={"model": "miniature", "pretrained": None})

@@ -138,7 +138,8 @@ def test_every_model_of_the_paper_is_in_the_list_of_open_clip() -> None:
                 assert tuple(model.split(":")) in open_clip.list_pretrained()
 
 
-PAGE = Path(__file__).parents[2] / "docs/explanation/evidence.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/explanation/evidence.md"
 COMMANDS = [
     text.strip()
     for text in re.findall(r"vldebias (eval paper [^`#\n]+)", PAGE.read_text(encoding="utf-8"))
@@ -356,7 +357,7 @@ def test_a_part_that_was_killed_ends_as_one_that_nobody_killed(
         [sys.executable, script, *words(killed)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
     while len(list(killed.rglob(made))) < half:
         assert process.poll() is None, "it ended before it was killed"

@@ -90,9 +90,9 @@ def in_place_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Suites generate an image of every fifth prompt in two steps, read 300 pictures of an embedded
+    """Suites generate an image of every tenth prompt in two steps, read 300 pictures of an embedded
     world, try two lambdas and a baseline, and resample 20 times; training reads as few pictures,
-    and ends after two updates."""
+    and ends after two updates of at most 64 pictures."""
 
     def small(name: Any) -> Suite:
         suite = load_suite(name)
@@ -101,7 +101,7 @@ def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
             changes: dict[str, Any] = {"resamples": 20}
             if isinstance(task, GenerationTask):
                 changes |= {"images": 1, "steps": 2, "stated": False, "as_written": False}
-                changes["prompts"] = few(task.prompts)
+                changes["prompts"] = few(task.prompts, 10)
             if isinstance(task, GroupsTask):
                 changes |= {"lams": task.lams[:2], "baselines": task.baselines[:1]}
             for name_of_data in ("data", "reference", "train", "val"):
@@ -116,6 +116,7 @@ def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
         settings = load_settings(config, **values)
         changes: dict[str, Any] = {"epochs": None, "steps": 2}
         changes["val_items"] = min(settings.val_items, 100)
+        changes["batch_size"] = min(settings.batch_size, 64)
         if settings.data in WORLDS:
             changes["items"] = min(settings.items or 300, 300)
         return settings.model_copy(update=changes)
@@ -142,8 +143,8 @@ def in_place_of_visitors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]
 
 def data_sets(root: Path) -> None:
     """The three data sets in the layouts of their releases, each in a folder of its own."""
-    # Training takes batches of 256.
-    waterbirds(root / "waterbirds", [*product((0, 1), (0, 1, 2), (0, 1))] * 65)
+    # Training takes batches of 64.
+    waterbirds(root / "waterbirds", [*product((0, 1), (0, 1, 2), (0, 1))] * 20)
     values = np.random.default_rng(0).integers(0, 2, (24, 40)) * 2 - 1
     celeba(root / "CelebA/Anno", root / "CelebA/Img/img_align_celeba", values, [0, 1, 2] * 8)
     (root / "CelebA/Eval").mkdir()
@@ -203,7 +204,7 @@ def pictures() -> None:
     for folder in ("images", "my-images", "pictures"):
         for i in range(4):
             save(Path(folder) / f"{i}.png", i)
-    for part, count in (("train", 340), ("val", 24)):
+    for part, count in (("train", 100), ("val", 24)):
         world = open_world("birds", n=count, split="reference" if part == "train" else "test")
         folder = Path("captions") / part
         folder.mkdir(parents=True)
@@ -214,7 +215,7 @@ def pictures() -> None:
         (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
     # The same pictures as a table with codes.
     rows = ["image,y,place,split"]
-    for part, count in (("train", 340), ("val", 24)):
+    for part, count in (("train", 100), ("val", 24)):
         rows += [f"captions/{part}/{i}.png,{i % 2},{i // 2 % 2},{part}" for i in range(count)]
     Path("birds.csv").write_text("\n".join(rows) + "\n")
     settings = {"data": "birds", "items": 64, "steps": 2, "batch_size": 16, "val_items": 32}

@@ -34,6 +34,12 @@ def fitted(name):
     return fit_projections(CASES[name].make(), tiny.gender())
 
 
+@cache
+def host_of(name):
+    """A family's host, read once for the tests that leave it as it is."""
+    return DiffusersHost(CASES[name].make())
+
+
 ENDS = [
     name
     for name, case in CASES.items()
@@ -46,8 +52,8 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
     """Oracle: the ids that the encoder was given, searched for the token that ends the turn."""
     case = CASES[name]
     prompt = "a young pilot, smiling at work"
-    pipe = case.make()
-    host = DiffusersHost(pipe)
+    host = host_of(name)
+    pipe = host._pipe
     part = next(part for part in host.parts if part.role.startswith("sequence"))
     encoder_calls = []
     hook = pipe.text_encoder.register_forward_pre_hook(
@@ -86,7 +92,7 @@ OF_DIFFERENT_LENGTH = ["a pilot", "an old stone bridge", "a young pilot at work"
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 def test_a_prompt_is_read_as_alone_whatever_is_read_with_it(name):
     """Oracle: every prompt in a call of its own."""
-    host = DiffusersHost(CASES[name].make())
+    host = host_of(name)
     if not host.reads_batches:
         return  # it reads each in a call of its own
     alone = copy(host)

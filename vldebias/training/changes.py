@@ -175,7 +175,13 @@ def _facts(
 
     n: number of images. counted: the queries in words. is_finite: whether the model gives numbers.
     """
-    judged = _judged(change, value, is_finite=is_finite)
+    # How far the score was from 1 before the change.
+    to_gain = 1 - (value - change[0])
+    judged = verdict(change, "higher")
+    if not is_finite:
+        judged = "worse"
+    elif judged == UNCLEAR and change[2] - change[1] >= to_gain:
+        judged = TOO_FEW
     measure = TITLES.get(name, name)
     return {
         "task": TASK,
@@ -194,7 +200,7 @@ def _facts(
         "worse": "",
         "other_prior": "",
         "n": counted,
-        "enough": enough_units(n, change, _to_gain(change, value)) if judged == TOO_FEW else None,
+        "enough": enough_units(n, change, to_gain) if judged == TOO_FEW else None,
         "verdict": judged,
     }
 
@@ -207,17 +213,3 @@ def _counted(before: NDArray[Any], after: NDArray[Any], groups: NDArray[Any]) ->
     right_after = np.nan_to_num(after).astype(np.int64)
     np.add.at(counts, (codes, before.astype(np.int64), right_after), 1)
     return counts
-
-
-def _to_gain(change: Change, value: float) -> float:
-    """Return how far a score was from 1 before a change that led to `value`."""
-    return 1 - (value - change[0])
-
-
-def _judged(change: Change, value: float, *, is_finite: bool) -> str:
-    """Return the verdict of a change that led to `value`."""
-    if not is_finite:
-        return "worse"
-    judged = verdict(change, "higher")
-    is_wide = change[2] - change[1] >= _to_gain(change, value)
-    return TOO_FEW if judged == UNCLEAR and is_wide else judged

@@ -12,7 +12,7 @@ P projects on the span of the effects e_v, m is their center, a the amount. With
 output is c + s (c' - c). Times are those that a denoiser receives, so another scheduler or another
 number of steps reads between the fitted ones.
 
-Where the text of a prompt is not to be had, the gate reads the responses of the first pass: linear
+Where the text of a prompt is unknown, the gate reads the responses of the first pass: linear
 readings r tell a person from none, and a stated value from an open one.
 """
 
@@ -47,7 +47,7 @@ class CrossAttentionEdit(Edit):
 
     Attributes:
         times: (t,) float32, ascending: what the denoiser receives as its timestep.
-        center: (t, d) mean response, the widths of all layers behind each other.
+        center: (t, d) mean response, the widths of all layers one after the other.
         effects: (t, values, d) how the mean response to texts of a value differs from the center.
         amounts: (t, values, layers) how much of its effect a value gets.
         gate, gate_offsets: (values + 1, d) and (values + 1,): a response y of the first pass states
@@ -58,7 +58,7 @@ class CrossAttentionEdit(Edit):
         layers: name and width of each cross-attention. form: "set" or "shift". rank: directions of
             the span that are kept at most, the strongest first; 0: all.
         attribute: name of the prompt set. words: value -> words for it. adjectives, phrase, stated:
-            as of the prompt set, with which prompts are read where the edit is attached again.
+            see the prompt set, with which prompts are read where the edit is attached again.
     """
 
     kind = "cross-attention"

@@ -355,7 +355,7 @@ class Rowwise(Edit):
     float64."""
 
     @abstractmethod
-    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
         """Return what replaces unit rows (n, d) of texts or of images; None leaves them as they
         are."""
 
@@ -368,10 +368,10 @@ class Rowwise(Edit):
         rows = z.detach().cpu().double().reshape(-1, self.dim)
         # The maps are fitted at length 1.
         length = rows.norm(dim=1, keepdim=True)
-        turned = self._turned(rows / length.clamp(min=1e-12), image)
-        if turned is None:
+        replacement = self._replacement(rows / length.clamp(min=1e-12), image)
+        if replacement is None:
             return z
-        return torch.lerp(rows, length * turned, strength).reshape(z.shape).to(z)
+        return torch.lerp(rows, length * replacement, strength).reshape(z.shape).to(z)
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
         """Return changed image embeddings (..., d)."""

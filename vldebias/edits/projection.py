@@ -193,7 +193,7 @@ class CalibratedProjection(Edit):
         scatters: rows X (n, d) with X^T X = M, see `scatter_of`. spurious: (m, d). All are float64.
 
         Raises:
-            InvalidInputError: as of `fit`.
+            InvalidInputError: see `fit`.
         """
         lams = _checked_weights(lam, scatters, spurious)
         weighted_rows = []

@@ -657,7 +657,7 @@ class Attachment:
             texts: name -> one text per image. images_per_prompt: how many images in a row are of
                 one prompt of the call. again: they are of the images of the last call, and get the
                 same values. read: name -> how many characters of a text the encoder reads; a
-                subject after them is left alone, as "truncated", and not counted. seeds: as of
+                subject after them is left alone, as "truncated", and not counted. seeds: see
                 `rewrite`; anything else that a pipeline takes as its generator is not read.
                 is_encoding: the call generates no images, see `CallRecord`.
         """
@@ -706,7 +706,7 @@ class Attachment:
         originals: Sequence[str] | None,
     ) -> tuple[dict[str, list[str]], Any]:
         """Write values into what the encoders read of texts; return all texts, and the values and
-        reasons of `Balancer.next_texts`. Arguments as of `rewrite_texts`."""
+        reasons of `Balancer.next_texts`. For the arguments see `rewrite_texts`."""
         if not self.projections:  # else the strength is that of the edit
             self.balancer.strength = self._strength
         heads: dict[str, list[str]] = {name: [] for name in columns}
@@ -765,7 +765,7 @@ class Attachment:
     def _with_last_values(self, prompts: list[str]) -> list[str]:
         """Return further texts of the images of the last call, with the values of that call."""
         record = self.log.last
-        # Texts of other images than those of the last call: no value is known for them.
+        # Texts of other images than in the last call: no value is known for them.
         if record is None or len(prompts) != len(record.values):
             return prompts
         values_of_images = list[list[Any]]()

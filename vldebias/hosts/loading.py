@@ -120,7 +120,7 @@ def check_name(model: str, pretrained: str | None = None) -> None:
     """Refuse a model that open_clip does not list with such weights; loads nothing.
 
     Args:
-        model: as of `load_host`. A name with a slash, a folder and "miniature" are no names of
+        model: see `load_host`. A name with a slash, a folder and "miniature" are no names of
             open_clip: without `pretrained` they pass.
         pretrained: a tag of open_clip, or a checkpoint file.
 

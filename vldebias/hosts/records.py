@@ -33,9 +33,9 @@ class CallRecord:
         values: the value of each image, None where it was left alone. For several sets, tuples of
             values.
         reasons: why an image was left alone ("stated", "no person", ...), None where it was not.
-        people: the persons of each image who were given a value, as of `BalancedPrompts`.
+        people: the persons of each image who were given a value, see `BalancedPrompts`.
         seed: of the attachment, `Attachment.seed`.
-        index: of each image, as of `Balancer.at`, where the values follow the seeds of generators;
+        index: of each image, see `Balancer.at`, where the values follow the seeds of generators;
             None where they follow the calls before.
         is_encoding: the call was one of `encode_prompt` alone. Where its embeddings come back in a
             call of the same pipeline, that call has a record with the same values.
@@ -65,7 +65,7 @@ class CallLog:
     """Keep the records of an attachment, the last of each thread or task apart.
 
     on_call: is given the record of each call once its values are dealt. What it raises is kept
-    until `raise_failures`, so that the call itself is finished. follow_seeds: as of `debias`.
+    until `raise_failures`, so that the call itself is finished. follow_seeds: see `debias`.
     """
 
     def __init__(

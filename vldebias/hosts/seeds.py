@@ -16,7 +16,7 @@ Seeds = int | torch.Generator | Sequence[int | torch.Generator]
 
 
 def indices_of(seeds: Any, prompts: Sequence[str]) -> list[int] | None:
-    """Return the index of each image, as of `Balancer.at`; None where `seeds` do not say it.
+    """Return the index of each image for `Balancer.at`; None where `seeds` do not say it.
 
     One seed s for n images of a prompt stands for the indices s n to s n + n - 1, so that seeds in
     a row are indices in a row. A seed for each image is its index.

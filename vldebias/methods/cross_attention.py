@@ -65,7 +65,7 @@ class CrossAttention(Method):
 
     Args:
         shares: value -> share of the images; None: even shares. seed: of the sampling; None: each
-            attachment draws one, `attachment.seed`. find, decide: as of `vldebias.balance_prompts`,
+            attachment draws one, `attachment.seed`. find, decide: see `vldebias.balance_prompts`,
             by whose rules prompts are left alone; groups of persons are.
         form, amount: "set" or "shift", and how much of a value's effect is put in
             (`vldebias.edits.cross_attention`); amount None: 2 for two values, 1.3 for more, which
@@ -159,7 +159,7 @@ def fit_gate(
     A reading is C^-1 e / (e C^-1 e) with the effect e of stating it and the covariance C within
     texts of one kind (linear discriminant): 0 for the mean of the open texts, 1 for that of those
     that state it. Each layer is fitted to one half of the texts and tried on the other; the layer
-    that tells them best is fitted to all, with the threshold that told the tried texts best.
+    that separates them best is fitted to all, with the threshold that was best on the other half.
     """
     count = len(next(iter(texts_of_value.values())))
     classes = prompt_set.classes or ("A photo of a person.", "A portrait of a person.")
@@ -181,7 +181,7 @@ def fit_gate(
 
 
 class Readings:
-    """Fit linear readings that tell kinds of texts from open ones, of the layer that tells them
+    """Fit linear readings that separate kinds of texts from open ones, of the layer that does it
     best.
 
     Attributes:
@@ -193,7 +193,7 @@ class Readings:
     def __init__(
         self, kinds: Sequence[Tensor], open_rows: Tensor, layers: Sequence[tuple[str, int]]
     ) -> None:
-        """Fit to kinds (n, d) and open rows (m, d), the widths of all layers behind each other."""
+        """Fit to kinds (n, d) and open rows (m, d), whose columns are those of all layers."""
         self.auroc: dict[str, float] = {}
         scores_of_layer = {}
         part_of_layer = {}

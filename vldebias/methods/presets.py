@@ -52,7 +52,7 @@ class Balanced(Method):
         find: prompt -> character offset at which the words are written, or None to leave it alone;
             by default the subject is found by grammar (`vldebias.balance_prompts`).
         groups, decide: what happens to several persons, and a function that says which values the
-            facts of a prompt allow, as of `vldebias.balance_prompts`.
+            facts of a prompt allow, see `vldebias.balance_prompts`.
     """
 
     name = "balanced-prompts"

@@ -66,7 +66,7 @@ def _unit_rows(features: Any) -> Tensor:
     """Return features (b, d), a tensor or an ndarray, as rows of length 1 in float64.
 
     Raises:
-        InvalidInputError: as of `Reference.batches`.
+        InvalidInputError: see `Reference.batches`.
     """
     if isinstance(features, Tensor):
         is_float = features.is_floating_point()

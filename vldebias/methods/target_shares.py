@@ -70,7 +70,7 @@ class TargetShares(Rowwise):
     covariances: Tensor
     provenance: Provenance
 
-    def _turned(self, unit: Tensor, image: bool) -> Tensor:
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         plain = unit @ self.plain.T
         moved = plain
         # (p,) the two groups of each pair.

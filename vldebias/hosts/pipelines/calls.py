@@ -84,11 +84,11 @@ def traced(
         yield calls, replies
 
 
-def turned(tokens: Tokens, length: int, value: Any) -> Any:
+def changed_states(tokens: Tokens, length: int, value: Any) -> Any:
     """Return an output of an encoder with the states of tokens changed, if it is of floats for
     `length` tokens: (b, length, d), or (length, b, d)."""
     if isinstance(value, SimpleNamespace):
-        return SimpleNamespace(**tree_map(partial(turned, tokens, length), vars(value)))
+        return SimpleNamespace(**tree_map(partial(changed_states, tokens, length), vars(value)))
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 3:
         return value
     if length not in value.shape[:2]:
@@ -113,18 +113,20 @@ def up_to_last(mask: Tensor) -> Tensor:
 
 
 def image_tokens(
-    calls: Mapping[str, list[Call]], encoders: Mapping[str, nn.Module], length: int
+    calls: Mapping[str, list[Call]], encoders: Mapping[str, nn.Module], states: Any
 ) -> Tensor | None:
-    """Return (b, length) for states of encoders, true up to the last token of an image before the
-    prompt; or None."""
+    """Return (b, tokens) for states that encoders gave, true up to the last token of an image
+    before the prompt; None where no encoder saw an image."""
+    embedding = opened(states)
     for name, calls_of_encoder in calls.items():
-        if not calls_of_encoder:
+        if embedding is None or not calls_of_encoder:
             continue
         call = calls_of_encoder[-1]
         mask = torch.ones_like(call.ids) if call.mask is None else call.mask
         is_token = mask != 0
         is_image = is_token & torch.isin(call.ids, call.ids.new_tensor(image_ids(encoders[name])))
         if is_image.any():
+            length = embedding[0].shape[1]
             counts = is_token.sum(1)  # rows are padded on the right to the longest
             tokens_after = (is_token & ~up_to_last(is_image)).sum(1)
             starts = counts - counts.max() + length - tokens_after
@@ -222,7 +224,7 @@ def running_call(pipe: Any) -> Mapping[str, Any] | None:
     """Return the variables of the pipeline's `__call__` that runs in this thread; None outside of
     one.
 
-    `encode_prompt` is not told with which generator its pictures are drawn. A subclass may take
+    `encode_prompt` does not get the generator of the call. A subclass may take
     `**options` for its base: the innermost `__call__` with a generator is read.
     """
     found = None
@@ -327,7 +329,7 @@ def set_texts(call: dict[str, Any], texts: Mapping[str, list[str]]) -> None:
 
     Args:
         call: the arguments by name, which are changed in place.
-        texts: name of the argument -> one text per image, as of `texts_of_images`.
+        texts: name of the argument -> one text per image, see `texts_of_images`.
     """
     if texts == texts_of_images(call):
         return

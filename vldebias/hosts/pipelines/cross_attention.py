@@ -210,8 +210,8 @@ class CrossAttentionHost(Host):
         steps: int,
         **options: Any,
     ) -> None:
-        """Run the pipeline, bare, with the recorder behind `encode_prompt`, before the denoisers,
-        and with its hooks behind modules."""
+        """Run the pipeline, bare, with the recorder after `encode_prompt` and before the denoisers,
+        and with its hooks after modules."""
         takes = inspect.signature(type(self.pipe).__call__).parameters
         call: dict[str, Any] = {"num_inference_steps": steps, "output_type": "latent"}
         count = count_of(takes)

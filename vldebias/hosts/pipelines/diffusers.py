@@ -40,6 +40,7 @@ from vldebias.hosts.pipelines.calls import (
     Call,
     Part,
     Tokens,
+    changed_states,
     characters_read,
     copied,
     count_of,
@@ -54,7 +55,6 @@ from vldebias.hosts.pipelines.calls import (
     texts_of,
     texts_of_images,
     traced,
-    turned,
 )
 from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
 from vldebias.hosts.pipelines.embedded import KnownEmbeddings, Origin, rows_of
@@ -96,13 +96,13 @@ class Encoded:
     """Hold what `encode_prompt` returns for prompts.
 
     Attributes:
-        result: the returned values. turned: the same where states of tokens were changed, for each
+        result: the returned values. changed: the same where states of tokens were changed, for each
             change.
         ids: encoder -> the token ids of each prompt. lengths: encoder -> their length with padding.
     """
 
     result: tuple[Any, ...]
-    turned: list[tuple[Any, ...]]
+    changed: list[tuple[Any, ...]]
     ids: dict[str, list[list[int]]]
     lengths: dict[str, int]
 
@@ -116,7 +116,7 @@ class Encoded:
         These are the tokens whose state the first change changed most. None where a prompt has
         none.
         """
-        changed = opened(self.turned[0][part.place])[0][:, part.tokens]
+        changed = opened(self.changed[0][part.place])[0][:, part.tokens]
         distances = (self.states(part).double() - changed.double()).norm(dim=-1)
         if not distances.any(dim=1).all():
             return None
@@ -264,7 +264,7 @@ class DiffusersHost(Host):
             UnsupportedHostError: the value is no embedding with a row for each token.
         """
         tensor = self._embedding(index, name, long)
-        changes = [(opened(result[index])[0] != tensor)[0] for result in long.turned]
+        changes = [(opened(result[index])[0] != tensor)[0] for result in long.changed]
         self._check_last_token(name, changes[0])
         kind = "sequence" if tensor.ndim == 3 else "pooled"
         # The role is the kind, with the ending of the name where another value is of that kind:
@@ -331,7 +331,7 @@ class DiffusersHost(Host):
     # ---------------------------------------------------------------------------------------------
 
     def encode(
-        self, prompts: list[str], turns: Sequence[Mapping[str, Tokens]] = ({},), **settings: Any
+        self, prompts: list[str], changes: Sequence[Mapping[str, Tokens]] = ({},), **settings: Any
     ) -> Encoded:
         """Encode prompts without guidance; again with tokens of encoders changed, for {} the last
         of each prompt.
@@ -351,8 +351,8 @@ class DiffusersHost(Host):
                     )
                 first_calls = {name: made[0] for name, made in calls.items() if made}
                 ids, ends = self._ids_and_ends(first_calls)
-                for turn in turns:
-                    _prepare_replies(replies, calls, turn or ends)
+                for change in changes:
+                    _prepare_replies(replies, calls, change or ends)
                     changed_results.append(tuple(self.call(prompts, **settings)))
         except VldebiasError:
             raise
@@ -384,12 +384,12 @@ class DiffusersHost(Host):
                     places = call.mask[number].nonzero().flatten().tolist()
                 else:
                     # Up to the first end, since some tokenizers pad with it; where they pad with
-                    # another token, the text may go on behind an end.
+                    # another token, the text may go on after an end.
                     last = row.index(end) if end in row else len(row) - 1
                     places = list(range(last + 1))
                     if pad != end:
-                        behind = range(last + 1, len(row))
-                        places += [place for place in behind if row[place] != pad]
+                        places_after = range(last + 1, len(row))
+                        places += [place for place in places_after if row[place] != pad]
                 ids[name].append([row[place] for place in places])
                 places_of_ends.append(places[-1 - self._tails.get(name, 0)])
             ends[name] = places_of_ends
@@ -566,15 +566,12 @@ class DiffusersHost(Host):
         has_text = is_negative or call.get("prompt") is not None
         if not has_text:
             self._warn_of_embeddings(attachment, call)
-        # The calls of encoders that see an image with the prompt tell which tokens show it.
+        # Where encoders get an image with the prompt, its tokens are not edited.
         seeing = self._seeing_encoders
         with TOKENIZING, during(INSIDE), traced(seeing) as (calls, _), during(_ENCODE, encode):
             result = original(*bound.args, **bound.kwargs)
             if has_text:
-                first = opened(result[self.parts[0].place])
-                shown = None
-                if first is not None:
-                    shown = image_tokens(calls, seeing, first[0].shape[1])
+                shown = image_tokens(calls, seeing, result[self.parts[0].place])
                 result = self.project(attachment, result, received, is_negative, shown)
         self._finish_encoding(attachment, call, result)
         return result
@@ -836,7 +833,7 @@ def _prepare_replies(
     for name, tokens in tokens_of_encoder.items():
         if replies.get(name):
             call = replies[name][0]
-            change = partial(turned, tokens, call.ids.shape[1])
+            change = partial(changed_states, tokens, call.ids.shape[1])
             replies[name][0] = call._replace(output=tree_map(change, call.output))
 
 

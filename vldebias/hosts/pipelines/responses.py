@@ -1,7 +1,7 @@
 """Record what the cross-attentions of a denoiser give for prompts, while a pipeline runs.
 
-A cross-attention is told by what it does: if all tokens of the text are equal, its output is the
-same at every position of the picture. Joint attention (SD3, FLUX) mixes picture and text in one
+A cross-attention is recognised by what it does: if all tokens of the text are equal, its output is
+the same at every position of the picture. Joint attention (SD3, FLUX) mixes picture and text in one
 softmax, and has none.
 """
 

@@ -177,7 +177,7 @@ class _ClassReader:
         """Refuse a `__call__` that calls its base class in another way than once and directly.
 
         Such ways are `run = super().__call__`, two calls of the base, or a call of it in a loop:
-        each would sample values anew for the same images, or change a negative prompt.
+        each would sample new values for the same images, or change a negative prompt.
         """
         calls_of_base = [call for call in _calls(tree) if _name_of_call(call) == "__call__"]
         followed = {id(call.func) for call in calls_of_base}

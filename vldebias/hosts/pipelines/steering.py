@@ -1,7 +1,7 @@
 """Set values in the cross-attentions of a denoiser while a pipeline runs.
 
 Which value an image gets is dealt where the prompt is encoded, by the rules of balanced prompts,
-and no word is written. Hooks stand behind every cross-attention; no module and no processor is
+and no word is written. A hook runs after every cross-attention; no module and no processor is
 replaced.
 """
 
@@ -275,21 +275,21 @@ class Steering(Hook):
         """Return what the gate reads of a row of a pass as a prompt: "A photo of an old person,
         123." is open but for its age."""
         stated: list[str] = []
-        behind = ""
+        phrases = ""
         is_person = True
         for edit in self.edits:
             response = torch.cat([record[name][row] for name, _ in edit.layers])
             is_of_person, value = edit.reading(response.cpu())
             is_person = is_person and is_of_person
             if value is not None and edit.phrase:
-                behind += f" {edit.phrase[value]}"
+                phrases += f" {edit.phrase[value]}"
             elif value is not None:
                 stated.append(edit.adjectives.get(value, edit.words[value][0]))
         if not is_person:
             return "A picture."
         noun = " ".join([*stated, "person"])
         article = "an" if noun[0] in "aeiou" else "a"
-        return f"A photo of {article} {noun}{behind}, {key}."
+        return f"A photo of {article} {noun}{phrases}, {key}."
 
     # ---- in the denoiser
 

@@ -58,7 +58,7 @@ class TwoTowers(Rowwise):
         shift = torch.stack([tower[2] for tower in towers])
         return cls(left_factor, right_factor, shift, side)
 
-    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
         if self.side == "image" and not image:
             return None
         tower = int(image)

@@ -47,7 +47,7 @@ class HalfWay(Rowwise):
     side: str = "both"
     provenance: Provenance = field(default_factory=lambda: Provenance("lian"))
 
-    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
         tower = "image" if image else "text"
         if self.side not in (tower, "both"):
             return None
@@ -116,7 +116,7 @@ class Bend(Rowwise):
     near: int
     provenance: Provenance = field(default_factory=lambda: Provenance("bend-vlm"))
 
-    def _turned(self, unit: Tensor, image: bool) -> Tensor:
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         images_of_values = [self.images[self.codes == code] for code in self.codes.unique()]
         return torch.stack([self._bent(row, images_of_values) for row in unit])
 

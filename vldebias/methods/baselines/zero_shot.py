@@ -47,7 +47,7 @@ class Translation(Rowwise):
     side: str = "image"
     provenance: Provenance = field(default_factory=lambda: Provenance("tie"))
 
-    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
         if not image:
             return None
         nearest = zero_shot(unit, self.directions)
@@ -131,7 +131,7 @@ class BestTemplate(Rowwise):
     side: str = "image"
     provenance: Provenance = field(default_factory=lambda: Provenance("sage"))
 
-    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
         if not image:
             return None
         scores = torch.einsum("nd,tcd->ntc", unit, self.templates)
@@ -246,7 +246,7 @@ class DensityScores(Rowwise):
     side: str = "image"
     provenance: Provenance = field(default_factory=lambda: Provenance("dat"))
 
-    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
         if not image:
             return None
         scores = unit @ self.stated.T

@@ -151,13 +151,18 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
         else:
             _refuse_dealing(f"method {chosen.name!r}", shares, log)
             attachment = _fit_and_attach(problem, chosen, strength, keep_stated, side)
-    try:
-        for later_pass in passes[1:]:
-            debias(later_pass, attachment)
-    except BaseException:
-        attachment.remove()
-        raise
+    _attach_later_passes(passes[1:], attachment)
     return attachment
+
+
+def _attach_later_passes(hosts: Sequence[Any], first: Attachment) -> None:
+    """Let further pipelines that draw on the pictures of the first one follow its attachment."""
+    try:
+        for host in hosts:
+            debias(host, first)
+    except BaseException:
+        first.remove()
+        raise
 
 
 def _attach_following(target: Host, first: Attachment) -> Attachment:

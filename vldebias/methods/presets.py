@@ -24,8 +24,6 @@ from vldebias.methods.gates import (
     reason_of_texts,
 )
 from vldebias.methods.method import (
-    LAM_OF_MODELS,
-    LAM_OF_PIPELINES,
     METHODS,
     Method,
     Need,
@@ -91,21 +89,19 @@ class Preset(Method):
     delegates = True
 
     def selected(self, problem: Problem) -> tuple[Method, float | None]:
-        """Return the method and its lam for a problem, None for its default lam.
+        """Return the method for a problem and its lam, or None for the method's default.
 
         What the default is follows from a rule on committed tables
         (docs/explanation/the-default.md, `python -m eval.experiments.default_choice`; a test holds
         the two together).
         """
-        lam: float | None
-        if self.name == "paper" and problem.host.generative:
-            name, lam = "cali", LAM_OF_PIPELINES
-        elif self.name == "paper":
-            name, lam = "orth-cali", LAM_OF_MODELS
-        elif problem.host.generative:
+        lam = None  # the paper's, see `Problem.weight`
+        if problem.host.generative:
             # A prompt that the fit does not know is changed by whatever the prompt pairs differ
-            # in, chance included, so `fit` lowers the paper's lam (`SPARES`).
-            name, lam = "cali", None
+            # in, chance included, so `fit` lowers the lam of the default (`SPARES`).
+            name = "cali"
+        elif self.name == "paper":
+            name = "orth-cali"
         elif self.needs and is_for_ranking(problem):
             # The means of the images become equal: at 100 a rest of their difference stays, and
             # may grow.
@@ -115,7 +111,7 @@ class Preset(Method):
             # says.
             name, lam = "cali", 100.0
         else:
-            name, lam = "difference", None
+            name = "difference"
         method = METHODS[name]
         if self.needs:
             method = method.with_images()

@@ -525,6 +525,7 @@ class DiffusersHost(Host):
     ) -> Any:
         """Call `encode_prompt` with a value in the prompt of each image."""
         call = bound.arguments
+        # "prompt" in each call of most pipelines, which encode both prompts in one.
         encoded = self.encoded_text(call)
         with TOKENIZING, during(INSIDE):
             if encoded != "negative prompt" and call.get("prompt") is not None:

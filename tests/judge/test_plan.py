@@ -371,6 +371,19 @@ def test_an_interrupted_run_goes_on(finished: GeneratedImages, tmp_path: Path) -
     assert contents(tmp_path) == contents(finished.folder)
 
 
+def test_a_default_that_is_an_edit_on_the_pipeline_is_refused(tmp_path: Path) -> None:
+    """The plan would say that values are dealt, and the chance of a deal would stand beside it."""
+    generation_task = task(variants={"default": {"method": "default", "prompts": "gender"}})
+    pipe = sd(StableDiffusionImg2ImgPipeline)
+    made = generation_task.plan(identity(pipe))
+    assert made.variants["default"]["method"] == "balanced-prompts"
+    with pytest.raises(InvalidInputError, match="edits given images, so that the default is an"):
+        generate(pipe, made, generation_task.ways, tmp_path)
+    assert not contents(tmp_path)
+    for variant in (Variant(method="cali"), Variant(method="default", prompts=("waterbirds",))):
+        variant.check_pipeline(pipe)
+
+
 def trained() -> Any:
     pipe = with_own_components(sd())
     with torch.no_grad():

@@ -15,11 +15,19 @@ import torch
 from pydantic import Field, model_validator
 
 from vldebias.api import debias
-from vldebias.errors import AlreadyAttachedError
+from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.files import digest
 from vldebias.hosts import Attachment, attachment_of
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, hash_of, identity
-from vldebias.methods import METHODS, Balanced, CrossAttention, get_method, load_edit
+from vldebias.methods import (
+    METHODS,
+    Balanced,
+    CrossAttention,
+    Problem,
+    get_method,
+    load_edit,
+)
+from vldebias.methods.presets import why_not_balanced
 from vldebias.pictures import read_png, write_png
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, can_balance
@@ -111,6 +119,18 @@ class Variant(Strict):
     @property
     def _lam(self) -> float | None:
         return self.lam if get_method(self.method).has_lam else None
+
+    def check_pipeline(self, pipe: Any) -> None:
+        """Refuse a pipeline on which the default is an edit, where the plan says that it balances
+        prompts, as where it changes given images."""
+        if self.method != "default" or not self.rewrites:
+            return
+        reason = why_not_balanced(Problem(pipe, list(self.prompts)))
+        if reason is not None:
+            raise InvalidInputError(
+                f"method 'default': {reason}, so that the default is an edit; name the method that"
+                " is measured, 'cali' or 'balanced-prompts'"
+            )
 
     def attach(self, pipe: Any) -> Attachment:
         """Attach the variant to a pipeline."""
@@ -284,8 +304,11 @@ def generate(
             dealt over all of them at once.
 
     Raises:
-        InvalidInputError: the folder holds another plan; the message says what differs.
+        InvalidInputError: the folder holds another plan; the message says what differs. A variant
+            "default" on a pipeline whose default is an edit.
     """
+    for variant in variants.values():
+        variant.check_pipeline(pipe)
     identified = plan.model_copy(update={"model": plan.model or identity(pipe)})
     made = identified.settle(Path(folder))
     unfinished = _unfinished(made)

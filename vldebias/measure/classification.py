@@ -177,8 +177,8 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
     kind that compares.
 
     Raises:
-        InvalidInputError: shapes that are not (n,), no rows, NaN, texts beside numbers, scores for
-            predictions.
+        InvalidInputError: shapes that are not (n,), no rows, NaN, texts together with numbers,
+            scores for predictions.
     """
     predicted, true, group = vectors(predictions=predictions, labels=labels, groups=groups)
     if (predicted.dtype.kind in "SU") != (true.dtype.kind in "SU"):  # "0" is never 0
@@ -234,7 +234,7 @@ def worst_areas(
     the lowest is picked again in each. A group of one class has no area and does not count; without
     another nothing is returned.
 
-    margins: method -> (n,), high for positive rows. positive: (n,) whether a row is of that class.
+    margins: method -> (n,), high for positive rows. positive: (n,) whether a row has that class.
     groups: (n,) codes.
     """
     first_method = next(iter(margins.values()))
@@ -255,7 +255,7 @@ def worst_areas(
         # is picked again in each draw.
         area, root = _areas_of_group(scores, is_positive)
         noise = rng.standard_normal((resamples, len(scores))) @ root
-        # Draws of methods that score alike are those of the first of them, to the last bit.
+        # Methods that score alike have equal draws, to the last bit.
         _, first, alike = np.unique(
             np.stack(scores), axis=0, return_index=True, return_inverse=True
         )

@@ -224,7 +224,7 @@ def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Le
             raise InvalidInputError("queries and items: expected finite values")
         places = place[start : start + len(block)]
         start = start + len(block)
-        if first[0].shape[1] == k:  # all further rows are behind k rows of every query
+        if first[0].shape[1] == k:  # all further rows rank after k rows of every query
             # Equal scores stay in: a tie is decided by place, which may be lower here.
             near = (scores >= first[0][:, -1:]).any(axis=0)
             scores = scores[:, near]
@@ -278,8 +278,8 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
 def resampled_quota(ranking: Rows, weights: Groups, k: int, labels: Groups) -> Groups:
     """Return places (b, k) in one re-ranked list (m,) of the first k rows in each of b resamples.
 
-    A resample of the gallery is re-ranked anew: each label keeps its places, and fills them with
-    its first rows of the resample. Where there are too few of a label to fill them in every
+    A resample of the gallery is re-ranked by itself: each label keeps its places, and fills them
+    with its first rows of the resample. Where there are too few of a label to fill them in every
     resample, the list is resampled as it is.
 
     Args:

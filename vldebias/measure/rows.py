@@ -79,7 +79,7 @@ class TaskProvenance(BaseModel, extra="forbid"):
     measured on -> digest of it.
     methods: name -> its lam, strength, prompts, what the default chose, its title, its colour in
         charts, and whether it deals values to images.
-    is_miniature: the images are those of the miniature world, or its model made them.
+    is_miniature: the images come from the miniature world, or its model made them.
     """
 
     task: str

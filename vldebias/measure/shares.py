@@ -150,7 +150,7 @@ class CorrectedShares:
 
     draws: (2, b, c) of their posterior, under each prior. labels, images: how many images people
     labelled, of how many.
-    noise: the part of the draws' variance that is of the images and that no label lowers.
+    noise: the part of the draws' variance that comes from the images and that no label lowers.
     """
 
     shares: Floats
@@ -346,7 +346,7 @@ def _strata(
         # What was chosen with another probability was another stratum of the sample.
         weights = worth[rows]
         edges = np.unique(weights)
-        # Weights that are all different, as of uncertainty sampling, would make strata of one
+        # Weights that are all different, as uncertainty sampling gives, would make strata of one
         # label.
         if len(edges) > _WEIGHTS:
             edges = np.quantile(weights, np.linspace(0, 1, _WEIGHTS + 1)[1:-1])

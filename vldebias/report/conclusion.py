@@ -22,7 +22,7 @@ DEFAULT = "default"
 ATTACHED = (DEFAULT, "balanced-prompts")
 # the measure that a conclusion is about, if there is one of them: corrected by people, then plain
 LEADS = (f"corrected_{GAP}", GAP)
-# measures against the other prior, which stand beside MaxSkew where a gallery is uneven
+# measures against the other prior, which are shown next to MaxSkew where a gallery is uneven
 OTHER_PRIOR = {
     "max_skew_dataset": "against the gallery's own shares",
     "max_skew_uniform": "against even shares",
@@ -127,7 +127,7 @@ def leading_measure(block: Sequence[Any], measures: Measures) -> list[Any]:
 def leading_method(rows: Sequence[Any]) -> Any:
     """Return the row of the method that a conclusion is about: the one that `debias` attaches, else
     the edit that gains most."""
-    # The question is what an edit does; the baseline stands beside it in the sentence.
+    # The question is what an edit does; the baseline follows in the sentence.
     edits = [row for row in rows if row.method not in BASELINES]
     # Clear gains first, the largest first among equals.
     ranked = sorted(edits or rows, key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))

@@ -23,7 +23,7 @@ DEFAULTS = ("default", "balanced-prompts")  # of models, and of pipelines
 
 @dataclass(frozen=True)
 class GateCheck:
-    """Hold a figure beside its limit.
+    """Hold a figure and its limit.
 
     Attributes:
         row: the figure with its interval.
@@ -60,7 +60,7 @@ def check_limits(
         limits: metric -> limit, {"max_skew": 0.2}: the largest value that passes, or the least
             where more is better ({"worst_group": 0.7}). A metric is checked in every task that
             has it, over all images of the task.
-        method: whose figures. None: in each task the default, or the only one beside "none".
+        method: whose figures. None: in each task the default, or the only one other than "none".
 
     Returns:
         A check for each figure, those beyond their limits first.
@@ -76,7 +76,7 @@ def check_limits(
     wholes = frame[frame.is_whole]
     checks = []
     for metric, limit in limits.items():
-        # "max_skew" is of "max_skew@50" too.
+        # "max_skew" names "max_skew@50" too.
         is_named = (wholes.metric == metric) | wholes.metric.str.startswith(f"{metric}@")
         named = wholes[is_named]
         for task, rows in named.groupby("task", sort=False):
@@ -102,7 +102,7 @@ def has_passed(checks: Sequence[GateCheck]) -> bool:
 
 def _method(rows: pd.DataFrame, task: str, method: str | None) -> str | None:
     """Return the method whose figures are checked in a task: the one that is named, the default,
-    or the only one beside "none"."""
+    or the only one other than "none"."""
     if method is not None:
         return method
     # Rows of chance and the like are no methods: they have no change to "none".

@@ -235,7 +235,7 @@ def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame
         is_further.append(row.name != concluded_method)
     is_reference = rows.method.isin([NONE, *CHANCES])
     methods = rows.assign(is_further=is_further)[~is_reference]
-    # What else there is comes from each conclusion in turn.
+    # What else was measured comes from the conclusions alternately.
     turn = methods.groupby(["task", "measure", "is_further"], sort=False).cumcount()
     methods = methods.assign(turn=turn.where(methods.is_further, -1))
     chosen = methods.sort_values("turn", kind="stable").head(MOST)
@@ -245,7 +245,7 @@ def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame
 
 
 def front_groups(front: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of `front_rows` by measure, each beside the value without a method.
+    """Return the rows of `front_rows` by measure, each next to the value without a method.
 
     note: which way is better, and what chance gives. before: the value without a method. rows: of
     methods.
@@ -279,7 +279,7 @@ def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[dict[str, Any]]:
     if is_advised:
         rows = _advised_rows(frame)
     else:
-        # The row of each task that `_statements` is about, and the shares behind it.
+        # The row of each task that `_statements` is about, and the shares that it rests on.
         chosen: list[Any] = []
         for _, block in frame.groupby("task", sort=False):
             row = _measured_bias(block)
@@ -363,7 +363,7 @@ def notebook(result: Result) -> str:
     head: tuple[str, ...]
     rows: list[Sequence[Any]] = []
     if found and not advice:
-        # Each method stands beside the value without one.
+        # Each method stands next to the value without one.
         head = ("task", "measure", "method", "before [95 %]", "after [95 %]", "change", "verdict")
         for group in front_groups(front_rows(frame, found)):
             for row in group["rows"]:
@@ -450,7 +450,7 @@ def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dic
 
 
 def _label(name: str) -> str:
-    """Return the name of a method in lines beside a plot."""
+    """Return the name of a method in lines, for the margin of a plot."""
     return fill(for_matplotlib(name), LABEL, break_long_words=False)
 
 
@@ -490,7 +490,7 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
     """Draw a panel per summary measure: a line per method, its value with its interval, and the
     value at chance.
 
-    A measure has one scale, whatever the task: that of its bounds, else from 0 to the largest end
+    A measure has one scale in all tasks: its bounds, else from 0 to the largest end
     of all its rows.
     """
     panels = _panels(rows)

@@ -176,7 +176,7 @@ def published(
     suite: str, model: str, *, lam: float | None = None
 ) -> dict[tuple[str, str, str, str], float]:
     """Return the paper's figures for a suite on a model: (task, metric, method, subset) -> value;
-    {} for models whose weights are not those of the paper.
+    {} for models with other weights than the paper's.
 
     Args:
         suite: its name.
@@ -447,7 +447,7 @@ def are_whole(rows: Sequence[Measurement]) -> list[bool]:
     """Return which rows belong to a summary: those of whole tasks; of a task without, a few parts
     with several measures.
 
-    "birds" has a row of all images beside its groups; an audit has rows of prompts alone.
+    "birds" has a row of all images in addition to its groups; an audit has rows of prompts alone.
     """
     tasks_with_whole = {row.task for row in rows if not row.subset}
     metrics = defaultdict(set)

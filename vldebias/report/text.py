@@ -29,7 +29,7 @@ MODELS_HEAD = ("verdict", "share over models", "prompt")
 
 
 def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
-    """Return the conclusions and the rows that they rest on, as text of at most `most` lines.
+    """Return the conclusions and the rows that they rest on, as text of at most `max_lines` lines.
 
     measures: (task, metric) to show; all of them where none is named. width: columns.
     """
@@ -70,7 +70,8 @@ def advice_of(result: Result) -> list[str]:
 
 
 def findings_of(result: Result) -> list[str]:
-    """Return what tasks found beside their figures, such as by people's labels, in sentences."""
+    """Return what tasks found in addition to their figures, such as by people's labels, in
+    sentences."""
     found: list[str] = []
     for provenance in result.provenance:
         found += provenance.settings.get("findings", ())
@@ -96,7 +97,7 @@ def _with_losses(conclusion: Conclusion) -> str:
 
 def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
     """Return the advice of a result and the rows that it rests on: of an audit its prompts, else
-    rows of each measure, those of the worst parts first."""
+    rows of each measure, the worst parts first."""
     lines: list[str] = []
     for sentence in advice_of(result):
         lines += wrapped(sentence, width)
@@ -187,7 +188,7 @@ def wrapped(sentence: str, width: int = 80) -> list[str]:
 
 
 def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]:
-    """Return at most `room` lines with the rows of each measure under its name: those of the
+    """Return at most `room` lines with the rows of each measure under its name: the measures of
     conclusions first, then the first measure of every task, and so on."""
     methods = {(conclusion.task, conclusion.measure): conclusion.method for conclusion in found}
     # Every conclusion has its rows, if few of them.

@@ -45,7 +45,7 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
             f"images: got features of width {images.dim}, and texts of width {width}; expected"
             " both from one model"
         )
-    # Evenly spaced, since the first thousand of a sorted data set are of one class.
+    # Evenly spaced, since the first thousand images of a sorted data set show one class.
     sample = images.features[spaced(len(images))]
     different = len({row.tobytes() for row in sample})
     # Nine of ten rows repeat others: a constant, or an array that was tiled by mistake. A few

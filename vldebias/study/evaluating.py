@@ -68,7 +68,7 @@ def evaluate(
             model carries ("attached cali"), all at its strength. "none" is always measured, without
             any attachment; changes are differences to it. For retrieval also "rerank" and
             "rerank-fair": results of the model as it is, re-ranked by its zero-shot labels
-            (`vldebias.rerank`); and "default+rerank", those of the default.
+            (`vldebias.rerank`); and "default+rerank", results of the default, re-ranked.
         reference: image features (m, d), or whatever `images` may be. Methods are then what
             `vldebias.debias` attaches with these images: a closed form such as "cali" is equalised
             against them ("cali+equalise").
@@ -195,7 +195,7 @@ def _sort_keywords(
             settings[name] = value
         else:
             sources[name] = value
-    # prompts={"gender": ..., "age": ...} with one column of labels: they are of the first.
+    # prompts={"gender": ..., "age": ...} with one column of labels: it is the first one's.
     if isinstance(prompts, Mapping):
         column_of_labels = next(iter(prompts), "")
     else:

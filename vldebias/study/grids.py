@@ -224,7 +224,7 @@ def compose(
     kind = pil_image.Resampling.NEAREST if is_enlarged else pil_image.Resampling.LANCZOS
     for i, text in enumerate(texts):
         for name, rows in images.items():
-            # The text stands once, beside the first of its rows.
+            # The text stands once, next to the first of its rows.
             is_first = name == next(iter(images))
             _write_label(pen, top, name, text if is_first else "", cell[1], letters)
             for column, image in enumerate(rows[i]):

@@ -147,7 +147,7 @@ class Inputs(Mapping[str, Any]):
             if isinstance(rows, ImageData):
                 rows = self._embed(name, rows)
             if rows is not None:
-                # labels are of the images, train_labels of train.
+                # "labels" describe the images, "train_labels" the split "train".
                 role = "labels" if name == "images" else f"{name}_labels"
                 # The user's columns stand over those that come with the images: a corrected label
                 # wins.
@@ -270,8 +270,8 @@ class Inputs(Mapping[str, Any]):
                 f"{name}: got shape {rows.features.shape}; expected features (n, d) with n > 0"
             )
         features = rows.features
-        # The digest is of the numbers and not of a file, so that a loaded array and its file are
-        # the same data.
+        # The digest is computed from the numbers and not from a file, so that a loaded array and
+        # its file are the same data.
         shards = features if isinstance(features, Shards) else Shards([features])
         return replace(rows, about={"data": "given", "digest": shards.digest()})
 
@@ -291,8 +291,8 @@ class Inputs(Mapping[str, Any]):
                 f"{name}: got {str(source)!r}; expected a folder, a file of features or one of"
                 f" {', '.join(names)}; {did_you_mean(source, names)}"
             )
-        # split= says which part is measured; baselines learn from the training part whatever it
-        # says.
+        # split= says which part is measured; baselines always learn from the training
+        # part.
         split = "train" if name == "train" else self.split
         return open_split(str(source), self.options.data_root, split, {})
 

@@ -15,7 +15,7 @@ MANIFEST = "manifest.json"
 
 
 def write_manifest(folder: Path) -> Path:
-    """Write the SHA-256 of every file of a run except those of the embedding cache, for
+    """Write the SHA-256 of every file of a run except the embedding cache, for
     `verify`."""
     content = json.dumps({"files": _digests(folder)}, indent=1) + "\n"
     return write_atomically(folder / MANIFEST, content)

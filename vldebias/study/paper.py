@@ -65,10 +65,10 @@ PARTS = {
     BACKGROUNDS: (PIPELINE,),
 }
 PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
-# What the paper's tables of generated images are of: it left the hub in November 2025, so that
-# figures of another pipeline stand beside them, by name.
+# The pipeline of the paper's tables of generated images: it left the hub in November 2025, so that
+# figures of another pipeline stand next to them, by name.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
-# What Table 7.1 is of: one of the CLIP models that the other tables name.
+# The model of Table 7.1: one of the CLIP models that the other tables name.
 UNNAMED_CLIP = "a CLIP that the paper does not name"
 # The tasks of the suite `generation` that have published figures; the others are another command.
 GENERATION_TASKS = ("pairs", "gender", "race")
@@ -173,7 +173,7 @@ def plan(
             raise InvalidInputError(
                 f"--only: got {part!r}; expected some of {', '.join(PARTS)}; {hint}"
             )
-        # Models replace those of the tables of models, a pipeline that of the tables of pictures.
+        # Models replace the CLIP models of the tables, a pipeline replaces the paper's pipeline.
         requested = list(models)
         if part in PIPELINE_PARTS:
             requested = [pipeline] if pipeline else []
@@ -257,8 +257,8 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     """
     for task in run.suite.tasks:
         if isinstance(task, GENERATING):
-            # All images cost the same, so one batch tells; judging them is small beside it. One
-            # step before the clock starts loads kernels and settles caches, which 40,000 images
+            # All images cost the same, so one batch tells; judging them costs little in comparison.
+            # One step before the clock starts loads kernels and settles caches, which 40,000 images
             # wait for once.
             texts = ["A photo of a doctor."] * task.batch_size
             loaded.host(texts, num_inference_steps=1, **task.options)
@@ -419,7 +419,7 @@ def _figures(run: Run, result: Result | None) -> list[tuple[Any, ...]]:
             task, metric, method, subset = key
             shown = (task, metric, f"{method} at lambda {lam:g}", subset)
             figures.append((shown, row_at_lam.get((*key, lam)), value, model))
-    # Table 7.1 is of one of the models of the others.
+    # Table 7.1 measures one of the models of the other tables.
     for key, value in published(suite, UNNAMED_CLIP).items():
         cosine = value if is_of_paper else float("nan")
         figures.append((key, row_of_figure.get(key), cosine, UNNAMED_CLIP if model else ""))
@@ -439,7 +439,7 @@ def _row(
     """Return a row of `HEAD`.
 
     key: task, metric, method as it is shown, and subset. value: the published figure, NaN without
-    one. source: the model that it is of. row: what was measured.
+    one. source: its model. row: what was measured.
     """
     task, metric, method, subset = key
     name = f"{metric}, {subset}" if subset else metric

@@ -93,7 +93,7 @@ def measure_prompts(
 
     Args:
         pipe: of `vldebias.load_host`.
-        prompts: texts, as of `pilot_prompts`.
+        prompts: texts, see `pilot_prompts`.
         attribute_set: the prompt set of the attribute, "gender".
         options: out, in whose folder "images" those that are there already are read; steps; the
             model of the judge and its device.

@@ -67,8 +67,8 @@ class Task(Strict, ABC):
         attribute."""
 
     def measured(self, inputs: Mapping[str, Any]) -> list[TaskResult]:
-        """Return the result of `measure` on those of the inputs that it takes, with title and
-        colour of each method in the provenance."""
+        """Return the results of `measure` for the inputs that its arguments name, with the title
+        and the colour of each method in the provenance."""
         # By the names of its arguments: a new task declares what it needs by taking it, and opens
         # nothing.
         arguments = {name: inputs[name] for name in self.input_names() if name in inputs}

@@ -179,7 +179,7 @@ def _advise(
     advised = []
     for i, (text, reason) in enumerate(zip(requested, reasons, strict=True)):
         if subject(text) in judged_subjects:
-            # A judged concept is about a person, whatever the words look like.
+            # A judged concept is about a person, even if its words do not say so.
             reason = None
         stated = " and ".join(named.values_in(text))
         if not stated and reason is None and words.find(text):

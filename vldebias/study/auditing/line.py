@@ -251,7 +251,7 @@ def read_shares(
     """Return the shares of the values among the images of each prompt: a row per prompt, a column
     per value.
 
-    source, prompts: as of `read_counts`, which raises.
+    source, prompts: see `read_counts`.
     """
     counts = read_counts(source, prompts)
     return counts.div(counts.sum(axis=1), axis=0)

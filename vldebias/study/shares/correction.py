@@ -102,8 +102,8 @@ def _add_figures(
 ) -> dict[str, Any]:
     """Add the judge's and the corrected figures; return how many more labels halve an interval.
 
-    Labels of different methods are of different images, so the change of a corrected figure is that
-    of independent estimates.
+    Labels of different methods belong to different images, so the change of a corrected figure is
+    that of independent estimates.
     """
     k = len(names)
     metrics = [("share", name) for name in names]

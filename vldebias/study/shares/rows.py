@@ -63,8 +63,8 @@ class ShareRows:
             if recognised is not None:
                 self.add_means("recognised", recognised)
             if self.subset:
-                # A part has a worst prompt beside its mean; the shares of its prompts would add up
-                # unlike things ("nurse", "carpenter").
+                # A part has a worst prompt in addition to its mean; the shares of its prompts would
+                # add up unlike things ("nurse", "carpenter").
                 self.add_worst(recognised)
             else:
                 self.add_mean_shares()
@@ -165,7 +165,8 @@ class ShareRows:
                 value = float(means.mean())
                 self.result.add(metric, CHANCE, value, interval, n=self.n, subset=self.subset)
 
-        # Tables 7.7 and 7.8 have it behind their means; of all prompts, not a sample of more.
+        # Tables 7.7 and 7.8 give it after their means: over all prompts, which are no sample of
+        # more.
         self.add_means("discrepancy_deviation", self.gaps, statistic=partial(np.std, axis=-1))
 
     def add_dealt(self) -> None:
@@ -229,8 +230,8 @@ class ShareRows:
                 for code, name in enumerate(shown):
                     share = float(self.shares[method][i, code])
                     n = max(1, size)
-                    # Effective counts are fractions; Wilson's interval is of whole numbers, and is
-                    # widened to hold the share itself.
+                    # Effective counts are fractions; Wilson's interval is defined for whole
+                    # numbers, and is widened to hold the share itself.
                     hits = min(n, round(float(counts[i, code])))
                     low, high = wilson_interval(hits, n)
                     self.result.add(

@@ -1,4 +1,4 @@
-"""Measure shares of values among images and their distance from even, whatever the source of the
+"""Measure shares of values among images and their distance from even, from any source of the
 labels.
 
 Labels of a judge, majority labels of people and labels of a table are all one column of values. It
@@ -291,7 +291,7 @@ class SharesTask(Task):
         return labels
 
     def _value_names(self, labels: Mapping[str, Labels], where: str) -> tuple[str, ...]:
-        """Return the values: those of the settings, else those that occur.
+        """Return the values that the settings name, else the values that occur.
 
         Raises:
             InvalidInputError: fewer than two.
@@ -362,7 +362,7 @@ class SharesTask(Task):
         if "people" in rows:
             # An empty cell was not asked; a text that means unknown was an answer.
             rows["people"] = rows.people.where(images.people != "", NOT_LABELLED)
-            # Weights are of the sampling for labels then: every image counts once for the judge.
+            # Weights describe the sampling for labels then: every image counts once for the judge.
             rows["counts"] = 1.0
         else:
             rows["counts"] = weight

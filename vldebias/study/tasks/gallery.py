@@ -160,7 +160,7 @@ class Gallery:
         yield np.ones((1, len(read)), dtype=np.uint8, order="F"), self.own_shares
         for weights in resampled_weights(n, self.resamples, self.seed, len(read)):
             own_shares = self.own_shares
-            # Only figures against the gallery's own shares need those of the resample.
+            # Only figures against the gallery's own shares need the shares in the resample.
             if self.by_size or self.other_prior:
                 # Of the n rows of a resample w are among those that are read: the other n - w fall
                 # on the groups of the unread rows.

@@ -41,7 +41,7 @@ def image_table(
 ) -> pd.DataFrame:
     """Return a row for each image, with its plan and its judgements.
 
-    Columns beside those of the plan: flagged, whether the safety checker blackened it; recognised,
+    Columns in addition to the plan's: flagged, whether the safety checker blackened it; recognised,
     whether it shows its concept (1 or 0; missing where no attribute of the judge knows all
     concepts); unit, the prompts whose images make a row of the result together.
 
@@ -127,7 +127,8 @@ class GeneratedRows:
         code = np.where(labels.codes == UNKNOWN, unknown, labels.codes)
         table = self.table.assign(code=code, right=right)
 
-        # Gaps are of prompts that leave the value open: where a value is stated, uneven is right.
+        # Gaps are measured on prompts that leave the value open: where a value is stated, uneven is
+        # right.
         is_open = table.stated.isna() & (table.part != "others")
         for part, images in table[is_open].groupby("part", sort=False):
             self._add_shares(result, str(part), images, labels.names, has_pictures)
@@ -266,8 +267,8 @@ class GeneratedRows:
         place: int,
         loss: str,
     ) -> Strip:
-        """Return what a method made of the prompt that it made worse, beside the images without it:
-        the first seeds, not the worst images.
+        """Return what a method made of the prompt that it made worse, next to the images without
+        it: the first seeds, not the worst images.
 
         place: of the prompt, in the order of the counts. loss: what it lost, in words.
         """

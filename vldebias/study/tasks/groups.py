@@ -251,7 +251,7 @@ class GroupsTask(ImageTask):
         reference, reference_counts = disjoint(reference, images, self.methods)
 
         with progress.bar(self.name) as advance:
-            # Every method at its own lambda, then at those of the sweep.
+            # Every method at its own lambda, then at each lambda of the sweep.
             fitted = self.fit(texts, [self.prompts], reference=reference, edits=edits)
             facts_of_method: dict[str, Mapping[str, Any]] = {}
             edit_of_key: dict[Key, Edit | None] = {}
@@ -324,7 +324,7 @@ class GroupsTask(ImageTask):
     def _weights(
         self, tested: GroupedImages, learning: GroupedImages | None
     ) -> Mapping[str, float] | None:
-        """Return group -> weight of `average_reweighted`: those of the settings, else the sizes of
+        """Return group -> weight of `average_reweighted`: as the settings say, else the sizes of
         the groups in training; None where a group of training is never tested.
 
         Raises:
@@ -473,7 +473,7 @@ class GroupsTask(ImageTask):
         # the same resample gives both sides.
         cell = 4 * codes + 2 * before + after
         counts = np.bincount(cell, minlength=4 * len(groups.names)).reshape(-1, 2, 2)
-        # One seed for all methods: their resamples are of the same images, so that differences of
+        # One seed for all methods: their resamples hold the same images, so that differences of
         # methods are paired too.
         blocks = list(resampled_counts(counts, self.resamples, self.seed))
         return counts, np.concatenate(blocks)

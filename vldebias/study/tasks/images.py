@@ -280,7 +280,7 @@ def disjoint(
 
     Args:
         methods: those that are fitted to it; None: a reference that is measured itself is refused
-            whatever it is for.
+            for any purpose.
 
     Raises:
         InvalidInputError: nothing is left, and a method would learn from labels of what is
@@ -288,7 +288,7 @@ def disjoint(
     """
     if reference is None:
         return None, {}
-    # Sorted hashes of the measured images, in which those of the reference are looked up. By
+    # Sorted hashes of the measured images, in which the reference is looked up. By
     # content, since files of one picture have many names.
     measured = np.sort(_hashes(images.unit))
     hashes = _hashes(reference.unit)

@@ -116,7 +116,7 @@ class Rankings:
             # By position in all images, since some methods edit images too.
             images = self.images[method].picked(rows)
             rows_of_method[method] = images.top(queries, reach(k, len(rows)))
-        # A re-ranked list has its images of these in its own order; those behind it follow.
+        # A re-ranked list has its images of these in its own order; the others follow.
         known_rows = np.flatnonzero(self.known)
         for method, lists in self.reranked.items():
             orders = []

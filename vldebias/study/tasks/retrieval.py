@@ -127,8 +127,8 @@ class RetrievalTask(ImageTask):
         the only set."""
         images = inputs["images"]
         sets = sets_by_column(settings.get("prompts"))
-        # labels=gender with prompts="fairface": the only column goes with the only set, whatever it
-        # is called.
+        # labels=gender with prompts="fairface": the only column goes with the only set, under
+        # any name.
         is_only_pair = len(sets) == len(images.labels) == 1
         if is_only_pair and not isinstance(settings["prompts"], Mapping):
             sets = dict(zip(images.labels, sets.values(), strict=True))
@@ -244,7 +244,7 @@ class RetrievalTask(ImageTask):
         return results
 
     def _check_classes(self, images: Embeddings) -> None:
-        """Refuse class prompts that are not those of the values of a column."""
+        """Refuse class prompts for other values than a column has."""
         for column, prompt_of_value in self.classes.items():
             names = images.column(column).names
             if set(prompt_of_value) != set(names):
@@ -360,7 +360,7 @@ class RetrievalTask(ImageTask):
             cosines[method] = (rankings.queries[NONE] * rows).sum(dim=1).numpy()
         self._add_mean_over_queries(result, "query_cosine", cosines, None, n)
 
-        # The interval of one query is over images, whatever that of a mean over queries is over.
+        # The interval of one query is over images, also where means are resampled over queries.
         n_of_query = {"images": n["images"], "queries": n["queries"]}
         for metric in skews[NONE]:
             for i, query in enumerate(self.queries):
@@ -485,7 +485,7 @@ class RetrievalTask(ImageTask):
             for k in RECALL:
                 # (2, n): both ways of each image
                 hits = np.array([to_text, to_image]) < k
-                # Both ways of an image are averaged first: they are of one unit that is resampled.
+                # Both ways of an image are averaged first: the image is the unit that is resampled.
                 table[f"recall@{k}", ""][method] = hits.mean(axis=0)
                 table[f"recall@{k}", "image to text"][method] = hits[0]
                 table[f"recall@{k}", "text to image"][method] = hits[1]
@@ -507,8 +507,8 @@ class RetrievalTask(ImageTask):
         classes = {column: self.classes[column] for column in self.classes if column not in columns}
         if not classes:
             return
-        # One set of images for all columns, so that the mean over columns is of the same images as
-        # its parts.
+        # One set of images for all columns, so that the mean over columns and its parts are
+        # measured on the same images.
         known = np.logical_and.reduce([gallery.column(column).known for column in classes])
         if not known.any():
             raise InvalidInputError(

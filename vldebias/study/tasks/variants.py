@@ -337,7 +337,7 @@ def generate(
 
 def _unfinished(made: GeneratedImages) -> dict[str, list[tuple[list[int], list[int]]]]:
     """Return variant -> its batches of which an image is missing, damaged or of another plan, as
-    positions among the images of the variant: those of the batch, and those that are missing.
+    positions among the images of the variant: of the whole batch, and of the missing images.
 
     Finished variants are left out: fitting takes minutes on a large pipeline, and nothing would be
     generated.
@@ -363,7 +363,7 @@ def _unfinished(made: GeneratedImages) -> dict[str, list[tuple[list[int], list[i
 
 def _record(made: GeneratedImages, image: PlannedImage) -> dict[str, Any]:
     """Return what the file of an image says of how it was generated; one that says something else
-    is of another plan."""
+    belongs to another plan."""
     plan = made.plan
     return {
         **vars(image),
@@ -388,9 +388,9 @@ def _write_batch(
 ) -> None:
     """Write the missing images of a batch.
 
-    The whole batch is generated, whatever is there of it: pixels depend on the batch. An image
-    whose prompt is left alone is that of "none": text embeddings, noise and size of the batch are
-    equal.
+    The whole batch is generated, even where some of its images exist: pixels depend on the batch.
+    An image whose prompt is left alone is that of "none": text embeddings, noise and size of the
+    batch are equal.
     """
     # Where all missing images are copies, the pipeline need not run.
     generated: dict[int, tuple[Image, bool]] = {}

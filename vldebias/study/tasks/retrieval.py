@@ -279,20 +279,21 @@ class RetrievalTask(ImageTask):
                 f" The gallery is uneven ({counted(gallery.size_of_group)}): MaxSkew is shown"
                 " against even shares and against its own."
             )
-        # Numbers of the reference images that are nearest to the texts of each value. Methods that
-        # equalise means of the reference read their unevenness as a direction.
-        for prompts in () if reference is None else sets:
-            values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
-            sizes = np.zeros(len(values), dtype=int)
-            for rows in reference.unit.split(BLOCK):
-                nearest = (rows.double() @ values.double().T).argmax(dim=1)
-                sizes += np.bincount(nearest.numpy(), minlength=len(values))
-            if max(sizes) >= UNEVEN * min(sizes):
-                size_of_value = dict(zip(prompts.attributes, sizes.tolist(), strict=True))
-                words += (
-                    " The reference images are uneven by what the texts take them for:"
-                    f" {counted(size_of_value)}."
-                )
+        if reference is not None:
+            # Numbers of the reference images that are nearest to the texts of each value. Methods
+            # that equalise means of the reference read their unevenness as a direction.
+            for prompts in sets:
+                values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
+                sizes = np.zeros(len(values), dtype=int)
+                for rows in reference.unit.split(BLOCK):
+                    nearest = (rows.double() @ values.double().T).argmax(dim=1)
+                    sizes += np.bincount(nearest.numpy(), minlength=len(values))
+                if max(sizes) >= UNEVEN * min(sizes):
+                    size_of_value = dict(zip(prompts.attributes, sizes.tolist(), strict=True))
+                    words += (
+                        " The reference images are uneven by what the texts take them for:"
+                        f" {counted(size_of_value)}."
+                    )
         return self.provenance(
             f"{self.name} {attribute}",
             images,

@@ -204,7 +204,10 @@ def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]
         if len(lines) >= room:
             break
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
-        for row in _first(rows, methods.get((task, measure), ""), row_limit).itertuples():
+        # None and the method that a conclusion is about come before others, if rows are too many.
+        is_further = (rows.method != NONE) & (rows["name"] != methods.get((task, measure), ""))
+        chosen = is_further.sort_values(kind="stable").index[:row_limit]
+        for row in rows[rows.index.isin(chosen)].itertuples():
             # A long name has a line of its own.
             name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
             # Methods are measured on as many units as the model without one, which has no change.
@@ -217,14 +220,6 @@ def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]
             if row.square_moved:
                 lines.append(f"    squared, without the noise of few images: {row.square_moved}")
     return lines[:room]
-
-
-def _first(rows: pd.DataFrame, method: str, count: int) -> pd.DataFrame:
-    """Return at most so many rows in their order: none and the method that a conclusion is about
-    before others."""
-    is_further = (rows.method != NONE) & (rows["name"] != method)
-    chosen = is_further.sort_values(kind="stable").index[:count]
-    return rows[rows.index.isin(chosen)]
 
 
 def tab_rows(

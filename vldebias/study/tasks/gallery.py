@@ -129,11 +129,11 @@ class Gallery:
             for method, orders in places.items():
                 for query, order in enumerate(orders):
                     # (b, k) the first rows of each resample
-                    if labels and method in labels:
+                    if labels is None or method not in labels:
+                        top = resampled_places(order, weights, max(self.k))
+                    else:
                         labels_of_rows = labels[method][read[order]]
                         top = resampled_quota(order, weights, max(self.k), labels_of_rows)
-                    else:
-                        top = resampled_places(order, weights, max(self.k))
                     hits = None
                     if relevant is not None:
                         hits = relevant[query, read[order]][top]

@@ -9,7 +9,7 @@ import pytest
 from eval.languages import measure_rated
 from tests.prompts.dutch import Dutch
 from vldebias import balance_prompts
-from vldebias.prompts import make_prompt_set
+from vldebias.prompts import languages, make_prompt_set
 from vldebias.prompts.languages import (
     CODES,
     language_of,
@@ -65,6 +65,22 @@ def test_what_states_names_or_shows_nobody_is_left_alone(code):
         if balanced.prompts != [prompt] or not balanced.reasons[0].startswith(REASONS[label]):
             wrong.append((label, prompt, balanced.prompts, balanced.reasons))
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("threshold", "low", "high", "outside"),
+    [("_SURE", 0.55, 0.7, 0.5), ("_LIKELY", 0.35, 0.7, 0.95), ("_ENGLISH_SHARE", 0.55, 1.0, 0.5)],
+)
+def test_no_labelled_prompt_hangs_on_the_last_digit_of_a_threshold(
+    threshold, low, high, outside, monkeypatch
+):
+    prompts = [prompt for code in languages._LATIN for _, prompt, _ in labelled(code)]
+    expected = list(map(language_of, prompts))
+    for value in (low, high):
+        monkeypatch.setattr(languages, threshold, value)
+        assert list(map(language_of, prompts)) == expected
+    monkeypatch.setattr(languages, threshold, outside)
+    assert list(map(language_of, prompts)) != expected
 
 
 @pytest.mark.parametrize("code", READ)

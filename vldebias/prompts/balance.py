@@ -321,7 +321,7 @@ class Balancer:
             persons, _ = finder.open_persons(image.prompt)
             for person, value in zip(persons, values, strict=False):
                 for number_of_text, mention, language in person.mentions:
-                    if value is not None and mention.can_be(value):
+                    if mention.can_be(value):
                         saying = (mention, finder.attribute, value)
                         sayings_of_text[number_of_text, language].append(saying)
         texts = image.text.split(NEXT_TEXT)

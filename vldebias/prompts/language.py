@@ -7,8 +7,8 @@ A new language is a class with four methods, `reads`, `find`, `states` and `writ
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeGuard
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.groups import Group, Mixture, fits
@@ -38,12 +38,12 @@ class Person(NamedTuple):
     reason: str = ""
     group: Group | None = None
 
-    def can_be(self, value: str | Mixture) -> bool:
-        """Return whether a value can be said of this person; a mixture may have been made for
-        another text, "five nurses", than this one, "a nurse"."""
-        if isinstance(value, str):
-            return True
-        return self.group is not None and fits(self.group, value)
+    def can_be(self, value: Value) -> TypeGuard[str | Mixture]:
+        """Return whether there is a value, and it can be said of this person; a mixture may have
+        been made for another text, "five nurses", than this one, "a nurse"."""
+        if isinstance(value, Mapping):
+            return self.group is not None and fits(self.group, value)
+        return value is not None
 
 
 # A value of an attribute that is to be said of a person.
@@ -123,10 +123,10 @@ class Language(ABC):
         for person, (_, value) in zip(persons, people, strict=False):
             if person.reason:
                 raise RewrittenPromptError(f"rewritten: {person.reason}")
-            if value is not None:
-                if not person.can_be(value):
-                    raise RewrittenPromptError("rewritten: group")
+            if person.can_be(value):
                 sayings.append((person, attribute, value))
+            elif value is not None:
+                raise RewrittenPromptError("rewritten: group")
         return replace_all(text, self.write(text, sayings))
 
     def values_in(

@@ -167,7 +167,7 @@ class Finder:
         for reason in reasons:
             if not reason.startswith(_NOBODY):
                 return reason
-        return tuple(map(DepictedPerson, _same_persons(readings))) or reasons[0]
+        return tuple(map(DepictedPerson, _merge_mentions(readings))) or reasons[0]
 
     def _read_text(self, text: str) -> list[list[tuple[Person, Language]] | str]:
         """Return the persons of each reading of a text; or the reason why it has none.
@@ -238,8 +238,8 @@ def _mention_at(text: str, start: int, end: int) -> tuple[Person, Language]:
     return Person("", end, end, (start, end)), language_of(text) or ENGLISH
 
 
-def _same_persons(readings: Sequence[Sequence[_Mention]]) -> list[list[_Mention]]:
-    """Return the mentions of each person in the readings of a prompt.
+def _merge_mentions(readings: Sequence[Sequence[_Mention]]) -> list[list[_Mention]]:
+    """Return the mentions of each person in the readings of a prompt; one reading has one of each.
 
     A person is the same at the same place, else by the same noun, else by the order.
     """

@@ -100,6 +100,6 @@ def _people(finder: Finder, original: str, values: Sequence[Value]) -> list[Noun
     value_of_place: dict[tuple[int, int, str], Value] = {}
     for person, value in zip(open_persons, values, strict=False):
         _, mention, _ = person.mentions[0]
-        if value is not None and mention.can_be(value):
+        if mention.can_be(value):
             value_of_place[person.place] = value
     return [(person.noun, value_of_place.get(person.place)) for person in persons]

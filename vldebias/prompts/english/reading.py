@@ -39,8 +39,9 @@ from vldebias.prompts.syntax import is_in_capitals
 # The person is a pronoun alone, "someone at a desk": there is no noun to write before.
 _PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
 
-# Where words go: start, end, and "before" a noun, "behind" it, or "aside" between commas.
-_Slot = tuple[int, int, str]
+# Where words go: start, end, and "before" a noun ("a female CEO"), "after" it ("a cook who is
+# blind"), or "aside", between commas ("five engineers, three women and two men,").
+_Place = tuple[int, int, str]
 
 
 class English(Language):
@@ -81,18 +82,29 @@ class English(Language):
         """Return the replacements that write values beside nouns, with the articles that fit."""
         in_capitals = is_in_capitals(text)  # "A CEO IN AN OFFICE" gets "FEMALE"
         # Words for one place are written together: "an old female nurse".
-        words_of_slot = defaultdict[_Slot, list[tuple[int, str]]](list)
+        words_of_place = defaultdict[_Place, list[tuple[int, str]]](list)
         for person, attribute, value in sayings:
-            slot, word = _slot_and_word(person, attribute, value)
+            after_noun = person.end if person.group is None else person.group.end
+            if isinstance(value, Mapping):
+                is_young = person.group is not None and person.group.young
+                word = describe(value, attribute.words, is_young)
+                place = (after_noun, after_noun, "aside")
+            else:
+                word = attribute.words[value]
+                place = (*person.place, "before")
+                if attribute.has_phrases:
+                    # It takes the place of a placeholder, or stands after the noun.
+                    start, end = person.place
+                    place = (start if start < end else after_noun, after_noun, "after")
             word = word.upper() if in_capitals else word
-            words_of_slot[slot].append((attribute.rank, word))
+            words_of_place[place].append((attribute.rank, word))
         replacements: list[Replacement] = []
-        for (start, end, kind), ranked in words_of_slot.items():
+        for (start, end, kind), ranked in words_of_place.items():
             words = [word for _, word in sorted(ranked)]
             if kind == "before":
                 replacements.append(_write_before(text, start, end, " ".join(words)))
                 continue
-            if kind == "behind":
+            if kind == "after":
                 start = len(text[:start].rstrip())
                 written = f" {' and '.join(words)}"
             else:
@@ -223,20 +235,6 @@ def _why_nobody(reason: str, text: str) -> str:
 
 
 # ---- writing
-
-
-def _slot_and_word(person: Person, attribute: Attribute, value: str | Mixture) -> tuple[_Slot, str]:
-    """Return where a value is said of a person, and the word that says it."""
-    start, end = person.place
-    behind = person.end if person.group is None else person.group.end
-    if isinstance(value, Mapping):
-        is_young = person.group is not None and person.group.young
-        return (behind, behind, "aside"), describe(value, attribute.words, is_young)
-    word = attribute.words[value]
-    if attribute.has_phrases:
-        # It takes the place of a placeholder, or stands after the noun.
-        return (start if start < end else behind, behind, "behind"), word
-    return (start, end, "before"), word
 
 
 def _write_before(text: str, start: int, end: int, word: str) -> Replacement:

@@ -27,8 +27,10 @@ CODES = ("ar", "de", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
 _LATIN = ("de", "es", "fr", "it", "pt")
 # A sign of these is a syllable or a word.
 _SCRIPTS_OF_SIGNS = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL")
-_SURE = 0.6  # of a score: a function word of one language, or several that two languages share
-_LIKELY = 0.6  # share of the best score
+# Scores are sums: a function word of n languages counts 1 / n for each of them. The thresholds are
+# chosen by hand in the middle of what reads all prompts of tests/prompts/languages alike.
+_SURE = 0.6  # more than a word that two languages share, less than a word and a letter
+_LIKELY = 0.6  # of the best score: the languages of which one has to know a noun of the text
 _ENGLISH_SHARE = 0.9  # of the best score, where English knows a noun of the text
 _registered: dict[str, Language] = {}
 

@@ -139,3 +139,12 @@ def test_each_way_of_balancing_asks_for_all_prompts_in_one_call():
     Balancer("gender", decide=decide).at(prompts, [0, 1])
     Balancer("gender", decide=decide).write(prompts, ["female", "male"])
     assert calls == [prompts, prompts]
+
+
+@pytest.mark.parametrize("allowed", [["female"], [], ["male"]])
+def test_where_one_value_is_allowed_nothing_is_written_whatever_its_share(allowed):
+    shares = {"female": 0, "male": 1}
+    balancer = Balancer("gender", shares=shares, decide=lambda prompt, values: allowed)
+    for out in (balancer.next([NURSE] * 2), balancer.at(NURSE, 3)):
+        assert set(out.reasons) == {"context"}
+        assert set(out.prompts) == {NURSE}

@@ -103,6 +103,8 @@ class Finder:
             The others get a value where the first one does.
         """
         persons, _ = self.open_persons(prompt)
+        if not persons:
+            return []
         shares: Mapping[Any, float] = self.attribute.shares
         allowed = self._allowed(prompt)
         if allowed is not None:

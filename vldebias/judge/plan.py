@@ -107,8 +107,8 @@ class PlannedImage:
 def planned_prompts(
     prompts: PromptSet, concepts: str, *, stated: bool, as_written: bool
 ) -> list[PlannedPrompt]:
-    """Return the class prompts of a set; if asked for its stated prompts, WORDINGS of its concepts,
-    and OTHERS.
+    """Return the class prompts of a set and, as requested, its stated prompts, the WORDINGS of its
+    concepts, and OTHERS.
 
     concepts: "train", "unseen" or "both". WORDINGS are of the unseen concepts where there are some.
 
@@ -229,8 +229,8 @@ class Plan(Strict):
         return tuple(images)
 
     def batches(self, images: Sequence[PlannedImage]) -> list[list[int]]:
-        """Return the numbers of images of one variant that run through the pipeline together, if
-        they exist or not.
+        """Return the numbers of images of one variant that run through the pipeline together,
+        whether they exist or not.
 
         Prompts that state their attribute share no batch with others, so a variant that leaves them
         alone copies all.

@@ -244,7 +244,7 @@ class Contrast:
 
 
 def _extended(rows: Tensor, *columns: float | Tensor) -> Tensor:
-    """Return the rows (n, d) with more columns, each a number or (n,)."""
+    """Return the rows (n, d) with further columns, each a number or (n,)."""
     further = [
         torch.as_tensor(c, dtype=rows.dtype, device=rows.device).expand(len(rows))[:, None]
         for c in columns

@@ -31,8 +31,8 @@ _LONGEST = 1.1  # norm of a row that rounding can explain
 def _warn_of_lost_gradients(
     image_features: Tensor, text_features: Tensor, q: float, temperature: Tensor, limit: Tensor
 ) -> None:
-    """Warn on the CPU, where reading waits for nothing, of a gradient that is lost in rounding, and
-    of features longer than 1.
+    """Warn of gradients that are lost in rounding, and of features longer than 1; only on the CPU,
+    where reading a number does not wait for the GPU.
 
     limit: the largest exponent whose gradient the dtype of the features can hold, ().
     """

@@ -122,7 +122,7 @@ def _once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _MatrixSums(torch.autograd.Function):
-    """Compute `matrix_sums`, which explains the arguments; the gradient, in the same blocks."""
+    """Compute `matrix_sums`, which has the arguments, and its gradient in the same blocks."""
 
     @staticmethod
     def forward(
@@ -193,7 +193,7 @@ def _add_softmax(
     total_slope: Tensor,
     weights: Tensor,
 ) -> None:
-    """Add to the gradient of similarities (c, N) that of the log-sums of their rows.
+    """Add the gradient through the log-sums of rows to the gradient of similarities (c, N).
 
     Args:
         slope: the gradient of the similarities.
@@ -217,8 +217,8 @@ def _add_slopes(
     slope_of_a: Tensor,
     slope_of_b: Tensor,
 ) -> None:
-    """Write the gradient of a block of rows of A, and add to that of B, from that of their
-    similarities."""
+    """Write the gradient of a block of rows of A, and add the block's part to the gradient of B,
+    from the gradient `slope` of its similarities."""
     if dtype is None:
         # From S = A B^T follow dA = slope B and dB = slope^T A, the latter summed over the blocks.
         torch.mm(slope, b, out=slope_of_a[block])
@@ -289,7 +289,7 @@ class _SoftplusTotal(torch.autograd.Function):
 
 
 def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
-    """Return how many rows to work on where all may be.
+    """Return how many rows to process at once where the caller sets no limit.
 
     On a CPU those whose similarities stay in its cache; on a GPU so many that the buffers of the
     backward pass stay small against the whole matrix.

@@ -1,5 +1,4 @@
-"""Hold the candidates of one query: their scores, their groups, and the shares that are asked
-for."""
+"""Hold the candidates of one query: their scores, their groups, and the requested shares."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ class Candidates:
         scores: (n,) of one query, higher is better; equal scores keep the order of the rows.
         codes: (n,) positions in `names`, -1 where the group is unknown.
         names: of the g groups.
-        shares: (g,) asked for among the first results, with sum 1.
+        shares: (g,) requested among the first results, with sum 1.
         features: (n, d) of length 1, for methods that compare candidates with each other.
         probabilities: (n, g) of the groups, for methods that read more than the likeliest.
     """
@@ -47,8 +46,8 @@ class Candidates:
 
     @property
     def statistics(self) -> Floats:
-        """Return what a method of representation reads of each candidate (n, g): probabilities
-        where they are known, else 1 for its group and 0 for the others."""
+        """Return the membership of each candidate in the groups (n, g): probabilities where they
+        are known, else 1 for its group and 0 for the others."""
         if self.probabilities is not None:
             return self.probabilities
         return (self.codes[:, None] == np.arange(len(self.names))).astype(np.float64)

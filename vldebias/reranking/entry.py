@@ -184,7 +184,7 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
 
 
 def _rows_of_ids(id_rows: NDArray[Any], labels: Any, *, is_index: bool) -> tuple[Any, Rows]:
-    """Return the labels in rows, and the rows (q, n) of the candidates, -1 for none.
+    """Return the labels by row, and the row of each candidate (q, n), -1 for none.
 
     labels: by id, or of the rows. is_index: whether whole numbers are rows of an index.
     """

@@ -35,7 +35,7 @@ class Groups:
     def read(
         cls, labels: Any, probabilities: Any, features: Any, prompts: Any, model: Any, n: int
     ) -> Groups:
-        """Return the groups of all rows, from the one thing that says them; of features alone one
+        """Return the groups of all rows, from the one source that is given; features alone give one
         group of n rows.
 
         Raises:
@@ -95,7 +95,7 @@ class Groups:
 
     @classmethod
     def of_probabilities(cls, probabilities: Any) -> Groups:
-        """Return groups by their probabilities, of which the largest is the label."""
+        """Return groups from probabilities, of which the largest is the label."""
         names: Sequence[str] | None = None
         if hasattr(probabilities, "columns"):
             names = [str(name) for name in probabilities.columns]
@@ -236,7 +236,7 @@ def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
 
 
 def requested_shares(shares: Any, codes: NDArray[np.integer], names: Sequence[str]) -> Floats:
-    """Return the shares (g,) that are asked for, with sum 1.
+    """Return the requested shares (g,), with sum 1.
 
     Raises:
         InvalidInputError: other groups, or numbers below 0 or of another sum.

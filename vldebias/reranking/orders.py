@@ -162,7 +162,7 @@ def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
 
 
 def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds) -> Rows:
-    """Return the order of two groups, until one that has to come is empty.
+    """Return the order of two groups, until one that is due has no candidate left.
 
     What the first group may not take is the second one's. Both bounds of a prefix rise by one at
     most with the next place, so the better candidate may come wherever it keeps within them.
@@ -193,7 +193,7 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
 def _merge_by_windows(
     ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds
 ) -> Rows:
-    """Return the order of any shares, until a group that has to come is empty.
+    """Return the order of groups of any shares, until one that is due has no candidate left.
 
     A group may come at place t (from 0) where the prefix with it holds no more of it than its
     bound. The groups that fall due up to place D need least_a(D) - c_a places: where these are all

@@ -128,8 +128,8 @@ def _true_groups(
 def shares_by_probabilities(
     probabilities: Floats, names: Sequence[str], *, seed: int = 0
 ) -> dict[str, Interval]:
-    """Return group -> true share among results, with its 95 % interval, where each has the true
-    group that its calibrated probabilities (k, g) say, independently of the others."""
+    """Return group -> true share among results, with its 95 % interval. The true group of each
+    result has its calibrated probabilities (k, g), independently of the others."""
     rng = np.random.default_rng(seed)
     k = len(probabilities)
     drawn = np.zeros((_CHAINS, len(names)))

@@ -36,7 +36,7 @@ def mopr(
         candidates: those of unknown group are left out, since the population has none of them.
         k: less than all of them.
         curated: (m, d) statistics of the population, as `Candidates.statistics`; None: k rows with
-            the shares that are asked for.
+            the requested shares.
         gap: the largest representational gap (see `representation_gap`).
         functions: of the gap, "linear" or "trees".
 

@@ -42,7 +42,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return group -> how many of the first k have its label now."""
+        """Return group -> how many of the new first k have its label."""
         return self._counts(self.order)
 
     @property
@@ -52,8 +52,8 @@ class Report:
 
     @property
     def short(self) -> dict[str, int]:
-        """Return group -> how many of the places that it was asked to have it lacks, because there
-        are no more candidates of it."""
+        """Return group -> how many of its requested places it lacks, since it has too few
+        candidates."""
         names = self.candidates.names
         available = self._counts(np.arange(len(self.candidates)))
         known = len(self.order) - self.unknown
@@ -71,13 +71,13 @@ class Report:
 
     @property
     def score_lost(self) -> float:
-        """Return the mean score of the first k by the scores alone, less their mean score now."""
+        """Return how much lower the mean score of the first k is than by the scores alone."""
         scores = self.candidates.scores
         return float(scores[self.before].mean() - scores[self.order].mean())
 
     @property
     def moved(self) -> float:
-        """Return how many places a result moved, mean over the first k of now."""
+        """Return how many places a result moved, mean over the new first k."""
         place = np.empty(len(self.candidates), dtype=np.intp)
         place[self.candidates.ranked] = np.arange(len(self.candidates))
         return float(np.abs(place[self.order] - np.arange(len(self.order))).mean())

@@ -174,7 +174,7 @@ class Tools:
 
 
 def _audit_of_texts(prompts: list[str], attribute: str) -> AuditedPrompts:
-    """Return which prompts leave an attribute open; no model is asked, so no share is predicted."""
+    """Return which prompts leave an attribute open; without a model no share is predicted."""
     balanced = balance_prompts(prompts, attribute, seed=0)
     audited = []
     for prompt, reason in zip(prompts, balanced.reasons, strict=True):

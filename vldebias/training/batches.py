@@ -239,8 +239,8 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
         closing = multiprocessing.RawValue("b", 0)
 
         def outlast_signals(_: int) -> None:
-            # A scheduler signals all at once: the run finishes its step, and ends a worker by the
-            # loader's own way.
+            # A scheduler signals all at once: the run finishes its step, and stops its workers
+            # through the loader.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if closing.value else None)
 

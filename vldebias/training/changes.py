@@ -139,7 +139,7 @@ def _measured_of_captions(
     if not len(before):
         return None
     # Of each image its captions, and how many are right before and after: (images, 3). Images that
-    # are alike in all three are one cell, so a resample is a draw of the numbers of the cells.
+    # agree in all three form one cell, so resampling draws the counts of the cells.
     _, owners = np.unique(query_images, return_inverse=True)
     columns = (np.ones(len(before)), before, np.nan_to_num(after))
     sums = np.stack([np.bincount(owners, column) for column in columns], axis=1)

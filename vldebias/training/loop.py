@@ -38,7 +38,7 @@ STATE = "state.pt"
 HISTORY = "history.jsonl"
 BETAS = (0.9, 0.98)  # of AdamW, as CLIP was trained
 
-# After a step: step, loss, lr, temperature, seconds, and the monitor's scores where it looked.
+# After a step: step, loss, lr, temperature, seconds, and the monitor's scores where they are due.
 Entry = dict[str, float]
 Scores = Callable[[Towers], dict[str, float]]
 _TYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -144,7 +144,7 @@ def fit(
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Put the first Ctrl-C or SIGTERM into the list while this lasts; a second raises
+    """Yield a list that collects the first Ctrl-C or SIGTERM inside the block; a second one raises
     KeyboardInterrupt at once."""
     received: list[int] = []
 
@@ -282,6 +282,7 @@ class Run:
         on_device = [
             Batch(**move(vars(batch), device, non_blocking=True)) for batch in micro_batches
         ]
+        # GradCache, which is off by default.
         if self.settings.negatives == "step" and len(micro_batches) > 1:
             return self._gradient_of_all(step, on_device)
         total = torch.zeros((), device=device)

@@ -276,7 +276,7 @@ class Trainee(nn.Module):
         mode."""
         super().train(mode)
         for part in self.modules():
-            # A frozen batch norm must not move its statistics, nor a frozen tower drop out.
+            # A frozen batch norm must not update its statistics, nor a frozen tower apply dropout.
             weights = list(part.parameters())
             if weights and not any(weight.requires_grad for weight in weights):
                 part.eval()

@@ -21,8 +21,8 @@ LossName = Literal[
     "info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread", "gce"
 ]
 WORLDS = ("birds", "portraits")  # data that come with the miniature
-# Data sets with a layout of their own, below `data_root` -> settings that are theirs where none is
-# given. FairFace has three columns of classes; none goes before the others.
+# Data sets with a layout of their own, below `data_root` -> their default settings. FairFace has
+# three columns of classes, so its label has no default.
 _OBJECTS = {"label": "label", "caption_template": "a photo of a {}.", "val_split": "test"}
 NAMED_DATA: dict[str, dict[str, str]] = {
     "waterbirds": {
@@ -360,7 +360,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             return values
         name = str(values["data"])
         filled = {**NAMED_DATA[name], **values}
-        # What is held out by another name, or is learned from, has no default here.
+        # No default with other held-out data, or where it would be the training split.
         has_other_split = "val_data" in values or values.get("split") == filled["val_split"]
         if has_other_split and "val_split" not in values:
             del filled["val_split"]
@@ -404,7 +404,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         has_column_of_captions = (
             not has_own_layout and reads_captions and self.caption_template is None
         )
-        # A stream is read once, as it comes: nothing of it can be counted, crossed or listed.
+        # A stream is read once: its rows cannot be counted, crossed or listed.
         can_be_read_again = not self.streaming
         return {
             "lora_rank": (self.tune == "lora", "tune: lora"),
@@ -464,7 +464,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "allow_outside",
             "data_root",  # its content counts
         }
-        # Epochs come to steps, which count.
+        # Epochs are compared as steps.
         scored = {
             "val_data",
             "val_split",

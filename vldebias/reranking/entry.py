@@ -197,7 +197,7 @@ def _rows_of_ids(id_rows: NDArray[Any], labels: Any, *, is_index: bool) -> tuple
         keys = id_rows.ravel().tolist()
         row_of_id = {key: row for row, key in enumerate(dict.fromkeys(keys))}
         rows = np.array([row_of_id[key] for key in keys]).reshape(id_rows.shape)
-        labels = [labels.get(key) for key in row_of_id]
+        labels = list(map(labels.get, row_of_id))
     elif is_index and is_integer:
         rows = id_rows.astype(np.intp)
     elif len(id_rows) == 1:

@@ -90,9 +90,10 @@ def _reranked(
     if not results:
         return []
     names = [attribute] if isinstance(attribute, str) else list(attribute)
-    labels = {name: [values.get(name) for values in metadata] for name in names}
-    for name, column in labels.items():
-        if all(label in (None, "") for label in column):
+    labels = {}
+    for name in names:
+        labels[name] = [values.get(name) for values in metadata]
+        if all(label in (None, "") for label in labels[name]):
             keys = sorted(set().union(*metadata))
             raise InvalidInputError(
                 f"attribute: no result has {name!r} in its metadata, which has {keys}"

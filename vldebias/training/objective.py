@@ -68,7 +68,13 @@ class Objective(nn.Module):
         groups: int | None = None,
     ) -> None:
         super().__init__()
-        _refuse_unread(settings)
+        read = {*_SETTINGS_OF_LOSS[settings.loss], *_SHARED}
+        unread = sorted(set(LossSettings.model_fields) & settings.model_fields_set - read)
+        if unread:
+            known = ", ".join(sorted(read - {"loss"}))
+            raise InvalidInputError(
+                f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
+            )
         self.settings = settings
         self.two_views = two_views
         if settings.temperature is not None:
@@ -207,17 +213,6 @@ class Objective(nn.Module):
         if bias is None:
             return None
         return float(bias.detach())
-
-
-def _refuse_unread(settings: LossSettings) -> None:
-    """Raise InvalidInputError for a setting that is given and that the loss does not read."""
-    read = {*_SETTINGS_OF_LOSS[settings.loss], *_SHARED}
-    unread = sorted(set(LossSettings.model_fields) & settings.model_fields_set - read)
-    if unread:
-        known = ", ".join(sorted(read - {"loss"}))
-        raise InvalidInputError(
-            f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
-        )
 
 
 def _warn_of_low_temperature(settings: LossSettings, temperature: float) -> None:

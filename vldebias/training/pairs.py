@@ -190,7 +190,17 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
         InvalidInputError: no such split, codes without a name, or the errors of
             `vldebias.data.open_data`.
     """
-    data = _open_by_place(settings, held_out)
+    where = settings.data
+    split = settings.split
+    if held_out:
+        where = settings.val_data or settings.data
+        split = "train"
+        if where in WORLDS:
+            split = "val"
+        elif Path(where).suffix.lower() in TABLES:
+            split = "all"
+        split = settings.val_split or split
+    data = _open_by_place(settings, where, split, held_out)
     if settings.names is None or not isinstance(data, ImageData):
         return data
     labels = dict(data.labels)
@@ -217,11 +227,12 @@ def _named(data: ImageData, column: str, name_of_code: Mapping[str, str]) -> Lab
     return Labels(new_codes[labels.codes], tuple(names))
 
 
-def _open_by_place(settings: TrainSettings, held_out: bool) -> ImageData | ImageStream:
-    """Open the data where the settings say they are."""
+def _open_by_place(
+    settings: TrainSettings, where: str, split: str, held_out: bool
+) -> ImageData | ImageStream:
+    """Open a split of the data of a place: a world, a named data set, or data of the user's own."""
     from vldebias.data import open_data
 
-    where, split = _place_and_split(settings, held_out)
     if where in WORLDS:
         from vldebias.miniature import open_world
 
@@ -258,19 +269,6 @@ def reads_captions(settings: TrainSettings) -> bool:
     """Tell whether captions are read: not where two views of an image are contrasted, nor where a
     template makes them from labels."""
     return settings.views == "captions" and settings.caption_template is None
-
-
-def _place_and_split(settings: TrainSettings, held_out: bool) -> tuple[str, str]:
-    """Return where the data are, and the split to read."""
-    if not held_out:
-        return settings.data, settings.split
-    where = settings.val_data or settings.data
-    split = "train"
-    if where in WORLDS:
-        split = "val"
-    elif Path(where).suffix.lower() in TABLES:
-        split = "all"
-    return where, settings.val_split or split
 
 
 def _label_columns(settings: TrainSettings, held_out: bool) -> list[str]:

@@ -197,7 +197,7 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
 def problem_of(attribute: str | None, shares: str | None) -> str | None:
     """Return the sentence that refuses these inputs, or None where they can run.
 
-    attribute, shares: as of `balance`; None where another node gives them when it has run.
+    attribute, shares: see `balance`; None where another node gives them when it has run.
     """
     if attribute is None:
         return None

@@ -44,7 +44,7 @@ def build_demo(engine: Engine) -> gr.Blocks:
 
 
 def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
-    """Serve the page of `Engine(**options)` until it is stopped; `where`: port and public, as of
+    """Serve the page of `Engine(**options)` until it is stopped; `where`: port and public, see
     `serve`.
 
     Raises:

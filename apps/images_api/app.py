@@ -87,7 +87,7 @@ def images_proxy(  # noqa: PLR0913
     Args:
         upstream: the `base_url` that a client has without this app, "https://api.openai.com/v1".
             None: there is no server behind it, and LiteLLM's guardrail alone is answered.
-        sets, shares, seed: as of `vldebias.balance_prompts`; values are even over all requests of
+        sets, shares, seed: see `vldebias.balance_prompts`; values are even over all requests of
             this app, and without a seed one is drawn. For other settings sets may be a
             `vldebias.prompts.Balancer`, which has its own shares and seed. None: no prompt is
             balanced, and `edit` alone acts.

@@ -41,7 +41,7 @@ class View:
     """What an annotator sees.
 
     Attributes:
-        step: as of the place; None when there is nothing left to answer.
+        step: the step of the place; None when there is nothing left to answer.
         picture: PNG; None where there is nothing to show: at the end, or where the file is broken.
         image, images: which image this is in the annotator's order, from 1 on, and how many there
             are.

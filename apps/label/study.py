@@ -122,7 +122,7 @@ def _of_plan(drawn: GeneratedImages, limit: int | None) -> ImageFolder:
 
 
 def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedImage]:
-    """Return at most so many images, as of `ImageFolder.open`; the order of prompts does not depend
+    """Return at most so many images (see `ImageFolder.open`); the order of prompts does not depend
     on their names."""
     # Images of one prompt and seed are twins, which differ in their variant alone.
     twins: dict[tuple[str, int], int] = Counter((image.prompt, image.seed) for image in images)

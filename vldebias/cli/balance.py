@@ -169,7 +169,7 @@ def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
             chosen[value] = float(share)
         except ValueError:
             raise InvalidInputError(
-                f"--shares {text}: expected a number behind =, such as female=0.7,male=0.3"
+                f"--shares {text}: expected a number after =, such as female=0.7,male=0.3"
             ) from None
     return chosen
 

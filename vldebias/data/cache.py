@@ -132,7 +132,7 @@ def _folder(
     shard_size: int,
     fast: bool,
 ) -> Path:
-    """Return the folder of the shards: another one for whatever could change a feature."""
+    """Return the folder of the shards: a different one for anything that could change a feature."""
     key = [
         FORMAT,
         encoder.digest,
@@ -305,7 +305,9 @@ class _Run:
         start = index * self.shard_size
         stop = min(start + self.shard_size, len(data))
         kept = "Complete shards are kept: the same command continues with the missing ones"
-        fixes = "Give each worker more memory, or mend the image (then all are embedded anew)"
+        fixes = (
+            "Give each worker more memory, or repair the image (then all images are embedded again)"
+        )
         read = partial(replace(self, runner=None)._read_row, data)
         try:
             for _ in runner.map(read, range(start, stop)):

@@ -59,7 +59,7 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
     """Return the labels of a column whose values are known; other spellings are merged into them,
     with a warning.
 
-    names: as of `labels_of`: the values, or code in the table -> name.
+    names: see `labels_of`; the values, or code in the table -> name.
 
     Raises:
         InvalidInputError: a value that is none of them.
@@ -83,7 +83,7 @@ def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
     """Return labels of a column in which every row has a value.
 
     Raises:
-        InvalidInputError: as of `labels_of`, or empty cells.
+        InvalidInputError: see `labels_of`; or empty cells.
     """
     labels = known_labels(table, column, names, path)
     if not labels.known.all():

@@ -324,7 +324,7 @@ class Phrase(NamedTuple):
         stated: whether the noun states a gender.
         article: position of its article.
         before, behind: positions of the adjectives before and directly behind the noun.
-        apart: positions of what agrees with the noun from a clause or behind a verb.
+        apart: positions of what agrees with the noun from a clause or after a verb.
         case: the case of the phrase. declension: what its adjectives are declined by, of German.
     """
 
@@ -343,7 +343,7 @@ class Phrase(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Position of the last word of the noun, with the adjectives behind it."""
+        """Position of the last word of the noun, with the adjectives after it."""
         return self.behind[-1] if self.behind else self.head
 
 
@@ -609,7 +609,7 @@ class SpacedLanguage(ListedLanguage):
         return replacements
 
     def _write_group(self, tokens: Reading, sayings: Sequence[Saying]) -> list[Replacement]:
-        """Return the phrase with the numbers of women and men behind a noun in the plural."""
+        """Return the phrase with the numbers of women and men after a noun in the plural."""
         replacements: list[Replacement] = []
         for saying in sayings:
             person, _, value = saying

@@ -52,12 +52,12 @@ _LETTERS = {
 }  # fmt: skip
 # "eine*r Lehrer*in", "Ärzt:innen": only German is written so.
 _GERMAN_SIGN = re.compile(r"\w[*:](?:in|innen|r)\b")
-# "étudiant·e·s", "médico/a", "doctor(a)": the ending for women behind a Romance noun or article.
+# "étudiant·e·s", "médico/a", "doctor(a)": the ending for women after a Romance noun or article.
 _ENDING = (
     "(?:e|a|o|la|una|uma|une|ne|le|ère|rice|trice|euse|esse|ora|essa|as|es|os|ras|nes|ères|rices|"
     "trices|euses)"
 )
-# Its two groups are the "s" of a plural behind the last sign, of which one is there.
+# Its two groups are the "s" of a plural after the last sign, of which one is there.
 GENDER_SIGN = (
     rf"(?<=[^\W\d_])(?:[\u00b7\u2022\u22c5./]{_ENDING}(?:[\u00b7\u2022\u22c5.](s))?(?!\w)"
     rf"|\({_ENDING}\)(s?)(?!\w))"
@@ -119,7 +119,7 @@ def _is_japanese(text: str) -> bool:
 
 
 def without_gender_sign(text: str) -> str:
-    """Return words without the ending for women behind a sign, in small letters.
+    """Return words without the ending for women after a sign, in small letters.
 
     >>> without_gender_sign("un·e étudiant·e"), without_gender_sign("los/as médicos/as")
     ('un étudiant', 'los médicos')

@@ -1,4 +1,4 @@
-"""Romance languages: article, noun and adjectives agree; a man is named behind the noun."""
+"""Romance languages: article, noun and adjectives agree; a man is named after the noun."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class RomanceLanguage(SpacedLanguage):
         endings: masculine ending -> feminine ending of nouns and adjectives, longest first.
         keeps: endings of words that are the same for both.
         not_adjectives: endings of words that never agree, such as gerunds.
-        feminine_adjectives: endings of adjectives behind a feminine noun that no verb has.
+        feminine_adjectives: endings of adjectives after a feminine noun that no verb has.
         unsure: endings of adjectives that verbs have as well: "un médecin ronflant".
         participles, feminine_participles: endings of words that agree over a comma.
-        contracted: a preposition and the masculine article behind it -> both in one word.
+        contracted: a preposition and the masculine article after it -> both in one word.
     """
 
     endings: ClassVar[dict[str, str]]
@@ -212,7 +212,7 @@ class RomanceLanguage(SpacedLanguage):
         return Phrase(first, i, before=adjectives)
 
     def _first_adjective(self, tokens: Reading, i: int) -> int:
-        """Return where the adjectives before a noun begin: those listed, and any behind an
+        """Return where the adjectives before a noun begin: those listed, and any after an
         article, as in "un alto jugador"."""
         first = i
         while not tokens[first].opens and i - first < _LONGEST_PHRASE:
@@ -248,7 +248,7 @@ class RomanceLanguage(SpacedLanguage):
         return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
 
     def _single_phrase(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
-        """Return the phrase of one person with what agrees behind the noun; None where its article
+        """Return the phrase of one person with what agrees after the noun; None where its article
         or place does not fit."""
         opening = tokens[phrase.first]
         if phrase.article is not None:
@@ -293,7 +293,7 @@ class RomanceLanguage(SpacedLanguage):
         return self.matcher("adjective-before").has(token)
 
     def _adjectives_behind(self, tokens: Reading, i: int) -> tuple[int, ...]:
-        """Return the adjectives directly behind a noun: "un médico cansado y solo"."""
+        """Return the adjectives directly after a noun: "un médico cansado y solo"."""
         behind: list[int] = []
         while tokens.after(i).text:
             i += 1
@@ -325,7 +325,7 @@ class RomanceLanguage(SpacedLanguage):
         return tuple(apart)
 
     def _predicate(self, tokens: Reading, last: int) -> list[int]:
-        """Return the position of the adjective behind "is": "el médico está muy cansado"."""
+        """Return the position of the adjective after "is": "el médico está muy cansado"."""
         i = last + 2
         if i >= len(tokens) or not self.matcher("copula").has(tokens.after(last)):
             return []
@@ -334,7 +334,7 @@ class RomanceLanguage(SpacedLanguage):
         return [i] if self.is_adjective(tokens[i]) else []
 
     def is_adjective(self, token: Token) -> bool:
-        """Return whether a word behind a noun is an adjective of it."""
+        """Return whether a word after a noun is an adjective of it."""
         if len(token.low) < 3 or token.low.isdigit() or self.matcher("no-adjective").has(token):
             return False
         if token.text[0].isupper() and not token.text.isupper():
@@ -368,9 +368,9 @@ class RomanceLanguage(SpacedLanguage):
     def _gendered(
         self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
     ) -> tuple[dict[int, str] | None, str]:
-        """Return how a phrase says a gender: position -> changed word, and words behind the noun.
+        """Return how a phrase says a gender: position -> changed word, and words after the noun.
 
-        None in place of changes: the phrase stays as it is, and words behind it say the gender, if
+        None in place of changes: the phrase stays as it is, and words after it say the gender, if
         there is one.
         """
         if not gender:
@@ -395,7 +395,7 @@ class RomanceLanguage(SpacedLanguage):
                 changes[i] = self.like(token, token.low)
 
     def _word_behind(self, noun: Noun, young: str, grown: str) -> str:
-        """Return what says the gender behind a noun: "un bambino maschio", "un medico uomo"."""
+        """Return what says the gender after a noun: "un bambino maschio", "un medico uomo"."""
         children = self.matcher("child").words
         is_young = not children.isdisjoint(self.plurals_of(noun.masculine))
         words = self.entries(f"say-{young}") if is_young else ()
@@ -412,7 +412,7 @@ class RomanceLanguage(SpacedLanguage):
     def _replacements(
         self, tokens: Reading, phrase: Phrase, changes: dict[int, str], texts: list[str]
     ) -> list[Replacement]:
-        """Return changed words, and texts behind the noun."""
+        """Return changed words, and texts after the noun."""
         if texts:
             place = self._place_behind(tokens, phrase)
             text = " ".join(texts).replace(" ,", ",")
@@ -439,7 +439,7 @@ class RomanceLanguage(SpacedLanguage):
         return replacements
 
     def _place_behind(self, tokens: Reading, phrase: Phrase) -> int:
-        """Return behind which word a value is written: the noun and adjectives that name a kind."""
+        """Return after which word a value is written: the noun and adjectives that name a kind."""
         place = phrase.head
         assert phrase.noun is not None
         if phrase.noun.gender in ("f", "m!"):
@@ -478,7 +478,7 @@ class RomanceLanguage(SpacedLanguage):
         return changes
 
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
-        """Return whether an adjective or a verb stands behind a noun, "un médecin ronflant"; one
+        """Return whether an adjective or a verb stands after a noun, "un médecin ronflant"; one
         with an object is a verb."""
         word = tokens.after(last)
         if not word.low.endswith(self.unsure) or self.matcher("no-adjective").has(word):
@@ -493,14 +493,14 @@ class RomanceLanguage(SpacedLanguage):
         changes: dict[int, str],
         article_of: Callable[[str, str], str],
     ) -> None:
-        """Change an article as the word behind it, changed or not, wants it."""
+        """Change an article as the word after it, changed or not, requires."""
         following = changes.get(article + 1, tokens[article + 1].text).lower()
         text = article_of(tokens[article].low, following)
         if text != tokens[article].low:
             changes[article] = self.like(tokens[article], text)
 
     def _may_agree_behind(self, tokens: Reading, last: int) -> bool:
-        """Return whether something behind "una persona" may agree with it: a participle in the
+        """Return whether something after "una persona" may agree with it: a participle in the
         feminine, or what is no relative clause, no preposition and no end."""
         for token in tokens[last + 1 :]:
             if token.low.endswith(self.feminine_participles) and token.low not in self.nouns:
@@ -539,11 +539,11 @@ class RomanceLanguage(SpacedLanguage):
         return changes
 
     def feminine_article(self, article: str, following: str) -> str:
-        """Return the feminine of an article, as the word behind it wants it."""
+        """Return the feminine of an article, as the word after it requires."""
         return self.articles.get(article, article)
 
     def masculine_article(self, article: str, following: str) -> str:
-        """Return the masculine of a feminine article, as the word behind it wants it."""
+        """Return the masculine of a feminine article, as the word after it requires."""
         for masculine, feminine in self.articles.items():
             if feminine == article:
                 return masculine

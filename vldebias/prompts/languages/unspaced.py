@@ -266,7 +266,7 @@ class UnspacedLanguage(ListedLanguage):
         return replacements
 
     def _mixed(self, text: str, person: Person, saying: Saying) -> Replacement:
-        """Return the numbers of women and men behind a noun: 三名警察，两女一男."""
+        """Return the numbers of women and men after a noun: 三名警察，两女一男."""
         end = self.end_of_group(text, person.end)
         is_young = person.group is not None and person.group.young
         parts = [self.counted(*part, is_young) for part in self.mixture(saying)]
@@ -274,7 +274,7 @@ class UnspacedLanguage(ListedLanguage):
         return Replacement(end, end, self.mixed_text(parts, is_counted, text[end:]))
 
     def mixed_text(self, parts: list[str], is_counted: bool, rest: str) -> str:
-        """Return the women and men of a group as they are written behind its noun."""
+        """Return the women and men of a group as they are written after its noun."""
         comma = self.comma if rest[:1].isalnum() else ""
         text = self.joiner.join(parts) if is_counted else self.both
         return f"{self.comma}{text}{comma}"
@@ -282,5 +282,5 @@ class UnspacedLanguage(ListedLanguage):
     both = ""
 
     def end_of_group(self, text: str, end: int) -> int:
-        """Return the offset behind a noun and its sign of the plural."""
+        """Return the offset after a noun and its sign of the plural."""
         return end

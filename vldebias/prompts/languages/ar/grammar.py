@@ -98,7 +98,7 @@ class Arabic(SpacedLanguage):
         return is_sure or prefix.startswith(("و", "ل", "ب")) or self._is_head(tokens, i)
 
     def _is_head(self, tokens: Reading, i: int) -> bool:
-        """Return whether a noun opens a phrase: at the start, behind "face of" or "one of"."""
+        """Return whether a noun opens a phrase: at the start, after "face of" or "one of"."""
         if tokens[i].opens:
             return True
         return tokens[i - 1].low in ("وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
@@ -128,7 +128,7 @@ class Arabic(SpacedLanguage):
             return Phrase(i, i, stated=True)
         prefix, form = self._split(tokens[i])
         noun = self._nouns.get(form)
-        # A noun behind a person says of which kind the person is, unless "and" joins them.
+        # A noun after a person says of which kind the person is, unless "and" joins them.
         is_kind = self._follows_person(tokens, i) and not prefix.startswith("و")
         if noun is None or is_kind or self.matcher("not-person").length_at(tokens, i):
             return None
@@ -150,7 +150,7 @@ class Arabic(SpacedLanguage):
         return form in self._nouns
 
     def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
-        """Return the positions of the adjectives behind a noun; they have its article."""
+        """Return the positions of the adjectives after a noun; they have its article."""
         is_definite = _is_definite(prefix)
         adjectives: list[int] = []
         for j in range(i + 1, len(tokens)):
@@ -162,7 +162,7 @@ class Arabic(SpacedLanguage):
             if is_definite != has_article:
                 break
             if word not in self.matcher("adjective").words and not self._is_relation(word):
-                # Directly behind "a human" most words are adjectives.
+                # Directly after "a human" most words are adjectives.
                 is_behind_human = noun.masculine == _HUMAN and j == i + 1
                 is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
                 if not is_behind_human or is_other_word or self._is_verb(token):
@@ -236,7 +236,7 @@ class Arabic(SpacedLanguage):
         if _is_definite(prefix):
             return f"{prefix}رجل ال{noun.masculine}"
         if tokens.after(phrase.head).low.startswith("ال"):
-            # A noun is definite by the one behind it.
+            # A noun is definite by the one after it.
             prefix = prefix[:-1] + "لل" if prefix.endswith("ل") else prefix + "ال"
         return f"{prefix}رجل {noun.masculine}"
 
@@ -281,11 +281,11 @@ class Arabic(SpacedLanguage):
             return "نفسها"
         if token.low == "الذي" and is_subject:
             return "التي"
-        # A thing of somebody, behind a verb or a preposition: "in his studio".
+        # A thing of somebody, after a verb or a preposition: "in his studio".
         is_object = before.low in _PLACES or self._is_verb(before)
         if token.low.endswith("ته") or (is_object and _is_possessed(token.low)):
             return token.text + "ا"
-        # A masculine adjective behind a feminine noun belongs to the person: لاعب كرة سلة طويل.
+        # A masculine adjective after a feminine noun belongs to the person: لاعب كرة سلة طويل.
         adjectives = self.matcher("adjective").words
         if is_subject and before.low.endswith("ة") and token.low.removeprefix("ال") in adjectives:
             return feminine(token.low)

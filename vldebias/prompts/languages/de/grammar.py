@@ -214,7 +214,7 @@ class German(SpacedLanguage):
             noun = self._nouns.get(part) or self._neutral_nouns.get(part)
             if noun is None:
                 continue
-            is_capital = text[start].isupper()  # behind a hyphen
+            is_capital = text[start].isupper()  # after a hyphen
             before = text[:start]
             masculine = noun.masculine if is_capital else noun.masculine.lower()
             feminine = noun.feminine if is_capital else noun.feminine.lower()
@@ -360,7 +360,7 @@ class German(SpacedLanguage):
         return tokens.text[tokens[i].end : tokens[i].end + 1] == "-"
 
     def _describes(self, tokens: Reading, i: int) -> bool:
-        """Return whether a word belongs to the phrase behind it, as adjectives do."""
+        """Return whether a word belongs to the phrase after it, as adjectives do."""
         token = tokens[i]
         if self._has_hyphen_behind(tokens, i) or self.matcher("adverb").has(token):
             return True
@@ -372,7 +372,7 @@ class German(SpacedLanguage):
         if token.text[0].isupper() and not token.small and not token.opens:
             if token.text.isupper() or token.low.endswith("er"):
                 return True  # "IT", "Berliner"
-            # "eines Community Managers": a noun directly behind an article and before a noun.
+            # "eines Community Managers": a noun directly after an article and before a noun.
             return bool(i) and self._determines(tokens[i - 1]) and self.noun_of(token) is None
         return self._is_adjective(token)
 

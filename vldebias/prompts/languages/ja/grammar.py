@@ -29,7 +29,7 @@ class Japanese(UnspacedLanguage):
     joiner = "、"
 
     def humans(self, text: str) -> list[Match]:
-        """Return where 人 alone is a person: behind a verb or an adjective, not a number."""
+        """Return where 人 alone is a person: after a verb or an adjective, not a number."""
         matches: list[Match] = []
         for match in re.finditer("(?:ひと|人)(?![々形工気生口類])", text):
             before = text[: match.start()]
@@ -88,7 +88,7 @@ class Japanese(UnspacedLanguage):
         return noun.start()
 
     def end_of_group(self, text: str, end: int) -> int:
-        """Return the offset behind a noun and たち."""
+        """Return the offset after a noun and たち."""
         for ending in ("たち", "達"):
             if text[end:].startswith(ending):
                 return end + len(ending)

@@ -38,7 +38,7 @@ class Korean(UnspacedLanguage):
         return re.compile(rf"(?:{'|'.join(particles)})?(?![가-힣])")
 
     def matches(self, text: str) -> list[Match]:
-        """Return the nouns of persons whose word ends behind them, or goes on with a particle."""
+        """Return the nouns of persons whose word ends after them, or goes on with a particle."""
         kept: list[Match] = []
         for match in super().matches(text):
             if self._particles.match(text, match.end):
@@ -110,7 +110,7 @@ class Korean(UnspacedLanguage):
             start = before.start()
 
     def end_of_group(self, text: str, end: int) -> int:
-        """Return the offset behind a noun and 들, or its number: 의사 세 명."""
+        """Return the offset after a noun and 들, or its number: 의사 세 명."""
         counted = _COUNT_BEHIND.match(text, end)
         if counted:
             return counted.end()
@@ -120,7 +120,7 @@ class Korean(UnspacedLanguage):
         """Return the women and men of a group in brackets: 의사(여성 두 명, 남성 한 명)."""
         if is_counted:
             return f"({', '.join(parts)})"
-        # "남성과 여성" behind a consonant, "여자아이와 남자아이" behind a vowel.
+        # "남성과 여성" after a consonant, "여자아이와 남자아이" after a vowel.
         has_consonant = (ord(parts[0][-1]) - ord("가")) % 28 > 0
         joiner = "과 " if has_consonant else "와 "
         return f"({joiner.join(parts)})"

@@ -239,7 +239,7 @@ class Russian(SpacedLanguage):
         return noun is not None and noun.cases == (1,)
 
     def _number_beside_person(self, tokens: Reading, before: int) -> str:
-        """Return the number of "судьи" in a list behind the person of word `before`."""
+        """Return the number of "судьи" in a list after the person of word `before`."""
         noun = self._noun_of(tokens[before])
         if noun is None:
             return "any"  # a woman or man
@@ -254,7 +254,7 @@ class Russian(SpacedLanguage):
         return "one" if noun.cases == (1, 3) else "any"  # "портрет врача и судьи"
 
     def _number_behind_word(self, tokens: Reading, i: int) -> str:
-        """Return the number of "судьи" behind a word that is no "и"."""
+        """Return the number of "судьи" after a word that is no "и"."""
         before = tokens[i - 1]
         if self._has_plural_before(tokens, i):
             return "many"  # "три судьи и коллеги"
@@ -296,7 +296,7 @@ class Russian(SpacedLanguage):
             return True
         if self._noun_of(token) or self.matcher("no-plural-adjective").has(token):
             return False
-        # The "н" of "древние" stands behind a consonant, that of "решение" behind a vowel.
+        # The "н" of "древние" stands after a consonant, that of "решение" after a vowel.
         return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", low) is not None
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
@@ -418,7 +418,7 @@ class Russian(SpacedLanguage):
         return f"{self.like(token, human)}{link}{_inside(token.text)}"
 
     def _agree_behind(self, tokens: Reading, head: int, case: int, changes: dict[int, str]) -> None:
-        """Change what agrees behind a noun: participles, "который", verbs of the past."""
+        """Change what agrees after a noun: participles, "который", verbs of the past."""
         verb = tokens.after(head)
         if verb.low.endswith(_PAST_ENDINGS) and len(verb.low) > 3:
             changes[head + 1] = verb.text + "а"
@@ -446,7 +446,7 @@ class Russian(SpacedLanguage):
 
 
 def is_participle(word: str) -> bool:
-    """Return whether a word behind a comma is a participle in the masculine."""
+    """Return whether a word after a comma is a participle in the masculine."""
     for part in ("щ", "вш", "нн", "т", "м"):
         for ending in _ADJECTIVE_ENDINGS:
             if len(word) > 5 and word.endswith(part + ending):

@@ -13,7 +13,7 @@ _NUMBER = "一二两兩三四五六七八九十几0-9０-９"
 _MEASURED = re.compile(rf"(?:[{_NUMBER}]{{1,2}}|这|那|這|某|每)(?:位|名|个|個)$")
 _COUNTED = re.compile(r"(十一|十二|[二两兩三四五六七八九十]|\d+)(?:位|名|个|個)$")
 _MEASURE = re.compile(rf"(?:[{_NUMBER}]|这|那|這|某|每)(?:位|名|个|個)")
-# Signs that no part of a noun has: what stands before them is no modifier of the noun behind.
+# Signs that no part of a noun has: what stands before them is no modifier of the noun after.
 _BREAK = re.compile(
     r"[的了着过在是有和与跟及给为让被把对从到张幅正很地得，。、；：！？（）()\[\],.;:!?\s\"“”「」《》]"
 )
@@ -36,7 +36,7 @@ class Chinese(UnspacedLanguage):
     both = "有男有女"
 
     def end_of_group(self, text: str, end: int) -> int:
-        """Return the offset behind a noun and 们."""
+        """Return the offset after a noun and 们."""
         return end + 1 if text[end : end + 1] in ("们", "們") else end
 
     def by_ending(self, text: str) -> list[Match]:
@@ -51,7 +51,7 @@ class Chinese(UnspacedLanguage):
         return matches
 
     def is_role(self, text: str, match: Match) -> bool:
-        """Return whether a noun stands behind a verb, as in 当水管工的人 and 做一名厨师的人."""
+        """Return whether a noun stands after a verb, as in 当水管工的人 and 做一名厨师的人."""
         verbs = self.entries("role-before")
         for start in (match.start, self._start_of_noun(text, match)):
             if _MEASURED.sub("", text[:start]).endswith(verbs):
@@ -81,7 +81,7 @@ class Chinese(UnspacedLanguage):
         return bool(re.match(rf"[{surname}][\u4e00-\u9fff]{{1,2}}[，,]", text))
 
     def humans(self, text: str) -> list[Match]:
-        """Return where 人 alone is a person: behind 的 or a measure word."""
+        """Return where 人 alone is a person: after 的 or a measure word."""
         matches: list[Match] = []
         for match in re.finditer("人", text):
             before = text[: match.start()]

@@ -56,7 +56,7 @@ def make(**changes: Any) -> ImageData:
     (lambda: Embeddings.from_arrays([[1.0], [1.0, 2.0]]), r"features: expected numbers \(n, d\)"),
     (
         lambda: Embeddings.from_arrays([[1.0]]).unit.top(torch.ones(1, 1), 2),
-        r"queries, k: \(1, 1\) and 2 do not fit",
+        r"queries, k: got \(1, 1\) and 2; expected queries \(q, \d+\) and k from 1 to",
     ),
     (
         lambda: save_embeddings("file.npy", Embeddings.from_arrays([[1.0]])),

@@ -78,7 +78,7 @@ def generate_command(
     check_methods(method or ())
     pipeline = named.pop("pipeline", MINIATURE)
     # The libraries below take seconds to import.
-    methods = ", ".join(method or ("the default",))
+    methods = ", ".join(method or ("the default method",))
     say(f"“{prompt}” without and with {methods}, by {pipeline}")
     from vldebias.prompts import load_prompts
     from vldebias.study.side_by_side import Request

@@ -165,7 +165,8 @@ def _check_arguments(
         raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
     if shard_size < 1 or batch_size < 1 or workers < 0:
         raise InvalidInputError(
-            f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}"
+            f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}; expected"
+            " at least 1, 1 and 0"
         )
 
 

@@ -120,7 +120,7 @@ class Embeddings(Columns):
                 rows = rows.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
-                f"features: expected numbers (n, d), got {type(features)} ({error})"
+                f"features: expected numbers (n, d), got {type(features).__name__} ({error})"
             ) from None
         refuse_text("ids", ids)
         refuse_text("captions", captions)

@@ -276,7 +276,8 @@ class UnitRows:
         of the rows."""
         if queries.ndim != 2 or queries.shape[1] != self.shape[1] or not 1 <= k <= len(self):
             raise InvalidInputError(
-                f"queries, k: {tuple(queries.shape)} and {k} do not fit images {self.shape}"
+                f"queries, k: got {tuple(queries.shape)} and {k}; expected queries"
+                f" (q, {self.shape[1]}) and k from 1 to {len(self)}"
             )
         # Merging keeps the order of tied rows, so that the result does not depend on the parts.
         leaders_of_parts = self.features.map(partial(_leaders, queries, k), self._parts())

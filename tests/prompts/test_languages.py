@@ -324,6 +324,13 @@ def test_a_phrase_of_a_list_may_begin_with_a_stem():
         assert balance_prompts(prompt, "gender").reasons == ["context"]
 
 
+@pytest.mark.parametrize("number", ["²", "①", "1" * 5000])
+@pytest.mark.parametrize("prompt", ["{} врача", "{} Ärzte", "{} médicos", "{}名医生", "의사 {} 명"])
+def test_what_is_a_digit_and_no_number_of_persons_raises_nothing(prompt, number):
+    balanced = balance_prompts([prompt.format(number)] * 2, "gender", seed=0)
+    assert all(number in text for text in balanced.prompts)
+
+
 def test_russian_nouns_with_a_stressed_ending_are_read_in_the_instrumental():
     written = balance_prompts(["Фото с продавцом"] * 2, "gender", seed=0).prompts
     assert set(written) == {"Фото с женщиной-продавцом", "Фото с мужчиной-продавцом"}

@@ -213,6 +213,13 @@ class ListedLanguage(Language):
             self._matchers[name] = WordList(self.entries(name))
         return self._matchers[name]
 
+    def number_of(self, word: str) -> int | None:
+        """Return the number that a word says, from 2 to 12; None for other words."""
+        for number, names in enumerate(self.entries("number"), 2):
+            if word in names.split("/"):
+                return number
+        return None
+
     def word_of(self, value: Any, attribute: Attribute) -> str:
         """Return how a value is said, or "" where the language has no word for it."""
         own_words = attribute.set.languages.get(self.code, {})
@@ -542,13 +549,9 @@ class SpacedLanguage(ListedLanguage):
         if i < 1 or tokens[i].opens:
             return None
         word = tokens[i - 1].low
-        numbers = self.entries("number")
-        for position, names in enumerate(numbers):
-            if word in names.split("/"):
-                return position + 2
-        if word.isdigit() and 2 <= int(word) <= len(numbers) + 1:
+        if word.isdecimal() and len(word) < 3 and 2 <= int(word) <= 12:
             return int(word)
-        return None
+        return self.number_of(word)
 
     def _person(
         self, tokens: Reading, phrase: Phrase, attribute: Attribute, is_fixed: bool

@@ -73,10 +73,7 @@ class Japanese(UnspacedLanguage):
         before = text[: self._start_of_noun(text, match)]
         counted = _COUNT.search(before)
         if counted and counted[1] not in ("一", "1", "１"):
-            for size, names in enumerate(self.entries("number"), 2):
-                if counted[1] in names.split("/"):
-                    return True, size
-            return True, None
+            return True, self.number_of(counted[1])
         clause = re.split(r"[、。，,.\n]", before)[-1]
         is_plural = text[match.end :].startswith(("たち", "達", "ら"))
         return is_plural or any(word in clause for word in self.entries("many")), None

@@ -88,13 +88,9 @@ class Korean(UnspacedLanguage):
         before = text[: self._start_of_noun(text, match)]
         counted = _COUNT.search(before) or _COUNT_BEHIND.match(text, match.end)
         if counted:
-            word = counted[1]
-            if word in ("한", "1", "한두"):
+            if counted[1] in ("한", "1", "한두"):
                 return False, None
-            for size, names in enumerate(self.entries("number"), 2):
-                if word in names.split("/"):
-                    return True, size
-            return True, None
+            return True, self.number_of(counted[1])
         is_plural = text[match.end :].startswith("들")
         many = tuple(f"{word} " for word in self.entries("many"))
         return is_plural or before.endswith(many), None

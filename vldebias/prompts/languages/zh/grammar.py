@@ -103,13 +103,6 @@ class Chinese(UnspacedLanguage):
         clause = re.split("[，。,.；;！？\n]", before)[-1]
         return has_plural or any(word in clause[-8:] for word in self.entries("many")), None
 
-    def number_of(self, word: str) -> int | None:
-        """Return the number that a word says, from 2 to 12."""
-        for size, names in enumerate(self.entries("number"), 2):
-            if word in names.split("/"):
-                return size
-        return None
-
     def place_of(self, text: str, match: Match) -> int:
         """Return where a value is written: before the noun, a short modifier of it and 女."""
         start = self._start_of_noun(text, match)

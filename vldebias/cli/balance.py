@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,7 +95,8 @@ def balance(  # noqa: PLR0913 - a command has as many options
         found = balance_prompts(
             prompts, sets, shares=chosen, seed=seed, groups=groups, original=sources
         )
-        rows = list(_rows(sources or prompts, found))
+        columns = (found.prompts, found.values, found.reasons, sources or prompts)
+        rows = list(zip(*columns, strict=True))
     except KeyboardInterrupt:
         say("nothing was written; the same command starts over")
         raise
@@ -172,12 +173,6 @@ def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
                 f"--shares {text}: expected a number after =, such as female=0.7,male=0.3"
             ) from None
     return chosen
-
-
-def _rows(prompts: Iterable[str], found: BalancedPrompts) -> Iterator[tuple[Any, ...]]:
-    """Yield prompt, value, reason and original."""
-    columns = (found.prompts, found.values, found.reasons, prompts)
-    yield from zip(*columns, strict=True)
 
 
 def _cell(value: Any) -> str:

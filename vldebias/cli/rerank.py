@@ -193,13 +193,17 @@ def _read(
     Raises:
         InvalidInputError: a file that cannot be read, without results, or without a column.
     """
-    needed = [name for kind, name in name_of_column.items() if kind != "query"]
+    # Needed column -> the option that names it.
+    options = {
+        name: f"--columns {kind}=COLUMN" for kind, name in name_of_column.items() if kind != "query"
+    }
+    options |= dict.fromkeys(attribute, "--attribute COLUMN")
     rows_of_query: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for place, row in _rows(file):
-        missing = [name for name in [*needed, *attribute] if name not in row]
-        if missing:
-            hint = did_you_mean(missing[0], list(row), "name it by --columns or --attribute.")
-            raise InvalidInputError(f"{place}: no column {missing[0]!r} in {list(row)}; {hint}")
+        for name, option in options.items():
+            if name not in row:
+                hint = did_you_mean(name, list(row), f"name it with {option}")
+                raise InvalidInputError(f"{place}: no column {name!r} in {list(row)}; {hint}")
         query = str(row.get(name_of_column["query"]) or "")
         rows_of_query.setdefault(query, []).append((place, row))
     if not rows_of_query:

@@ -82,10 +82,14 @@ class LazyGroup(TyperGroup):
         the group is refused with its place: `balance` is `prompts balance`."""
         called = args[0] if args else ""
         if called not in self.entries:
-            groups = [name for name, entry in self.entries.items() if entry.attribute == "app"]
-            homes = [name for name in groups if called in self.commands[name].commands]
-            if homes:
-                places = " or ".join(f"'{name} {called}'" for name in homes)
-                ctx.fail(f"No such command {called!r}. Did you mean {places}?")
+            places: list[str] = []
+            for place, entry in self.entries.items():
+                if entry.attribute != "app":
+                    continue
+                group: Any = self.commands[place]
+                if called in group.commands:
+                    places.append(f"'{place} {called}'")
+            if places:
+                ctx.fail(f"No such command {called!r}. Did you mean {' or '.join(places)}?")
         name, _, rest = super().resolve_command(ctx, args)
         return name, self.commands[str(name)], rest

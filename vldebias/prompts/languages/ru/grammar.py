@@ -50,11 +50,15 @@ _CASES_OF_ENDING = {
     "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
     "ым": (4,), "им": (4,), "ом": (5,), "ем": (5,), "ём": (5,),
 }  # fmt: skip
-# Feminine ending of an adjective, or feminine pronoun -> the cases that it can have.
-_CASES_OF_FEMININE = {"ая": (0,), "яя": (0,), "ую": (3,), "юю": (3,)}
-_CASES_OF_FEMININE |= dict.fromkeys(("ой", "ней", "шей", "щей"), (1, 2, 4, 5))
+# Feminine ending of an adjective -> the cases that it can have; likewise of feminine pronouns.
+_OBLIQUE = (1, 2, 4, 5)
+_CASES_OF_FEMININE_ENDING: dict[str, tuple[int, ...]] = {
+    "ая": (0,), "яя": (0,), "ую": (3,), "юю": (3,),
+    "ой": _OBLIQUE, "ней": _OBLIQUE, "шей": _OBLIQUE, "щей": _OBLIQUE,
+}  # fmt: skip
+_CASES_OF_FEMININE_PRONOUN: dict[str, tuple[int, ...]] = {}
 for _forms in _PRONOUNS.values():
-    _CASES_OF_FEMININE |= {_forms[0]: (0,), _forms[3]: (3,), _forms[1]: (1, 2, 4, 5)}
+    _CASES_OF_FEMININE_PRONOUN |= {_forms[0]: (0,), _forms[1]: _OBLIQUE, _forms[3]: (3,)}
 # Prepositions of the instrumental and prepositional.
 _NOT_BEFORE_GENITIVE = frozenset((
     "с", "со", "за", "над", "под", "перед", "между", "в", "во", "на", "о", "об", "при",
@@ -176,10 +180,11 @@ class Russian(SpacedLanguage):
         word = tokens.before(i)
         if self.matcher("no-adjective").has(word) or self._noun_of(word):
             return False  # "в ванной", "герой"
-        ending = next((end for end in _CASES_OF_FEMININE if word.low.endswith(end)), "")
-        is_pronoun = word.low in _CASES_OF_FEMININE
-        cases = set(_CASES_OF_FEMININE.get(word.low if is_pronoun else ending, ()))
-        cases.intersection_update(noun.cases)
+        possible_cases = _CASES_OF_FEMININE_PRONOUN.get(word.low, ())
+        for ending, cases_of_ending in _CASES_OF_FEMININE_ENDING.items():
+            if len(word.low) > 4 and word.low.endswith(ending):
+                possible_cases = cases_of_ending
+        cases = set(possible_cases).intersection(noun.cases)
         if not noun.masculine.endswith(("а", "я")):
             return 0 in cases  # "молодая врач"; in other cases such nouns do not agree
         # "за спиной судьи", "в приёмной судьи": a noun in the case of its preposition.

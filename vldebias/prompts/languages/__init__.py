@@ -1,4 +1,4 @@
-"""Tell in which language a prompt is written, and load its grammar when it is first met."""
+"""Identify the language of a prompt, and load its grammar at first use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _registered: dict[str, Language] = {}
 
 
 class Unread(Language):
-    """A language that is known by its name alone: its prompts are left alone."""
+    """Represent a language without a grammar: its prompts are left alone."""
 
     def __init__(self, code: str) -> None:
         """Look up the name of a language."""
@@ -61,7 +61,7 @@ class Unread(Language):
 
 
 def register_language(language: Language) -> None:
-    """Add a language of yours; the texts that its `reads` accepts are read by it.
+    """Register your own language, which reads the texts that its `reads` accepts.
 
     Raises nothing; a language of the same code takes its place.
     """
@@ -75,7 +75,7 @@ def unregister_language(code: str) -> None:
 
 @cache
 def load_language(code: str) -> Language:
-    """Return the grammar of a language of this package; of others, one that reads nothing."""
+    """Return the grammar of a language; without one, a grammar that reads nothing."""
     if code == "en":
         return ENGLISH
     if code not in CODES:
@@ -85,7 +85,7 @@ def load_language(code: str) -> Language:
 
 
 def language_of(text: str) -> Language | None:
-    """Return the language of a text, or None if it is in none that is known.
+    """Return the language of a text, or None if it is not known.
 
     A text in two scripts is in the language in which it names a person: a Chinese prompt with
     English tags is Chinese, an English one with the name of a place in Chinese is English.
@@ -135,7 +135,7 @@ def _latin_language(text: str) -> Language | None:
 
 def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
     """Return the language of a text that is not English: of those nearly as likely as the best, the
-    one that knows a noun of the text. None where neither scores nor nouns say it.
+    one that knows a noun of the text. None where neither scores nor nouns tell.
 
     scores: language -> how much its function words speak for it.
     """

@@ -1,4 +1,4 @@
-"""What languages share: words with their offsets, lists of words, persons and their groups."""
+"""Define what languages share: words with their offsets, word lists, persons and their groups."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class WordList:
 
 
 class ListedLanguage(Language):
-    """A language with a folder of word lists, `words.txt`."""
+    """Provide the word lists of a language, `words.txt` in its folder."""
 
     folder: Path
 
@@ -221,7 +221,7 @@ class ListedLanguage(Language):
         return None
 
     def word_of(self, value: Any, attribute: Attribute) -> str:
-        """Return how a value is said, or "" where the language has no word for it."""
+        """Return the word for a value, or "" where the language has none."""
         own_words = attribute.set.languages.get(self.code, {})
         if value in own_words:
             return own_words[value]
@@ -234,14 +234,14 @@ class ListedLanguage(Language):
         return WORD_OF_LIST.get(attribute.words[value].lower(), "")
 
     def lacks_words(self, attribute: Attribute) -> bool:
-        """Return whether a value of an attribute cannot be said."""
+        """Return whether the language lacks a word for a value of an attribute."""
         is_own = self.code in attribute.set.languages
         if attribute.has_phrases and not is_own:
             return True
         return not all(self.word_of(value, attribute) for value in attribute.words)
 
     def words_of(self, sayings: Sequence[Saying]) -> tuple[str, list[str]]:
-        """Return what is said of one person: "female", "male" or "", and the adjectives of the
+        """Return the gender of one person, "female", "male" or "", and the adjectives of the
         other values."""
         gender = ""
         adjectives: list[str] = []
@@ -264,7 +264,7 @@ class ListedLanguage(Language):
         return replacements
 
     def nouns_of_gender(self, list_name: str) -> dict[str, dict[str, str]]:
-        """Return noun -> how it is said of women and of men, from entries "noun/female/male"."""
+        """Return noun -> its forms for women and for men, from entries "noun/female/male"."""
         nouns: dict[str, dict[str, str]] = {}
         for entry in self.entries(list_name):
             noun, female, male = entry.split("/")
@@ -355,7 +355,7 @@ class Phrase(NamedTuple):
 
 
 class SpacedLanguage(ListedLanguage):
-    """A language whose words stand apart; its grammar says what a noun phrase is."""
+    """Read a language whose words are separated; its grammar defines the noun phrases."""
 
     word = WORD
 
@@ -371,7 +371,7 @@ class SpacedLanguage(ListedLanguage):
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
-        """Return the replacements that say values of one person.
+        """Return the replacements that write the values of one person.
 
         gender: "female", "male" or "" for none. adjectives: the words of other values.
         """
@@ -379,7 +379,7 @@ class SpacedLanguage(ListedLanguage):
     # ---- finding
 
     def states(self, text: str, attribute: Attribute) -> bool:
-        """Return whether any word of a text states a value, of whatever it is said."""
+        """Return whether any word of a text states a value, of a person or not."""
         tokens = self.read(text)
         return self._states_at(tokens, range(len(tokens)), attribute)
 
@@ -426,7 +426,7 @@ class SpacedLanguage(ListedLanguage):
         return tuple(self._person(tokens, phrase, attribute, is_fixed) for phrase in phrases)
 
     def lacks_form(self, phrase: Phrase) -> bool:
-        """Return whether no adjective can be written beside a person: age of "una enfermera"."""
+        """Return whether a person takes no adjective: age of "una enfermera"."""
         return phrase.stated
 
     def _why_nobody(self, tokens: Reading) -> str:
@@ -504,7 +504,7 @@ class SpacedLanguage(ListedLanguage):
         return False
 
     def _states_for_all(self, tokens: Reading, phrases: list[Phrase], attribute: Attribute) -> bool:
-        """Return whether a word states a value, other than of one person beside others."""
+        """Return whether a word states a value of all persons, and not of one beside others."""
         positions = {i for i, token in enumerate(tokens) if not token.quoted}
         if self.kind_of(attribute) == "gender":
             for phrase, following in pairwise(phrases):

@@ -351,7 +351,7 @@ class RomanceLanguage(SpacedLanguage):
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
-        """Return the replacements that say values of one person."""
+        """Return the replacements that write the values of one person."""
         assert phrase.noun is not None
         changes, marker = self._gendered(tokens, phrase, phrase.noun, gender)
         is_feminine = phrase.noun.gender == "f" if changes is None else gender == "female"
@@ -368,7 +368,7 @@ class RomanceLanguage(SpacedLanguage):
     def _gendered(
         self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
     ) -> tuple[dict[int, str] | None, str]:
-        """Return how a phrase says a gender: position -> changed word, and words after the noun.
+        """Return how a phrase states a gender: position -> changed word, and words after the noun.
 
         None in place of changes: the phrase stays as it is, and words after it say the gender, if
         there is one.
@@ -395,7 +395,7 @@ class RomanceLanguage(SpacedLanguage):
                 changes[i] = self.like(token, token.low)
 
     def _word_behind(self, noun: Noun, young: str, grown: str) -> str:
-        """Return what says the gender after a noun: "un bambino maschio", "un medico uomo"."""
+        """Return the word for a gender after a noun: "un bambino maschio", "un medico uomo"."""
         children = self.matcher("child").words
         is_young = not children.isdisjoint(self.plurals_of(noun.masculine))
         words = self.entries(f"say-{young}") if is_young else ()

@@ -67,7 +67,7 @@ class UnspacedLanguage(ListedLanguage):
     def changes_for(
         self, text: str, match: Match, gender: str, adjectives: Sequence[str]
     ) -> list[tuple[int, int, str]]:
-        """Return start, end and text of what says values of one person.
+        """Return start, end and text of the changes that write the values of one person.
 
         gender: "female", "male" or "" for none. adjectives: the words of other values.
         """
@@ -103,7 +103,7 @@ class UnspacedLanguage(ListedLanguage):
         return bool(self.matches(text[:_LONGEST_PROMPT]))
 
     def states(self, text: str, attribute: Attribute) -> bool:
-        """Return whether any word of a text states a value, of whatever it is said."""
+        """Return whether any word of a text states a value, of a person or not."""
         return bool(self._stated(text[:_LONGEST_PROMPT], attribute))
 
     def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:

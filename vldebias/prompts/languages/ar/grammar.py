@@ -28,7 +28,7 @@ _HUMAN = "شخص"
 
 
 class Arabic(SpacedLanguage):
-    """Find persons in Arabic prompts, and write a value with all that agrees.
+    """Find persons in Arabic prompts, and write a value with the agreement that it needs.
 
     The article is written with the noun; `article` of a phrase is the word of "one of the doctors".
     """
@@ -104,7 +104,7 @@ class Arabic(SpacedLanguage):
         return tokens[i - 1].low in ("وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        """Return whether a prompt names a person; Arabic has no capitals that would say it."""
+        """Return whether a prompt names a person; Arabic has no capitals that would show it."""
         if self.matcher("famous").find(tokens) is not None:
             return True
         for i, token in enumerate(tokens):
@@ -199,13 +199,13 @@ class Arabic(SpacedLanguage):
     # ---- writing
 
     def lacks_form(self, phrase: Phrase) -> bool:
-        """Return whether no adjective can be written beside a person: أحد المهندسين."""
+        """Return whether a person takes no adjective: أحد المهندسين."""
         return phrase.noun is None or phrase.article is not None
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
-        """Return the replacements that say values of one person."""
+        """Return the replacements that write the values of one person."""
         assert phrase.noun is not None
         if phrase.article is not None:
             return self._of_several(tokens, phrase, phrase.noun, gender)

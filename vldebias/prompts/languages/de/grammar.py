@@ -1,4 +1,4 @@
-"""German: "ein Arzt" becomes "eine Ärztin" or "ein männlicher Arzt", in the case that it has."""
+"""German: "ein Arzt" becomes "eine Ärztin" or "ein männlicher Arzt", in the same case."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _LONGEST_PHRASE = 5
 
 
 class German(SpacedLanguage):
-    """Find persons in German prompts, and write a value with all that agrees.
+    """Find persons in German prompts, and write a value with the agreement that it needs.
 
     Its nouns are of the kinds "pair" (Arzt, Ärztin), "neutral" (Mensch), "adjectival" (Studierende)
     and "star" (Ärzt*in).
@@ -475,7 +475,7 @@ class German(SpacedLanguage):
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
-        """Return the replacements that say values of one person."""
+        """Return the replacements that write the values of one person."""
         assert phrase.noun is not None
         is_feminine = gender == "female" and phrase.noun.kind != "neutral"
         changes: list[Replacement] = []
@@ -614,7 +614,7 @@ class German(SpacedLanguage):
 
 
 def _joined(changes: list[Replacement]) -> list[Replacement]:
-    """Return changes in which words written at the start of a replaced word stand before it."""
+    """Return changes, with words that are inserted before a replaced word joined to its change."""
     joined: list[Replacement] = []
     for change in sorted(changes):
         if joined and joined[-1].start == change.start:

@@ -9,7 +9,7 @@ from vldebias.prompts.languages.romance import RomanceLanguage
 
 
 class Spanish(RomanceLanguage):
-    """Find persons in Spanish prompts, and write a value with all that agrees."""
+    """Find persons in Spanish prompts, and write a value with the agreement that it needs."""
 
     code = "es"
     name = "Spanish"

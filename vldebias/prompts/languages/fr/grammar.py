@@ -11,7 +11,7 @@ _VOWELS = tuple("aeiouyhéèêâàîôœ")
 
 
 class French(RomanceLanguage):
-    """Find persons in French prompts, and write a value with all that agrees."""
+    """Find persons in French prompts, and write a value with the agreement that it needs."""
 
     code = "fr"
     name = "French"

@@ -33,7 +33,7 @@ _BEFORE_CONSONANT = {
 
 
 class Italian(RomanceLanguage):
-    """Find persons in Italian prompts, and write a value with all that agrees."""
+    """Find persons in Italian prompts, and write a value with the agreement that it needs."""
 
     code = "it"
     name = "Italian"
@@ -67,7 +67,7 @@ class Italian(RomanceLanguage):
     feminine_participles: ClassVar[tuple[str, ...]] = ("ata", "uta", "ita", "esa", "sta")
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
-        """Return the plural of a word; of "-co" and "-go" both that it may have."""
+        """Return the plural of a word; of "-co" and "-go" both possible ones."""
         if word.endswith(("co", "go")):
             return (word[:-1] + "i", word[:-1] + "hi")
         if word.endswith("io"):

@@ -98,7 +98,7 @@ class Japanese(UnspacedLanguage):
     def changes_for(
         self, text: str, match: Match, gender: str, adjectives: Sequence[str]
     ) -> list[tuple[int, int, str]]:
-        """Return what says values of one person."""
+        """Return the changes that write the values of one person."""
         before = "".join(adjectives)
         if match.noun == "人":
             return [(match.start, match.end, before + self.human_of.get(gender, "人"))]

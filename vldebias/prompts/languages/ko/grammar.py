@@ -124,7 +124,7 @@ class Korean(UnspacedLanguage):
     def changes_for(
         self, text: str, match: Match, gender: str, adjectives: Sequence[str]
     ) -> list[tuple[int, int, str]]:
-        """Return what says values of one person."""
+        """Return the changes that write the values of one person."""
         before = "".join(f"{word} " for word in adjectives)
         if match.noun == "사람":
             return [(match.start, match.end, before + self.human_of.get(gender, "사람"))]

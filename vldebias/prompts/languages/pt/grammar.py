@@ -9,7 +9,7 @@ from vldebias.prompts.languages.romance import RomanceLanguage
 
 
 class Portuguese(RomanceLanguage):
-    """Find persons in Portuguese prompts, and write a value with all that agrees."""
+    """Find persons in Portuguese prompts, and write a value with the agreement that it needs."""
 
     code = "pt"
     name = "Portuguese"
@@ -25,7 +25,7 @@ class Portuguese(RomanceLanguage):
     feminine_participles: ClassVar[tuple[str, ...]] = ("ada", "ida", "osta", "erta")
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
-        """Return the plural of a word; of "-ão" all that it may have."""
+        """Return the plural of a word; of "-ão" all possible ones."""
         if word.endswith("ão"):
             return (word[:-2] + "ões", word[:-2] + "ães", word[:-2] + "ãos")
         if word.endswith(("r", "z", "ês")):

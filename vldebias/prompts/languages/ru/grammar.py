@@ -1,4 +1,4 @@
-"""Russian: "врач" becomes "женщина-врач" or "мужчина-врач", in the case that it has.
+"""Russian: "врач" becomes "женщина-врач" or "мужчина-врач", in the same case.
 
 An adjective that names a kind of trade stays with its noun: "женщина — уличный музыкант".
 """
@@ -84,7 +84,7 @@ _BEHIND_PREPOSITION = {
 
 
 class Russian(SpacedLanguage):
-    """Find persons in Russian prompts, and write a value with all that agrees.
+    """Find persons in Russian prompts, and write a value with the agreement that it needs.
 
     Its nouns are of the kinds "noun" (врач), "adjective" (бездомный), "human" and "child".
     """
@@ -372,7 +372,7 @@ class Russian(SpacedLanguage):
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
-        """Return the replacements that say values of one person."""
+        """Return the replacements that write the values of one person."""
         assert phrase.noun is not None
         case = CASES.index(phrase.case)
         is_woman = gender == "female"

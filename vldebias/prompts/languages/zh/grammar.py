@@ -131,7 +131,7 @@ class Chinese(UnspacedLanguage):
     def changes_for(
         self, text: str, match: Match, gender: str, adjectives: Sequence[str]
     ) -> list[tuple[int, int, str]]:
-        """Return what says values of one person."""
+        """Return the changes that write the values of one person."""
         start = self.place_of(text, match)
         if match.noun == "人":
             noun = self.human_of.get(gender, "人")

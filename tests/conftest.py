@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import logging
 import os
 from typing import Any
 
@@ -43,6 +44,11 @@ def prepare() -> None:
 
     # Results name the commit of the checkout, for which two processes of git are started.
     result.commit = functools.cache(result.commit)
+    # In each phase of a test pytest hangs two handlers on every logger that keeps its messages to
+    # itself. Torch has sixty of these.
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and logger.name.startswith("torch"):
+            logger.propagate = True
     torch.set_num_threads(1)
     REGISTRIES.extend([HOSTS, METHODS, METRICS])
     for registry in REGISTRIES:

@@ -360,12 +360,12 @@ class TestUnknownModel:
     [(4, 4, False), (5, 5, False), (6, 6, True), (8, 10, False), (9, 10, True), (61, 100, True)],
 )
 def test_counted_shares_lean_where_an_even_deal_would_seldom_give_as_many(
-    hits: int, n: int, leans: bool
+    texts: Texts, hits: int, n: int, leans: bool
 ) -> None:
     """By the two-sided exact test of the binomial at 5 %, its tails from tables."""
-    judged = pd.DataFrame({"prompt": ["A photo of a nurse."], "male": [n - hits], "female": [hits]})
-    result = vldebias.audit(list(judged.prompt), "gender", model="miniature", calibration=judged)
-    advice = result.provenance[0].settings["prompts"]["A photo of a nurse."]
+    judged = pd.DataFrame({"prompt": JOBS[:1], "male": [n - hits], "female": [hits]})
+    result = vldebias.audit(JOBS[:1], "gender", texts=texts, calibration=judged)
+    advice = result.provenance[0].settings["prompts"][JOBS[0]]
     assert advice.startswith("leans female" if leans else "no clear lean")
     assert "R2" not in result.provenance[0].description, "no share rests on a line"
 
@@ -374,19 +374,25 @@ def advice_of(result: vldebias.study.Result) -> list[str]:
     return result.provenance[0].settings["advice"]
 
 
-def test_prompts_in_other_languages_are_told() -> None:
+@pytest.fixture(scope="module")
+def of_a_nurse() -> vldebias.study.Result:
+    """A prompt in English with one person, by the counts that come with the package."""
+    return vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
+
+
+def test_prompts_in_other_languages_are_told(of_a_nurse: vldebias.study.Result) -> None:
     """The counts that come with the package are of English prompts, which has to be said."""
-    english = vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
-    assert not any("English" in sentence for sentence in advice_of(english))
+    assert not any("English" in sentence for sentence in advice_of(of_a_nurse))
     prompts = ["a photo of a nurse", "Ein Arzt im Krankenhaus", "一位医生"]
     mixed = vldebias.audit(prompts, "gender", model="miniature")
     expected = "2 of 3 prompts are not in English; these counts predict English prompts alone."
     assert expected in advice_of(mixed)
 
 
-def test_of_several_persons_the_first_is_predicted_and_said() -> None:
-    alone = vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
-    assert not any("several persons" in sentence for sentence in advice_of(alone))
+def test_of_several_persons_the_first_is_predicted_and_said(
+    of_a_nurse: vldebias.study.Result,
+) -> None:
+    assert not any("several persons" in sentence for sentence in advice_of(of_a_nurse))
     prompts = ["a photo of a nurse", "a photo of a doctor and a nurse", "a woman and her nurse"]
     several = vldebias.audit(prompts, "gender", model="miniature")
     expected = (
@@ -396,12 +402,11 @@ def test_of_several_persons_the_first_is_predicted_and_said() -> None:
     assert expected in advice_of(several)
 
 
-def test_a_model_may_be_a_name() -> None:
-    by_name = vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
+def test_a_model_may_be_a_name(of_a_nurse: vldebias.study.Result) -> None:
     loaded = vldebias.audit(
         ["a photo of a nurse"], "gender", model=vldebias.load_host(model="miniature")
     )
-    assert [row.value for row in by_name.rows] == [row.value for row in loaded.rows]
+    assert [row.value for row in of_a_nurse.rows] == [row.value for row in loaded.rows]
     with pytest.raises(InvalidInputError, match="no-such"):
         vldebias.audit(["a photo of a nurse"], "gender", pipe="no-such/pipeline")
 

@@ -16,6 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import vldebias
+from tests.fewer import few
 from tests.refusals import refused
 from tests.study.any_method_parts import GENDER, images, part, texts
 from vldebias.cli import app
@@ -158,15 +159,16 @@ def test_title_and_colour_of_a_method_are_written_when_it_is_measured() -> None:
         assert (facts["title"], facts["color"]) == (method.title, method.color)
 
 
+PROFESSIONS = few(load_prompts("professions-gender"))
+
+
 def of_miniature(model: object, **options: object) -> Result:
     """The shipped model on images that are noise."""
     rng = np.random.default_rng(0)
     dim = vldebias.load_host("miniature").host.text_projection.shape[1]
     labels = {"gender": np.array(["female", "male"])[rng.integers(2, size=60)]}
     features = rng.standard_normal((60, dim)).astype(np.float32)
-    return evaluate(
-        model, features, prompts="professions-gender", labels=labels, resamples=20, **options
-    )
+    return evaluate(model, features, prompts=PROFESSIONS, labels=labels, resamples=20, **options)
 
 
 @quiet
@@ -179,7 +181,7 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
         "random",
     }
     attachment = vldebias.debias(
-        model, "professions-gender", method="cali", strength=0.5, tokenizer=tokenizer
+        model, PROFESSIONS, method="cali", strength=0.5, tokenizer=tokenizer
     )
     tokens = tokenizer(["A photo of a nurse."])
     with torch.no_grad():
@@ -205,8 +207,7 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
 
 def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:
     """Features (n, d) near the texts that state a value, as images would lie that show one."""
-    prompts = load_prompts("professions-gender")
-    stated = list(itertools.chain.from_iterable(prompts.groups)) * 3
+    stated = list(itertools.chain.from_iterable(PROFESSIONS.groups)) * 3
     rows = resolve(model, tokenizer=tokenizer).embed(stated, "joint").numpy()
     noise = np.random.default_rng(1).standard_normal(rows.shape)
     return (rows + 0.02 * noise).astype(np.float32)
@@ -218,7 +219,7 @@ def test_with_a_reference_a_method_is_what_debias_attaches_with_it(method: str) 
     model, _, tokenizer = load_clip()
     reference = images_of_both_values(model, tokenizer)
     edit = vldebias.fit_projection(
-        model, "professions-gender", method=method, reference=reference, tokenizer=tokenizer
+        model, PROFESSIONS, method=method, reference=reference, tokenizer=tokenizer
     )
     measured = of_miniature(model, tokenizer=tokenizer, methods=[method, edit], reference=reference)
     names = sorted(

@@ -15,16 +15,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 from diffusers_tiny import gender, sd
 
 import vldebias
+from tests.fewer import few
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.hosts import resolve
 from vldebias.hosts.attachment import attachment_of
 from vldebias.miniature import load_pipeline, open_world
 from vldebias.options import Options
+from vldebias.prompts import load_prompts
 from vldebias.study.grids import CELL, GAP, HEAD, LABEL, grid, layout
 from vldebias.study.inputs import Inputs
 
 FAST = {"steps": 2, "guidance": 3.0}
 TEXT = "A photo of a nurse."
+PROFESSIONS = few(load_prompts("professions-gender"))
 
 
 def assert_drawn(
@@ -77,9 +80,9 @@ def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
     pipe = load_pipeline()
     seeds = (3, 8)
     texts = [TEXT, "A photo of a plumber."]
-    edit = vldebias.fit_projection(pipe, "professions-gender", method="cali", lam=5.0)
+    edit = vldebias.fit_projection(pipe, PROFESSIONS, method="cali", lam=5.0)
     methods = {"as it is": "none", "by name": "cali", "as an edit": edit}
-    picture = grid(pipe, "professions-gender", methods=methods, seeds=seeds, texts=texts, **FAST)
+    picture = grid(pipe, PROFESSIONS, methods=methods, seeds=seeds, texts=texts, **FAST)
     assert picture.size == (LABEL + 2 * (CELL + GAP), HEAD + 2 * 3 * (CELL + GAP))
     assert attachment_of(pipe) is None
     named = np.asarray(picture)[HEAD:, :LABEL].reshape(6, CELL + GAP, -1)
@@ -90,7 +93,7 @@ def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
     options = {"by name": {}, "as an edit": {"lam": 5}}
     for j, name in enumerate(methods):
         if name != "as it is":
-            vldebias.debias(pipe, "professions-gender", method="cali", **options[name])
+            vldebias.debias(pipe, PROFESSIONS, method="cali", **options[name])
         for i, text in enumerate(texts):
             for column, seed in enumerate(seeds):
                 assert_drawn(picture, i * len(methods) + j, column, pipe, text, seed)

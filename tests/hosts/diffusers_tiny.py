@@ -7,7 +7,7 @@ import inspect
 import sys
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import version
@@ -24,6 +24,7 @@ import yaml
 from diffusers.modular_pipelines import PipelineState
 from torch import nn
 
+from vldebias.hosts.pipelines.modular import leaves
 from vldebias.prompts import PromptSet
 
 PLAIN = "a photo of a doctor"
@@ -540,11 +541,44 @@ def modular(name, blocks=None):
         parts |= {key: make() for key, make in CASES[family].drawing.items()}
         for key in ("guider", "scheduler"):  # those of the modular class
             parts.pop(key, None)
-    pipe = modular_classes()[name]() if blocks is None else blocks.init_pipeline()
+    if blocks is not None:
+        pipe = blocks.init_pipeline()
+    elif family in FAMILIES:
+        pipe = modular_classes()[name]()
+    else:
+        pipe = shorter_pipeline(name, family)
     diffusers.utils.logging.set_verbosity_error()
     known = {key: part for key, part in parts.items() if part is not None}
     pipe.update_components(**{key: known[key] for key in known if key in pipe.component_names})
     return pipe
+
+
+def shorter_pipeline(name, family):
+    """A new modular pipeline that pads prompts to fewer tokens by default: some pad to thousands,
+    and what is read to fit costs their square."""
+    kind = modular_classes()[name]
+    settings = CASES[family].settings if family in CASES else {}
+    lengths = {key: length for key, length in settings.items() if hasattr(kind, key)}
+    pipe = type(kind.__name__, (kind,), lengths | {"__module__": kind.__module__})()
+    for block in leaves(pipe._blocks):
+        if any(entry.name == "max_sequence_length" for entry in block.inputs):
+            block.__class__ = shorter_block(type(block), MODULAR[name].get("length", 64))
+    return pipe
+
+
+@cache
+def shorter_block(kind, length):
+    """The class of a block that pads prompts to a smaller length by default."""
+
+    def inputs(block):
+        entries = []
+        for entry in kind.inputs.fget(block):
+            if entry.name == "max_sequence_length" and entry.default is not None:
+                entry = replace(entry, default=min(entry.default, length))
+            entries.append(entry)
+        return entries
+
+    return type(kind.__name__, (kind,), {"inputs": property(inputs), "__module__": kind.__module__})
 
 
 def modular_states(pipe, prompts=(PLAIN, STATED), **call):

@@ -74,7 +74,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.dictionaries(st.text(max_size=9), JSON, min_size=1))
 def test_json_is_laid_out_without_a_change(content: dict[str, Any]) -> None:
     repeated = {name: [value] * 40 for name, value in content.items()}

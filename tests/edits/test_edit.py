@@ -310,6 +310,16 @@ def test_factors_that_are_no_safetensors(folder: Path, damage: str) -> None:
         load_edit(folder)
 
 
+def test_equal_edits_are_equal_files(tmp_path: Path) -> None:
+    edit = fitted(1000.0)
+    contents = set()
+    for number in range(8):
+        folder = edit.save_pretrained(tmp_path / str(number))
+        contents.add((folder / "projection.safetensors").read_bytes())
+    (content,) = contents
+    assert json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+
+
 def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, first: int) -> None:
     """Save one after the other over the one before; `saved` is set after so many saves."""
     for number in itertools.count(1):

@@ -8,6 +8,7 @@ config and tensors, and a model card. A file is replaced atomically.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -299,7 +300,7 @@ class Edit(ABC):
         header = {"format": "pt", "config": config, "sha256": _digest(config, tensors)}
         # The card first: what a reader takes for an edit is the file of tensors.
         write_atomically(folder / "README.md", model_card(self))
-        write_atomically(folder / WEIGHTS, save(tensors, metadata=header))
+        write_atomically(folder / WEIGHTS, _in_order(save(tensors, metadata=header)))
         return folder
 
     push_to_hub = push_to_hub
@@ -421,6 +422,19 @@ def _read_tensors(weights: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             f"{weights}: missing or unreadable ({error}); save the projection again"
         ) from None
     return header, tensors
+
+
+def _in_order(file: bytes) -> bytes:
+    """Return the bytes of a safetensors file with a sorted header, so that equal edits are equal
+    files: safetensors writes metadata in an order that changes from call to call.
+
+    The format: the length of the header in 8 bytes, little-endian; the header, in JSON, filled up
+    with spaces; the tensors.
+    """
+    end = 8 + int.from_bytes(file[:8], "little")
+    header = json.dumps(json.loads(file[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + file[end:]
 
 
 def _digest(config: str, tensors: Mapping[str, Tensor]) -> str:

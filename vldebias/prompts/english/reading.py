@@ -67,6 +67,7 @@ class English(Language):
             # The facts about further persons are not read: these get no value.
             is_closed = stated or n_open == MOST_PERSONS
             person = _person(text, mentions[0], attribute, is_closed, not found)
+            # Facts that fix the first person fix everybody whom no "and" joins to the scene.
             is_with_fixed = bool(found) and found[0].reason == "context"
             if is_with_fixed and not is_joined(read_text(text), mentions[0]):
                 person = person._replace(reason=person.reason or "context")

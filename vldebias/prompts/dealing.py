@@ -78,7 +78,7 @@ class Dealer(Generic[Outcome]):
         """
         # The prompt is now the one asked for most recently.
         counts_of_prompt = self._counts[attribute, person]
-        dealt = counts_of_prompt.pop(prompt, None) or Counter()
+        dealt = counts_of_prompt.pop(prompt, Counter[Outcome]())
         counts_of_prompt[prompt] = dealt
         if len(counts_of_prompt) > self._capacity:
             oldest = next(iter(counts_of_prompt))
@@ -112,4 +112,4 @@ class Dealer(Generic[Outcome]):
         for outcome, count in counts.items():
             positions += [((k + luck[outcome]) / count, outcome) for k in range(count)]
         positions.sort(key=itemgetter(0))
-        return [outcome for _, outcome in positions]
+        return list(map(itemgetter(1), positions))

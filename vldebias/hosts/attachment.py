@@ -16,6 +16,7 @@ from weakref import WeakSet, finalize
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from vldebias.edits.edit import Edit
 from vldebias.edits.projection import CalibratedProjection
@@ -243,11 +244,13 @@ class Attachment:
         self._warned = set[str]()
         self._adapters = Adapters(host.text_modules)
         self._uninstall = host.install(self)
-        encoders = [module for module in host.shared_modules if isinstance(module, nn.Module)]
-        self._watches = [encoder.register_forward_pre_hook(_watch) for encoder in encoders]
-        # The encoders may outlive an attachment that is dropped without remove().
-        for hook in self._watches:
-            finalize(self, hook.remove).atexit = False
+        self._watches = list[RemovableHandle]()
+        for encoder in host.shared_modules:
+            if isinstance(encoder, nn.Module):
+                hook = encoder.register_forward_pre_hook(_watch)
+                self._watches.append(hook)
+                # The encoder may outlive an attachment that is dropped without remove().
+                finalize(self, hook.remove).atexit = False
         _STANDING.add(self)
 
     @property
@@ -522,7 +525,7 @@ class Attachment:
             return edit.image(embeddings, self._strength)
         is_rewording = hasattr(edit, "wordings")
         prompts = list[str]()
-        if texts is not None and (self._gate is not None or is_rewording):
+        if self._gate is not None or is_rewording:
             prompts = self._prompts_of_rows(texts, len(embeddings))
         stated = self.stated(prompts)
         if stated and all(stated):
@@ -536,9 +539,11 @@ class Attachment:
         return _where(torch.tensor(stated, device=embeddings.device), embeddings, changed)
 
     def _prompts_of_rows(
-        self, texts: Callable[[], Sequence[str]] | Sequence[str], rows: int
+        self, texts: Callable[[], Sequence[str]] | Sequence[str] | None, rows: int
     ) -> list[str]:
-        """Return one prompt for each row; texts: see `apply`."""
+        """Return one prompt for each row, none without texts; texts: see `apply`."""
+        if texts is None:
+            return []
         if callable(texts):
             with TOKENIZING:  # texts may be read from token ids
                 received = texts()
@@ -664,8 +669,10 @@ class Attachment:
         columns = {name: list(column) for name, column in texts.items()}
         if self.state != "attached" or self.balancer is None:
             return columns
-        if again or (self._follows and self._continues_last_call(columns["prompt"])):
-            return {name: self._with_last_values(column) for name, column in columns.items()}
+        if again or self._follows:
+            with_last_values = self._with_last_values(columns, again)
+            if with_last_values is not None:
+                return with_last_values
         # A call that fails shows no values of the one before it.
         self.log.begin()
         prompts = _joined(columns)
@@ -747,31 +754,39 @@ class Attachment:
             originals += [text] * images_per_prompt
         return tuple(originals)
 
-    def _continues_last_call(self, prompts: list[str]) -> bool:
-        """Tell whether the last call in this thread or task was of the pass before this one, with
-        the same prompts."""
-        record = self.log.last
-        if record is not None and record.id not in self._dealt:
-            # Passes may take different numbers of texts.
-            if [text.split(NEXT)[0] for text in record.prompts] == prompts:
-                return True
-        self.warn_once(
-            "no pass before this one was called with the same prompts in this thread or task, so"
-            " new values are dealt. Call all passes of a picture one after the other in one"
-            " function, with the same prompts, one for each image"
-        )
-        return False
+    def _with_last_values(
+        self, columns: Mapping[str, list[str]], again: bool
+    ) -> dict[str, list[str]] | None:
+        """Return further texts of the images of the last call in this thread or task, with its
+        values; None where that was not the pass before this one.
 
-    def _with_last_values(self, prompts: list[str]) -> list[str]:
-        """Return further texts of the images of the last call, with the values of that call."""
+        again: they are of these images. Else the prompts tell.
+        """
         record = self.log.last
-        # Texts of other images than in the last call: no value is known for them.
-        if record is None or len(prompts) != len(record.values):
-            return prompts
+        if not again:
+            last_prompts = None
+            if record is not None and record.id not in self._dealt:
+                # Passes may take different numbers of texts.
+                last_prompts = [text.split(NEXT)[0] for text in record.prompts]
+            if last_prompts != columns["prompt"]:
+                self.warn_once(
+                    "no pass before this one was called with the same prompts in this thread or"
+                    " task, so new values are dealt. Call all passes of a picture one after the"
+                    " other in one function, with the same prompts, one for each image"
+                )
+                return None
+        rewritten = dict(columns)
+        if record is None:
+            return rewritten
         values_of_images = list[list[Any]]()
         for people in record.people:
             values_of_images.append([value for _, value in people])
-        return list(self.balancer.write(prompts, values_of_images, record.originals))
+        for name, texts in columns.items():
+            # Texts of other images than in the last call: no value is known for them.
+            if len(texts) == len(record.values):
+                written = self.balancer.write(texts, values_of_images, record.originals)
+                rewritten[name] = list(written)
+        return rewritten
 
     def warn_once(self, message: str) -> None:
         """Issue a warning the first time that it applies."""

@@ -309,15 +309,21 @@ def images_per_prompt(call: Mapping[str, Any]) -> int:
     return int(call.get(count_of(call) or "") or 1)
 
 
-def texts_of_images(call: Mapping[str, Any]) -> dict[str, list[str]]:
+def texts_of_images(call: Mapping[str, Any], argument: str = "prompt") -> dict[str, list[str]]:
     """Return the text arguments of a call, `prompt`, `prompt_2`, ..., each as one text per
     image."""
     prompts = len(listed(call["prompt"]))
-    texts = {}
+    texts_of_argument = {}
     for name, value in call.items():
-        if re.fullmatch(r"prompt(_\d)?", name) and value is not None:
-            texts[name] = _per_image(listed(value), prompts, images_per_prompt(call))
-    return texts
+        if not re.fullmatch(rf"{argument}(_\d)?", name) or value is None:
+            continue
+        texts = listed(value)
+        if len(texts) == 1:  # one for all prompts
+            texts = texts * prompts
+        texts_of_argument[name] = []
+        for text in texts:
+            texts_of_argument[name] += [text] * images_per_prompt(call)
+    return texts_of_argument
 
 
 def set_texts(call: dict[str, Any], texts: Mapping[str, list[str]]) -> None:
@@ -351,27 +357,15 @@ def _repeated_negatives(call: Mapping[str, Any]) -> dict[str, Any]:
     The pipeline repeats them by the number of images of a prompt, which becomes 1.
     """
     prompts = len(listed(call["prompt"]))
-    count = images_per_prompt(call)
     is_single = isinstance(call["prompt"], str)
     repeated: dict[str, Any] = {}
+    for name, texts in texts_of_images(call, "negative_prompt").items():
+        # A single text beside a list of prompts goes to all images by itself.
+        is_for_each = is_single or not isinstance(call[name], str)
+        if is_for_each and len(listed(call[name])) == prompts:
+            repeated[name] = texts
     for name, value in call.items():
-        if name.startswith("negative_") and isinstance(value, Tensor):
-            if len(value) == prompts:
-                repeated[name] = value.repeat_interleave(count, dim=0)
-        elif re.fullmatch(r"negative_prompt(_\d)?", name) and value is not None:
-            texts = listed(value)
-            # A single text beside a list of prompts goes to all images by itself.
-            is_for_each = is_single or not isinstance(value, str)
-            if is_for_each and len(texts) == prompts:
-                repeated[name] = _per_image(texts, prompts, count)
-    return repeated
-
-
-def _per_image(texts: list[str], prompts: int, count: int) -> list[str]:
-    """Return one text per image from one for all prompts, or one for each."""
-    if len(texts) == 1:
-        texts = texts * prompts
-    repeated = []
-    for text in texts:
-        repeated += [text] * count
+        is_negative = name.startswith("negative_") and isinstance(value, Tensor)
+        if is_negative and len(value) == prompts:
+            repeated[name] = value.repeat_interleave(images_per_prompt(call), dim=0)
     return repeated

@@ -313,7 +313,7 @@ def texts_of_images(call: Mapping[str, Any], argument: str = "prompt") -> dict[s
     """Return the text arguments of a call, `prompt`, `prompt_2`, ..., each as one text per
     image."""
     prompts = len(listed(call["prompt"]))
-    texts_of_argument = {}
+    texts_of_argument: dict[str, list[str]] = {}
     for name, value in call.items():
         if not re.fullmatch(rf"{argument}(_\d)?", name) or value is None:
             continue

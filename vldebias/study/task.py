@@ -106,7 +106,7 @@ class Task(Strict, ABC):
         """Return the task that `vldebias.evaluate` measures; its defaults may depend on the inputs.
 
         Raises:
-            InvalidInputError: a setting is missing or wrong.
+            InvalidInputError: a setting is missing, wrong or unknown to the task.
         """
         return cls.build(settings)
 

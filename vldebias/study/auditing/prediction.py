@@ -156,15 +156,13 @@ def predict(
         judged_leans = (judged_rows @ along.T).numpy().T
         places = _places_of_judged(prompts, counts)
         lines = []
-        # A pilot of few prompts has counts of each and no line.
-        if len(judged) >= LEAST or not places:
-            judged_shares = judged.div(judged.sum(axis=1), axis=0).to_numpy().T
-            pairs = zip(judged_leans, judged_shares, strict=True)
-            lines = [ShareLine(x, y) for x, y in pairs]
         shares = np.full((3, len(counts.columns), len(prompts)), np.nan)
         chance = np.full(shares.shape[1:], np.nan)
         covered = np.zeros(len(prompts), bool)
-        if lines:
+        # A pilot of few prompts has counts of each and no line.
+        if len(judged) >= LEAST or not places:
+            judged_shares = judged.div(judged.sum(axis=1), axis=0).to_numpy().T
+            lines = list(map(ShareLine, judged_leans, judged_shares))
             shares, chance = _on_lines(lines, leans)
             covered = _covered(rows, judged_rows, leans, judged_leans)
         n_images = {}

@@ -53,17 +53,15 @@ _CASES_OF_ENDING = {
 # Feminine ending of an adjective -> the cases that it can have; likewise of feminine pronouns.
 _OBLIQUE = (1, 2, 4, 5)
 _CASES_OF_FEMININE_ENDING: dict[str, tuple[int, ...]] = {
-    "ая": (0,), "яя": (0,), "ую": (3,), "юю": (3,),
-    "ой": _OBLIQUE, "ней": _OBLIQUE, "шей": _OBLIQUE, "щей": _OBLIQUE,
-}  # fmt: skip
+    **{"ая": (0,), "яя": (0,), "ую": (3,), "юю": (3,)},
+    **dict.fromkeys(("ой", "ней", "шей", "щей"), _OBLIQUE),
+}
 _CASES_OF_FEMININE_PRONOUN: dict[str, tuple[int, ...]] = {}
 for _forms in _PRONOUNS.values():
     _CASES_OF_FEMININE_PRONOUN |= {_forms[0]: (0,), _forms[1]: _OBLIQUE, _forms[3]: (3,)}
-# Prepositions of the instrumental and prepositional.
-_NOT_BEFORE_GENITIVE = frozenset((
-    "с", "со", "за", "над", "под", "перед", "между", "в", "во", "на", "о", "об", "при",
-))  # fmt: skip
 _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
+# With those of the instrumental.
+_NOT_BEFORE_GENITIVE = _PREPOSITIONAL | {"с", "со", "за", "над", "под", "перед", "между", "во"}
 _PAST_ENDINGS = ("ал", "ил", "ел", "ял", "ул", "ёл")
 _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
 # What ends a verb in the plural: "обсуждают", "улыбаются", "собрались".

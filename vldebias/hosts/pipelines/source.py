@@ -220,7 +220,8 @@ class _ClassReader:
         owner = _owner_of_call(call)
         name = _name_of_call(call)
         pipeline = _pipeline_name(tree)
-        passes_pipeline = bool(call.args) and ast.unparse(call.args[0]) == pipeline
+        first = call.args[0] if call.args else None
+        passes_pipeline = isinstance(first, ast.Name) and first.id == pipeline
         # Names mean what they mean in the module of the function, often a base's.
         names = inspect.unwrap(function).__globals__
         called = None
@@ -280,7 +281,7 @@ class _ClassReader:
         """Tell whether `check_inputs` comes before the first encoding and `prepare_latents` only
         after the last, in the one function that encodes."""
         for function in self.call_functions:
-            text = ast.unparse(self.trees[function])
+            text = _text_of(self.trees[function])
             if "self.encode_prompt(" not in text:
                 continue
             before, call, after = text.rpartition("self.encode_prompt(")
@@ -292,7 +293,7 @@ class _ClassReader:
     def has_end(self) -> bool:
         """Tell whether `maybe_free_model_hooks` is called after the last encoding."""
         for function in self.call_functions:
-            _, _, after = ast.unparse(self.trees[function]).rpartition("self.encode_prompt(")
+            _, _, after = _text_of(self.trees[function]).rpartition("self.encode_prompt(")
             if "self.maybe_free_model_hooks(" in after:
                 return True
         return False
@@ -334,6 +335,12 @@ def _functions_of(text: str) -> Mapping[tuple[str, int], Any]:
     return functions
 
 
+@lru_cache(maxsize=4)
+def _text_of(tree: Any) -> str:
+    """Return the text of a parsed function; two questions about a class search the same ones."""
+    return ast.unparse(tree)
+
+
 def _calls(tree: Any) -> Iterator[ast.Call]:
     """Yield the calls in a function."""
     for node in ast.walk(tree):
@@ -360,7 +367,9 @@ def _owner_of_call(call: ast.Call) -> str:
     if isinstance(call.func, ast.Name):
         return ""
     if isinstance(call.func, ast.Attribute):
-        return ast.unparse(call.func.value)
+        owner = call.func.value
+        # Most are a name alone, as "self" is: to write out the others takes far longer.
+        return owner.id if isinstance(owner, ast.Name) else ast.unparse(owner)
     return ast.unparse(call.func).rpartition(".")[0]
 
 

@@ -3,7 +3,7 @@
     python -m eval.notebooks          # run each in an empty folder and write its outputs
     python -m eval.notebooks --check  # run them and print where outputs differ from the kept ones
 
-Either takes two minutes of a core.
+Either takes about a minute of a core.
 
 What they print on stderr (progress, warnings) is left out. Texts are alike where their words are
 the same and their numbers are near: sums come out otherwise on other processors.

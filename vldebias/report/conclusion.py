@@ -181,12 +181,12 @@ def _other_prior(block: Sequence[Any], row: Any) -> tuple[str, bool]:
     if not base.startswith("max_skew"):
         return "", True
     words_of_metric = {f"{name}@{k}": words for name, words in OTHER_PRIOR.items()}
-    for other in block:
-        is_same = (other.subset, other.name) == (row.subset, row.name)
-        if is_same and other.metric in words_of_metric and has_change(other):
-            values = f"{other.before:.3f} to {other.value:.3f} ({other.moved})"
-            words = f"{words_of_metric[other.metric]} {values}, {other.verdict}"
-            return words, other.verdict == row.verdict
+    for counterpart in block:
+        is_same = (counterpart.subset, counterpart.name) == (row.subset, row.name)
+        if is_same and counterpart.metric in words_of_metric and has_change(counterpart):
+            values = f"{counterpart.before:.3f} to {counterpart.value:.3f} ({counterpart.moved})"
+            words = f"{words_of_metric[counterpart.metric]} {values}, {counterpart.verdict}"
+            return words, counterpart.verdict == row.verdict
     return "", True
 
 

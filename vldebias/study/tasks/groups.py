@@ -188,14 +188,14 @@ class GroupsTask(ImageTask):
         if not spurious:
             # The only other column with a value of the attribute, else the only other one. Two with
             # such values, "gender" and "gender of the photographer": the user has to say which.
-            others = [name for name in columns if name != label]
+            candidates = [name for name in columns if name != label]
             attribute_values = {value.casefold() for value in prompts.attributes}
             matches = []
-            for name in others:
+            for name in candidates:
                 if attribute_values & set(map(str.casefold, columns[name])):
                     matches.append(name)
             if len(matches) != 1:
-                matches = others
+                matches = candidates
             spurious = matches[0] if len(matches) == 1 else None
         if label is None or spurious is None:
             raise InvalidInputError(

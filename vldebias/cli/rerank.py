@@ -104,12 +104,8 @@ def rerank_command(
         records.append({**report.to_dict(), "query": query, "results": results})
     if as_json:
         print_json({"queries": records})
-    else:
-        _print_results(records)
-
-
-def _print_results(records: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line for each result, with its query where there are several."""
+        return
+    # A line for each result, with its query where there are several.
     first = 0 if len(records) > 1 else 1
     cells = []
     for record in records:

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import reduce
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -259,16 +258,14 @@ def cross(*labels: Labels) -> Labels:
     lengths = [len(column) for column in labels]
     if len(set(lengths)) != 1:
         raise InvalidInputError(f"cross: expected labels of one length, got lengths {lengths}")
-    return reduce(_crossed, labels)
-
-
-def _crossed(first: Labels, second: Labels) -> Labels:
-    """Return the intersections of two columns of labels."""
-    # Where one is unknown (-1), the number means nothing, and is replaced below.
-    codes = first.codes * len(second.names) + second.codes
-    known = first.known & second.known
-    names = tuple("/".join(pair) for pair in product(first.names, second.names))
-    return Labels(np.where(known, codes, UNKNOWN), names)
+    crossed = labels[0]
+    for column in labels[1:]:
+        # Where one is unknown (-1), the number means nothing, and is replaced below.
+        codes = crossed.codes * len(column.names) + column.codes
+        known = crossed.known & column.known
+        names = tuple("/".join(pair) for pair in product(crossed.names, column.names))
+        crossed = Labels(np.where(known, codes, UNKNOWN), names)
+    return crossed
 
 
 _ALIKE = 0.8  # of difflib: a letter of five may differ

@@ -118,19 +118,18 @@ class Bend(Rowwise):
 
     def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         images_of_values = [self.images[self.codes == code] for code in self.codes.unique()]
-        return torch.stack([self._bent(row, images_of_values) for row in unit])
-
-    def _bent(self, row: Tensor, images_of_values: list[Tensor]) -> Tensor:
-        """Return what replaces a unit row (d,), by both steps."""
-        nearest_concept = (self.concepts @ row).argmax()
-        query = normalize(project_out(row, self.directions[nearest_concept]), dim=0)
-        means = []
-        for images in images_of_values:
-            order = (images @ query).argsort(descending=True, stable=True)
-            means.append(images[order[: self.near]].mean(0))
-        # Equal products with all means: with each the same as with the first.
-        differences = torch.stack(means[1:]) - means[0]
-        return normalize(project_out(query, differences), dim=0)
+        queries = []
+        for row in unit:
+            nearest_concept = (self.concepts @ row).argmax()
+            query = normalize(project_out(row, self.directions[nearest_concept]), dim=0)
+            means = []
+            for images in images_of_values:
+                order = (images @ query).argsort(descending=True, stable=True)
+                means.append(images[order[: self.near]].mean(0))
+            # Equal products with all means: with each the same as with the first.
+            differences = torch.stack(means[1:]) - means[0]
+            queries.append(normalize(project_out(query, differences), dim=0))
+        return torch.stack(queries)
 
 
 def project_out(row: Tensor, directions: Tensor) -> Tensor:

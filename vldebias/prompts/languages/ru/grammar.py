@@ -231,15 +231,12 @@ class Russian(SpacedLanguage):
                 opens_clause = link == 0 or _CLAUSE_START.search(tokens.gap(link))
                 return "many" if opens_clause else "any"
             is_joined = is_joined and before == link - 1
-            if not self._is_like_judge(tokens[before]):
+            noun = self._noun_of(tokens[before])
+            if noun is None or noun.cases != (1,):
                 number = self._number_beside_person(tokens, before)
                 break
             i = before  # "коллеги и судьи" are in one case and number
         return "any" if number == "one" and not is_joined else number
-
-    def _is_like_judge(self, token: Token) -> bool:
-        noun = self._noun_of(token)
-        return noun is not None and noun.cases == (1,)
 
     def _number_beside_person(self, tokens: Reading, before: int) -> str:
         """Return the number of "судьи" in a list after the person of word `before`."""

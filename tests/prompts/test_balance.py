@@ -536,3 +536,8 @@ def test_characters_that_nobody_sees_hide_no_word(prompt: str, seen: str) -> Non
 def test_a_joined_emoji_and_a_prompt_without_a_person_stay_as_they_came() -> None:
     for prompt in ("\U0001f469\u200d\u2695\ufe0f a doctor", "a red\u00addish car"):
         assert balance_prompts(prompt, "gender").prompts == [prompt]
+
+
+def test_a_prompt_in_capitals_stays_in_capitals() -> None:
+    assert state("A CEO IN AN OFFICE", "race") == "AN ASIAN CEO IN AN OFFICE"
+    assert state("A CEO", "race") == "An Asian CEO"

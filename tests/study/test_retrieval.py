@@ -428,7 +428,7 @@ def test_a_gallery_that_is_itself_the_skew_warns() -> None:
     none = cell(part, f"max_skew@{K}", "none").value
     chance = cell(part, f"max_skew@{K}", "random").value
     messages = [str(warning.message) for warning in caught]
-    assert any("gallery itself is the skew" in words for words in messages) == (chance > none)
+    assert any("gallery itself is skewed" in words for words in messages) == (chance > none)
     held = Gallery(gallery.column("gender"), [K])
     with pytest.warns(SuspectInputWarning, match=r"0\.400.*0\.100.*prior='dataset'"):
         held.warn_if_uneven(K, bare=0.1, chance=0.4)

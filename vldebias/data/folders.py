@@ -11,6 +11,7 @@ from typing import Any
 
 from vldebias.errors import InvalidInputError
 from vldebias.pictures import ENDINGS
+from vldebias.report.wording import quantity
 
 # What programs leave in folders of pictures, besides all that begins with a dot.
 _LITTER = {
@@ -66,12 +67,12 @@ def left_out_of(facts: Mapping[str, Any]) -> list[str]:
     skipped = [f"{image['id']} ({image['reason']})" for image in facts.get("skipped") or ()]
     if skipped:
         sentences.append(
-            f"{len(skipped)} images cannot be read and are left out: {_first(skipped)}."
+            f"Left out, {quantity(len(skipped), 'image')} that cannot be read: {_first(skipped)}."
         )
     left_out = facts.get("files left out") or ()
     if left_out:
         sentences.append(
-            f"{len(left_out)} files are no pictures and are left out: {_first(left_out)}."
+            f"Left out, {quantity(len(left_out), 'file')} that show no picture: {_first(left_out)}."
         )
     return sentences
 

@@ -518,7 +518,8 @@ def hook_methods(
     around: name of a method -> function of the original and the arguments of a call, called while
     it is attached.
     """
-    # Only attributes of the instance come back: the class's own shine through without.
+    # Only attributes of the instance have to be restored: without one, the method of the class is
+    # found again.
     before = {name: vars(owner).get(name) for name in around}
     hooks: dict[str, _MethodHook] = {}
     for name, change in around.items():

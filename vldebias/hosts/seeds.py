@@ -22,7 +22,7 @@ def indices_of(seeds: Any, prompts: Sequence[str]) -> list[int] | None:
     a row are indices in a row. A seed for each image is its index.
 
     Args:
-        seeds: as `Seeds`; None, or anything else that an own pipeline takes as its generator.
+        seeds: as `Seeds`; None, or anything else that a pipeline of yours takes as its generator.
         prompts: of the images, in their order.
     """
     if isinstance(seeds, list | tuple):

@@ -63,7 +63,7 @@ class Contrast:
     Attributes:
         anchors: the images and the texts of this process, (n, d) each, divided by the temperature.
         joint: the images and the texts of all processes, (N, d) each.
-        rows: the joint rows of this process. whole: they are all.
+        rows: the rows of `joint` that this process holds. whole: they are all of them.
         positive: (n,) s+, the scaled similarity of each pair.
         count: K, the number of negatives of an anchor.
     """
@@ -256,7 +256,8 @@ class _Scores(torch.autograd.Function):
     """Compute S = A B^T (n, N), with -inf where row i meets column `pair` + i, which is no negative
     of it.
 
-    Autocast does not round its backward pass either.
+    dtype: to which the factors are rounded, see `product`. Autocast rounds neither this product nor
+    those of the gradient.
     """
 
     @staticmethod

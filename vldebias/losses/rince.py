@@ -77,8 +77,8 @@ def rince(
     not follow pairs that do not fit, such as wrong captions. The thesis uses q in [.1, .5] and
     warms it up (`vldebias.losses.q_warmup`), with lam = .01 for images and .025 for graphs. While
     all similarities are alike, as between two towers with random weights, pull and push balance at
-    lam = 1/n; of pretrained towers too values far above it keep q >= .5 from learning (`every_loss`
-    in eval/experiments).
+    lam = 1/n. A lam far above 1/n keeps q >= .5 from learning, with pretrained towers too
+    (`every_loss` in eval/experiments).
 
     The value is often negative: the best one is near -e^{q/t} (1 - lam^q) / q, not 0.
     Features of norm 1 have s <= 1/t, so no exponent is above q/t (up to the logarithm of n). Where

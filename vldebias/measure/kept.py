@@ -1,9 +1,10 @@
 """Measure what an edit of queries costs without captions: of the first hits inside each value, how
 many are still there?
 
-An edit shall change which value comes first, and not which images of a value do. So each value is
-ranked by itself, and the first k / groups images before and after are compared. What is lost
-may have been no loss: one less the share is an upper bound of the cost ("at most").
+An edit is meant to change how many of the first images show each value, and not which of them do.
+So the images of each value are ranked by themselves, and the first k / groups before and after are
+compared. A hit that is replaced by an equally good one counts as lost: 1 - the share is an upper
+bound of the cost ("at most").
 """
 
 from __future__ import annotations

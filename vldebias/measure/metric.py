@@ -109,11 +109,11 @@ def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
     return replace(metric, name=name, title=f"{metric.title}@{k}")
 
 
-def computed(kind: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
+def computed(reads: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
     """Return the metrics that are computed from one kind of counts, with their functions."""
     metrics = []
     for metric in METRICS.values():
-        if metric.reads == kind and metric.compute is not None:
+        if metric.reads == reads and metric.compute is not None:
             metrics.append((metric, metric.compute))
     return metrics
 

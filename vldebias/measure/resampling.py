@@ -138,8 +138,10 @@ def wilson_interval(hits: int, n: int, level: float = 0.95) -> tuple[float, floa
 
 
 def _blocks(limit: int, size: int, count: int) -> Iterator[int]:
-    """Yield numbers that add up to `count`, none above 1 and `limit // size`."""
-    # At least one: a single resample of a very large table is held whatever the bound.
+    """Yield numbers of resamples that add up to `count`, each as large as `limit` numbers allow.
+
+    size: how many numbers a resample holds. A single one is held whatever the limit.
+    """
     block = max(limit // size, 1)
     for start in range(0, count, block):
         yield min(block, count - start)

@@ -103,8 +103,8 @@ class Preset(Method):
         elif self.name == "paper":
             name = "orth-cali"
         elif self.needs and is_for_ranking(problem):
-            # The means of the images become equal: at 100 a rest of their difference stays, and
-            # may grow.
+            # The means of the images become equal. At 100 part of their difference would be left,
+            # and it may be larger than before.
             name, lam = "difference", 10_000.0
         elif self.needs or not all(part.names_values for part in problem.attributes):
             # On real embeddings 100 does what the paper's 1000 does, and keeps more of what a text
@@ -173,7 +173,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
     """Equalise the means of all reference images, if that helps on images it was not fitted to.
 
     The means are those of all images of a value, and not within classes: what a search ranks is
-    all images, and the classes of zero-shot guesses are part of what leans.
+    all images, and zero-shot guesses of the classes are biased themselves.
     """
     assert problem.reference is not None
     problem = replace(problem, reference=replace(problem.reference, within_classes=False))

@@ -50,8 +50,8 @@ _Values = list[list[Value]]  # of an image: for each attribute the values of its
 
 MOST = 10_000  # prompts that a Balancer remembers
 _LONGEST_BLOCK = 1000  # images over which `Balancer.at` is even
-# The soft hyphen, the space and the joiner without width, and the mark at the begin of a file. The
-# joiners of emoji and of Persian words stay: they change what is read.
+# The soft hyphen, the space and the joiner without width, and the mark at the beginning of a file.
+# The joiners of emoji and of Persian words stay: they change what is read.
 _INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))
 
 
@@ -136,7 +136,7 @@ def balance_prompts(
     ...     ["A CEO", "a lady editor"], "gender", shares={"female": 1, "male": 0}, seed=0
     ... )
     BalancedPrompts(prompts=['A female CEO', 'a lady editor'], values=['female', None],
-    reasons=[None, 'stated'], seed=0)
+    reasons=[None, 'stated'], seed=0, people=[[('CEO', 'female')], []])
     """
     balancer = Balancer(sets, shares, seed, find, decide=decide, groups=groups)
     return balancer.next(_as_list(prompts), None if original is None else _as_list(original))
@@ -263,8 +263,8 @@ class Balancer:
             images_of_prompt[image.prompt].append(image)
         for prompt, equal_images in images_of_prompt.items():
             # Equal prompts get their values in an order that the seed decides.
-            order = random.Random(f"{dealer.seed}/{dealer.images_of(prompt)}/{prompt}")
-            order.shuffle(equal_images)
+            generator = random.Random(f"{dealer.seed}/{dealer.images_of(prompt)}/{prompt}")
+            generator.shuffle(equal_images)
             for number, finder in enumerate(self._finders):
                 # A rewritten text may keep the value that it states.
                 dealt_images = [image for image in equal_images if number not in image.kept]

@@ -35,11 +35,11 @@ class PromptList:
 
     def __str__(self) -> str:
         """Write what was read, for people."""
-        text = f"{len(self.prompts)} prompts"
+        text = "1 prompt" if len(self.prompts) == 1 else f"{len(self.prompts)} prompts"
         if self.column is not None:
             text += f" of the column {self.column!r}"
         if self.comments:
-            text += f"; {self.comments} lines that begin with # are comments and were left out"
+            text += f"; {self.comments} left out as comments, since they begin with #"
         return text
 
 

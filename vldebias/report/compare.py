@@ -46,7 +46,7 @@ RANKED = (
     ("k", "prior"),
     ("split", "n"),
     ("seed", "seeds", "images", "steps", "guidance", "resamples"),
-    ("prompts", "method", "lam", "strength"),
+    ("prompts", "methods", "lam", "strength"),
 )
 
 

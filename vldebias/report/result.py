@@ -54,7 +54,7 @@ __all__ = [
     "TaskResult",
 ]
 
-LINE = 400  # letters that JSON has in a line, so that a row of a result fits
+LINE = 400  # characters in a line of JSON, so that a row of a result fits
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -246,7 +246,7 @@ class Inputs(Mapping[str, Any]):
             warn(
                 f"{name}: {len(skipped)} of {len(images)} images ({share:.0%}) cannot be read and"
                 f" are left out, such as {skipped[0]['id']} ({skipped[0]['reason']}); figures are"
-                " of the others alone: mend or remove these files",
+                " of the others alone: repair or remove these files",
                 SuspectInputWarning,
             )
         return rows

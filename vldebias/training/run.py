@@ -269,7 +269,7 @@ class _StepReport:
         for name in _SHOWN:
             score = entry.get(name, math.nan)
             if math.isfinite(score):
-                self.progress.say(f"step {step + 1} of {steps}: {loss}, score {score:.3f}")
+                self.progress.say(f"step {step + 1} of {steps}: {loss}, {name} {score:.3f}")
                 break
 
 

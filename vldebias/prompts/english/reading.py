@@ -241,8 +241,8 @@ def _why_nobody(reason: str, text: str) -> str:
 def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
     """Return the replacement that writes a word before a noun, with the article that fits.
 
-    The word has the letters of the placeholder whose place it takes, {gender}, {Gender} or
-    {GENDER}; at the start of a text it takes over the capital of the noun.
+    The word is in small or capital letters as the placeholder whose place it takes, {gender},
+    {Gender} or {GENDER}; at the start of a text it takes over the capital of the noun.
     """
     letters = text[start:end].strip("{ }")
     if len(letters) > 1 and letters.isupper():
@@ -259,6 +259,8 @@ def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
             noun_start = text_behind[0].lower()
             end += 1
     written = append_word(text_before, word)
+    if is_in_capitals(text):
+        written = written.upper()  # "A CEO IN AN OFFICE" gets "AN ASIAN"
     # Only what changes is replaced: the word alone, or from an article on, "a " -> "an Asian".
     start = len(text_before)
     while not written.startswith(text_before[:start]):

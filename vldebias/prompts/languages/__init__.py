@@ -63,7 +63,7 @@ class Unread(Language):
 def register_language(language: Language) -> None:
     """Register your own language, which reads the texts that its `reads` accepts.
 
-    Raises nothing; a language of the same code takes its place.
+    It replaces a language that was registered with the same code.
     """
     _registered[language.code] = language
 

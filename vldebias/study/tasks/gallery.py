@@ -205,8 +205,8 @@ class Gallery:
             return
         warn(
             f"MaxSkew@{k}: a random ranking of this gallery has {chance:.3f}, the model {bare:.3f}."
-            f" The gallery itself is the skew ({counted(self.size_of_group)}): no edit of texts"
-            " mends that. Measure on as many images of each group, or against the gallery's own"
+            f" The gallery itself is skewed ({counted(self.size_of_group)}), which no edit of texts"
+            " can change. Measure on as many images of each group, or against the gallery's own"
             " shares (prior='dataset').",
             SuspectInputWarning,
         )

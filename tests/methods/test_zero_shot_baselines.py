@@ -325,7 +325,7 @@ def test_on_real_photographs_edits_decide_as_scores_do() -> None:
 
 # ---- what they refuse
 
-SEVERAL = [BIRDS, replace(BIRDS, name="others")]
+SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
 
 
 @refused(

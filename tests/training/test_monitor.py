@@ -188,7 +188,7 @@ def test_features_that_are_not_finite_give_nan_and_no_hits(
     tables = {"image": torch.eye(4), "text": torch.eye(4)}
     tables[broken][row] = torch.nan
     monitor = Monitor(
-        places(4), captions=captions, labels=torch.tensor([0, 1, 0, 1]), class_texts="01"
+        places(4), captions=list(captions), labels=torch.tensor([0, 1, 0, 1]), class_texts="01"
     )
     assert all(
         math.isnan(value) for value in monitor(table(tables["image"], tables["text"])).values()

@@ -18,6 +18,7 @@ from pyarrow import parquet
 
 from tests.refusals import refused
 from vldebias.data import UNKNOWN, Labels, cross, odd_values, read_table
+from vldebias.data.layouts import check_columns
 from vldebias.data.tables import (
     as_texts,
     check_captions,
@@ -344,3 +345,12 @@ def test_rows_that_a_spreadsheet_left_empty_at_the_end_are_left_out_and_counted(
         table = read_table(path)
     # A row in the middle may be one that lost its cells.
     assert table["image"].to_pylist() == ["a.jpg", "", "b.jpg"]
+
+
+@pytest.mark.parametrize("name", ["answers.xlsx", "answers"])
+def test_columns_are_looked_for_in_tables_alone(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text("image,value\na.png,female\n", encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=r"\.csv"):
+        check_columns(path, ["image"])
+    check_columns(path.rename(tmp_path / "answers.csv"), ["image", None])

@@ -118,10 +118,12 @@ def is_of_picture(text: Text, first: int) -> bool:
 def is_named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     """Return whether one of the names is of the person at word i, or of somebody shown with this
     person."""
-    has_title = text.before(i) == "the" or listed(text.before(i), "title")
-    is_capitalised = text.capital[i] and text.words[i].istitle()
-    if has_title and is_capitalised:
+    has_title = listed(text.before(i), "title")
+    is_capitalised = text.words[i].istitle()
+    if text.capital[i] and is_capitalised and (has_title or text.before(i) == "the"):
         return True  # "the Joker", "Doctor Smith"
+    if is_capitalised and has_title and "l" in kinds(text.bare[i]):
+        return True  # "Portrait of Dr. Baker", where all words have capitals
     for first, stop in names:
         if first <= i < stop or _is_in_picture(text, first, stop, i):
             return True

@@ -300,8 +300,11 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[i]
             is_and = bool(behind) and token.low in self.entries("and")
             if is_and or self.matcher("adverb").has(token):
-                # It goes on with another adjective.
-                if self.is_adjective(tokens.after(i)):
+                # It goes on with another adjective: "y solo", "y muy solo".
+                following = tokens.after(i)
+                if is_and and self.matcher("adverb").has(following) and i + 2 < len(tokens):
+                    following = tokens[i + 2]
+                if self.is_adjective(following):
                     continue
             if not self.is_adjective(token):
                 break

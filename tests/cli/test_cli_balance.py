@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -130,12 +131,15 @@ def test_standard_input_is_read_without_torch_and_head_ends_it() -> None:
 def balance_into(path: Path, prompts: Path, *options: str) -> subprocess.Popen[str]:
     """A process that balances prompts, with its output in a file."""
     command = [sys.executable, "-m", "vldebias", "prompts", "balance", str(prompts)]
+    # As most users have it: Python writes once more at its end what it could not write.
+    environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
     with path.open("w") as output:
         return subprocess.Popen(
             [*command, "--attribute", "gender", *options],
             stdout=output,
             stderr=subprocess.PIPE,
             text=True,
+            env=environment,
         )
 
 

@@ -348,7 +348,7 @@ def test_the_texts_of_a_rewriter_are_read_as_other_prompts_are() -> None:
     Path("enhanced.txt").write_text("\n".join(enhanced), encoding="utf-16")
     named = ("--original", "users.txt", "--rewritten", "enhanced.txt", "--out", "rewriter")
     log = call("audit", "--attribute", "gender", *named, heard=True)
-    assert "users.txt: read 2 prompts; 1 lines that begin with #" in " ".join(log.split())
+    assert "users.txt: read 2 prompts; 1 left out as comments" in " ".join(log.split())
     assert "1 of 2 persons" in Path("rewriter/result.json").read_text()
 
 

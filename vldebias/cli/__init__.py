@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 import warnings
 from functools import partial
 from typing import Annotated, Any
@@ -129,6 +131,7 @@ def main() -> None:
             if getattr(error, "errno", None) == errno.ENOSPC:
                 advice = "; make room, and run the same command again"
             say(f"{error}{advice}", "error", "red")
+            _give_up_output()
             raise SystemExit(2) from None
         except ModuleNotFoundError as error:
             # A library that an extra brings; anything else that
@@ -147,6 +150,15 @@ def main() -> None:
             if end.code == 130:
                 say("interrupted")
             raise
+
+
+def _give_up_output() -> None:
+    """Drop output that cannot be written, as to a full disk: Python would try again at its end, and
+    turn the exit code into 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def was_interrupted(error: BaseException) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -78,7 +78,15 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
     path = Path(root).expanduser()
     folder = None if images is None else Path(images)
     if layout.kind in _WITHOUT_COLUMNS:
-        _refuse_columns(root, layout, {"image": image, "caption": caption, "labels": labels})
+        # A column that is named would be ignored.
+        columns = {"image": image, "caption": caption, "labels": labels}
+        named = [f"{name} {column!r}" for name, column in columns.items() if column]
+        if named:
+            raise InvalidInputError(
+                f"{root}: got {', '.join(named)}; {_WITHOUT_COLUMNS[layout.kind]} have no columns:"
+                " leave this out, or write a table with a row for each image, its path, its"
+                " caption and its labels"
+            )
     if layout.kind == "table":
         return _open_table(
             path,
@@ -105,18 +113,6 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
         streaming=streaming,
         files=layout.files if layout.kind == "datasets" else (),
     )
-
-
-def _refuse_columns(root: str | Path, layout: Layout, columns: Mapping[str, object]) -> None:
-    """Raise InvalidInputError where a column is named of a layout without columns, which would
-    ignore it."""
-    named = [f"{name} {column!r}" for name, column in columns.items() if column]
-    if named:
-        raise InvalidInputError(
-            f"{root}: got {', '.join(named)}; {_WITHOUT_COLUMNS[layout.kind]} have no columns:"
-            " leave this out, or write a table with a row for each image, its path, its caption"
-            " and its labels"
-        )
 
 
 def _open_table(
@@ -211,20 +207,25 @@ def _read_coco(file: Path) -> list[tuple[str, str]]:
         raise InvalidInputError(f"{file}: expected COCO's captions, got a {type(content).__name__}")
     try:
         name_of_image = {entry["id"]: str(entry["file_name"]) for entry in content["images"]}
-        pairs = [(entry["image_id"], entry["caption"]) for entry in content["annotations"]]
+        captions = [(entry["image_id"], entry["caption"]) for entry in content["annotations"]]
     except (KeyError, TypeError):
         raise InvalidInputError(
             f"{file}: expected COCO's captions: images with id and file_name, annotations with"
             f" image_id and caption; got the keys {sorted(content)[:8]}"
         ) from None
-    unknown = [number for number, _ in pairs if number not in name_of_image]
+    pairs = []
+    unknown = []
+    for number, text in captions:
+        if number in name_of_image:
+            pairs.append((name_of_image[number], text))
+        else:
+            unknown.append(number)
     if unknown:
         warn(
-            f"{file}: {len(unknown)} of {len(pairs)} captions are of images that are not listed,"
+            f"{file}: {len(unknown)} of {len(captions)} captions are of images that are not listed,"
             f" such as {unknown[0]}; they are left out",
             SuspectInputWarning,
         )
-    pairs = [(name_of_image[number], text) for number, text in pairs if number in name_of_image]
     if not pairs:
         raise InvalidInputError(f"{file}: has no captions of its images")
     return pairs

@@ -647,23 +647,17 @@ def one_row_per_image(
     firsts = []
     further_of_image = []
     for rows in rows_of_image.values():
-        texts = _captions_of_rows(rows, captions, further_captions)
+        texts: list[str] = []
+        for row in rows:
+            texts.append(captions[row])
+            if further_captions:
+                texts += further_captions[row]
+        # Those that say something; one blank one without any.
+        texts = list(filter(says_something, texts)) or [""]
         firsts.append(texts[0])
         further_of_image.append(tuple(texts[1:]))
     first_rows = np.array([rows[0] for rows in rows_of_image.values()])
     return first_rows, firsts, further_of_image
-
-
-def _captions_of_rows(
-    rows: Iterable[int], captions: Sequence[str], further_captions: Sequence[tuple[str, ...]]
-) -> list[str]:
-    """Return the captions of the rows of an image that say something; one blank one without any."""
-    texts: list[str] = []
-    for row in rows:
-        texts.append(captions[row])
-        if further_captions:
-            texts += further_captions[row]
-    return [text for text in texts if says_something(text)] or [""]
 
 
 def says_something(caption: str) -> bool:

@@ -300,7 +300,16 @@ class Edit(ABC):
         header = {"format": "pt", "config": config, "sha256": _digest(config, tensors)}
         # The card first: what a reader takes for an edit is the file of tensors.
         write_atomically(folder / "README.md", model_card(self))
-        write_atomically(folder / WEIGHTS, _in_order(save(tensors, metadata=header)))
+        content = save(tensors, metadata=header)
+        # safetensors writes the metadata in an order that changes from call to call. Sorted, equal
+        # edits are equal files: 8 bytes with the length of the header, the header in JSON, filled
+        # up with spaces, and the tensors.
+        end = 8 + int.from_bytes(content[:8], "little")
+        entries = json.loads(content[8:end])
+        sorted_header = json.dumps(entries, sort_keys=True, separators=(",", ":")).encode()
+        sorted_header += b" " * (-len(sorted_header) % 8)
+        length = len(sorted_header).to_bytes(8, "little")
+        write_atomically(folder / WEIGHTS, length + sorted_header + content[end:])
         return folder
 
     push_to_hub = push_to_hub
@@ -422,19 +431,6 @@ def _read_tensors(weights: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             f"{weights}: missing or unreadable ({error}); save the projection again"
         ) from None
     return header, tensors
-
-
-def _in_order(file: bytes) -> bytes:
-    """Return the bytes of a safetensors file with a sorted header, so that equal edits are equal
-    files: safetensors writes metadata in an order that changes from call to call.
-
-    The format: the length of the header in 8 bytes, little-endian; the header, in JSON, filled up
-    with spaces; the tensors.
-    """
-    end = 8 + int.from_bytes(file[:8], "little")
-    header = json.dumps(json.loads(file[8:end]), sort_keys=True, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + file[end:]
 
 
 def _digest(config: str, tensors: Mapping[str, Tensor]) -> str:

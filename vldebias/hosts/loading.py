@@ -156,12 +156,12 @@ def has_weights(model: str, pretrained: str | None = None) -> bool:
     """
     if model == "miniature" or Path(model).exists():
         return True
-    if pretrained is not None and Path(pretrained).exists():
-        return True
     repository = model.removeprefix("hf-hub:")
     files = ["model_index.json", "model.safetensors", "pytorch_model.bin"]
     files += ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
     if pretrained is not None:
+        if Path(pretrained).exists():
+            return True
         config = need("open_clip").get_pretrained_cfg(model, pretrained)
         # Weights with a web address are in open_clip's own cache.
         if (Path.home() / ".cache/clip" / Path(config.get("url", "")).name).is_file():

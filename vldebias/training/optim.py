@@ -111,10 +111,10 @@ def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iter
     with _restored(moving):
         with torch.no_grad():
             # T g, whose norm is |T g|; the step below is T (T g).
-            gradients = [scaled(parameter, parameter.grad) for parameter in moving]
-            norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
-            norm = torch.linalg.vector_norm(norms)
-            del gradients
+            norms = []
+            for parameter in moving:
+                norms.append(torch.linalg.vector_norm(scaled(parameter, parameter.grad)))
+            norm = torch.linalg.vector_norm(torch.stack(norms))
             if norm > 0:  # where all is flat there is nowhere to climb
                 for parameter in moving:
                     step = scaled(parameter, scaled(parameter, parameter.grad))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import ClassVar
 
 import torch
@@ -383,10 +384,8 @@ def texts_by_group(prompts: PromptSet) -> dict[tuple[int, int], list[str]]:
     Raises:
         InvalidInputError: there are none for a class and a value.
     """
-    texts_of_group: dict[tuple[int, int], list[str]] = {}
-    for class_code in range(len(prompts.classes)):
-        for value_code in range(len(prompts.attributes)):
-            texts_of_group[class_code, value_code] = []
+    groups = product(range(len(prompts.classes)), range(len(prompts.attributes)))
+    texts_of_group: dict[tuple[int, int], list[str]] = {group: [] for group in groups}
     words = [StatedWords([name]) for name in prompts.class_names]
     texts, values, _ = stating(prompts)
     for text, value_code in zip(texts, values.tolist(), strict=True):

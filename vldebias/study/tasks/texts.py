@@ -100,8 +100,8 @@ class TextsTask(Task):
                 groups_of_part["unseen"] = prompts.held_out_groups
             with progress.bar(provenance.task):
                 problem = Problem(encoder, prompts, lam=lam)
-                edits = {role: problem.fit(self.method, role) for role in encoder.roles}
-                for role, edit in edits.items():
+                for role in encoder.roles:
+                    edit = problem.fit(self.method, role)
                     for part, groups in groups_of_part.items():
                         rows = encoder.embed(list(chain(*groups)), role)
                         lengths = list(map(len, groups))
@@ -112,7 +112,7 @@ class TextsTask(Task):
                             n={"concepts": len(groups), "pairs": int(sums[NONE][:, 1].sum())},
                             # The mean distance over all pairs, from sums (b, groups, 2).
                             statistic=lambda sums: sums[..., 0].sum(-1) / sums[..., 1].sum(-1),
-                            subset=part if len(edits) == 1 else f"{part}, {role}",
+                            subset=part if len(encoder.roles) == 1 else f"{part}, {role}",
                             resamples=self.resamples,
                             seed=self.seed,
                         )

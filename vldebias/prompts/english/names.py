@@ -7,6 +7,7 @@ import re
 from vldebias.prompts.english.text import Text
 from vldebias.prompts.english.words import (
     STOPS,
+    adjective,
     base,
     has_listed,
     kinds,
@@ -122,7 +123,8 @@ def is_named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     is_capitalised = text.words[i].istitle()
     if text.capital[i] and is_capitalised and (has_title or text.before(i) == "the"):
         return True  # "the Joker", "Doctor Smith"
-    if is_capitalised and has_title and "l" in kinds(text.bare[i]):
+    is_adjective = adjective(text.before(i))  # "General Nurse On Duty"
+    if is_capitalised and has_title and not is_adjective and "l" in kinds(text.bare[i]):
         return True  # "Portrait of Dr. Baker", where all words have capitals
     for first, stop in names:
         if first <= i < stop or _is_in_picture(text, first, stop, i):

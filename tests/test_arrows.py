@@ -17,8 +17,8 @@ MODULES = {
 # Types that are named below the module that makes them; this list only gets shorter.
 # `vldebias` itself gives names of all rooms, each imported when it is first asked for.
 BACK_UP = {
-    ("edits.card", "edits.edit"),
-    ("edits.hub", "edits.edit"),
+    ("projection.card", "projection.edit"),
+    ("projection.hub", "projection.edit"),
     ("hosts.custom", "hosts.attachment"),
     ("hosts.host", "hosts.attachment"),
     ("methods.reference", "methods.method"),

@@ -85,9 +85,9 @@ def test_prompts_are_read_without_the_rules_of_english() -> None:
     """So that a slip in a file of prompts is answered at once; what balances them needs the
     rules, so that this can fail."""
     script = (
-        "import sys, vldebias.prompts.prompt_file\n"
+        "import sys, vldebias.wording.prompt_file\n"
         "print(any('.english' in name for name in sys.modules), end=' ')\n"
-        "vldebias.prompts.balance_prompts\n"
+        "vldebias.wording.balance_prompts\n"
         "print(any('.english' in name for name in sys.modules))"
     )
     done = subprocess.run(

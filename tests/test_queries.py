@@ -16,7 +16,6 @@ from torch.nn.functional import normalize
 
 import vldebias
 from tests.refusals import refused
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import (
     AlreadyAttachedError,
     AutoDeclinedWarning,
@@ -28,6 +27,7 @@ from vldebias.errors import (
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.methods import load_edit
 from vldebias.miniature import load_clip
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
 
 DIM = 24

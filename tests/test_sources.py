@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vldebias.names import LISTINGS
+from vldebias.utils.names import LISTINGS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/explanation/sources.md").read_text(encoding="utf-8")

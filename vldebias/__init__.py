@@ -3,40 +3,45 @@
 from typing import TYPE_CHECKING
 
 from vldebias.errors import lazy_names
-
-__version__ = "0.4.0"
+from vldebias.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from vldebias import losses, methods, metrics
     from vldebias.api import debias, fit_projection, fit_projections, fit_shares, inspect
-    from vldebias.edits.hub import push_to_hub
-    from vldebias.edits.projection import CalibratedProjection
+    from vldebias.auditing.advice import audit
     from vldebias.hosts import Attachment, attachment_of
     from vldebias.hosts.loading import load_host
     from vldebias.methods import Reference, load_edit
+    from vldebias.projection.hub import push_to_hub
+    from vldebias.projection.projection import CalibratedProjection
     from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
-    from vldebias.prompts.balance import BalancedPrompts, balance_prompts
     from vldebias.queries import DebiasedQueries, debias_queries
+    from vldebias.report.compare import compare
     from vldebias.reranking import rerank
-    from vldebias.study import audit, compare, diagnose, evaluate, grid
+    from vldebias.study.diagnosis import diagnose
+    from vldebias.study.evaluating import evaluate
+    from vldebias.study.grids import grid
+    from vldebias.wording.balance import BalancedPrompts, balance_prompts
 
 # Loaded when first asked for, so that the command line starts without torch.
 _NAMES_OF_HOME = {
     "vldebias.api": ("debias", "fit_projection", "fit_projections", "fit_shares", "inspect"),
-    "vldebias.edits.hub": ("push_to_hub",),
-    "vldebias.edits.projection": ("CalibratedProjection",),
+    "vldebias.projection.hub": ("push_to_hub",),
+    "vldebias.projection.projection": ("CalibratedProjection",),
     "vldebias.hosts": ("Attachment", "attachment_of"),
     "vldebias.hosts.loading": ("load_host",),
     "vldebias.losses": ("losses",),
     "vldebias.methods": ("methods", "Reference", "load_edit"),
     "vldebias.metrics": ("metrics",),
-    "vldebias.prompts": (
-        *("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"),
-        *("BalancedPrompts", "balance_prompts"),
-    ),
+    "vldebias.prompts": ("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"),
     "vldebias.queries": ("DebiasedQueries", "debias_queries"),
     "vldebias.reranking": ("rerank",),
-    "vldebias.study": ("audit", "compare", "diagnose", "evaluate", "grid"),
+    "vldebias.auditing.advice": ("audit",),
+    "vldebias.report.compare": ("compare",),
+    "vldebias.study.diagnosis": ("diagnose",),
+    "vldebias.study.evaluating": ("evaluate",),
+    "vldebias.study.grids": ("grid",),
+    "vldebias.wording": ("BalancedPrompts", "balance_prompts"),
 }
 __all__ = ["losses", "methods", "metrics"]
 __all__ += [

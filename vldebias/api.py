@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, CallLog, CallRecord, Host, refuse_second, resolve
 from vldebias.methods import (
@@ -22,8 +21,9 @@ from vldebias.methods import (
     get_method,
     prompt_set_of,
 )
-from vldebias.methods.presets import log_once, why_not_balanced
-from vldebias.prompts import Balancer, PromptSet, load_prompts
+from vldebias.methods.presets import log_once, make_balancer, why_not_balanced
+from vldebias.projection.edit import Edit
+from vldebias.prompts import PromptSet, load_prompts
 
 DENOISER = "denoiser"  # the side of edits that act inside of a pipeline's denoiser
 CROSS_ATTENTION = "cross-attention"  # whose settings are those of a fitted edit
@@ -269,15 +269,7 @@ def _attach_dealing(
 ) -> Attachment:
     """Attach a method that deals the values of prompt sets to images: `edits` set them in
     cross-attention; without edits they are written into prompts."""
-    balancer = Balancer(
-        # The values of a single set are no tuples.
-        sets[0] if len(sets) == 1 else sets,
-        dealer.shares if shares is None else shares,
-        dealer.seed,
-        dealer.find,
-        decide=dealer.decide,
-        groups=dealer.groups,
-    )
+    balancer = make_balancer(dealer, sets, shares)
     return Attachment(target, edits, strength=strength, label=label, balancer=balancer, log=log)
 
 

@@ -21,13 +21,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.api import fit_projection
-from vldebias.edits.edit import Edit
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.hosts.host import SIDES, TEXT
 from vldebias.methods import Method, Prompts, Reference
+from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
-from vldebias.vectors import Vectors, read_vectors
+from vldebias.utils.vectors import Vectors, read_vectors
 
 if TYPE_CHECKING:
     from vldebias.report.result import Result

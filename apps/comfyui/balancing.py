@@ -10,9 +10,10 @@ from math import isfinite
 from typing import Any
 
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.prompts import Balancer, load_prompts
+from vldebias.prompts import load_prompts
 from vldebias.prompts.attribute import words_of_values
-from vldebias.prompts.reasons import reason_in_words
+from vldebias.wording import Balancer
+from vldebias.wording.reasons import reason_in_words
 
 from .alternatives import choose_alternatives
 

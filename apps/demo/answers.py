@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from vldebias.report.wording import persons
+from vldebias.report.phrases import persons
 
 METHODS = ("default", "cali", "orth-cali")
 RERANK = "re-rank"  # acts on what a search found, and on no model

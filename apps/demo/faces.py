@@ -9,7 +9,7 @@ from html import escape
 
 from PIL import Image
 
-from vldebias.pictures import LARGEST, encoded
+from vldebias.utils.pictures import LARGEST, encoded
 
 # Escape and a click beside it close what is enlarged; one picture is large at a time.
 SCRIPT = """

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vldebias.prompts import Balancer, fill, load_prompts
-from vldebias.prompts.reasons import NO_PERSON_REASON, reason_in_words
-from vldebias.report.wording import in_words, largest_first, listed
+from vldebias.prompts import fill, load_prompts
+from vldebias.report.phrases import in_words, largest_first, listed
+from vldebias.wording import Balancer
+from vldebias.wording.reasons import NO_PERSON_REASON, reason_in_words
 
 from .engine import MINIATURE, Engine
 from .request import ATTRIBUTES, SEED_OF_VALUES, THIRD_ROWS, Request

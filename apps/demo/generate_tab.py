@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from vldebias.errors import VldebiasError
-from vldebias.report.wording import in_words, person
+from vldebias.report.phrases import in_words, person
 
 from .engine import MINIATURE, Engine
 from .events import QUIET, dim, lines, undim, with_messages

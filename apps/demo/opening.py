@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from vldebias.pictures import open_image
+from vldebias.utils.pictures import open_image
 
 from .answers import Answer, Found
 from .generate import Result, Row

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from PIL import Image
 
-from vldebias.report.wording import person
+from vldebias.report.phrases import person
 
 from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
 from .engine import MINIATURE, Engine

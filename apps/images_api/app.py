@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from vldebias.errors import InvalidInputError
-from vldebias.prompts import BalancedPrompts, Balancer
+from vldebias.wording import BalancedPrompts, Balancer
 
 from .answer import joined, read_answer
 from .endpoints import (
@@ -89,7 +89,7 @@ def images_proxy(  # noqa: PLR0913
             None: there is no server behind it, and LiteLLM's guardrail alone is answered.
         sets, shares, seed: see `vldebias.balance_prompts`; values are even over all requests of
             this app, and without a seed one is drawn. For other settings sets may be a
-            `vldebias.prompts.Balancer`, which has its own shares and seed. None: no prompt is
+            `vldebias.wording.Balancer`, which has its own shares and seed. None: no prompt is
             balanced, and `edit` alone acts.
         batch: one call for each distinct prompt, with its number of images, instead of one for
             each image.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vldebias.prompts import Balancer
+from vldebias.wording import Balancer
 
 from .endpoints import ChatEndpoint, is_image_model
 from .order import Order, RefusedError

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vldebias.prompts import BalancedPrompts, Balancer
-from vldebias.prompts.persons import NEXT_TEXT
+from vldebias.wording import BalancedPrompts, Balancer
+from vldebias.wording.persons import NEXT_TEXT
 
 if TYPE_CHECKING:
     from .endpoints import Endpoint

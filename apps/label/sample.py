@@ -18,11 +18,11 @@ from pathlib import Path
 import pandas as pd
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.files import read_json, write_atomically
 from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import PLAN, GeneratedImages
 from vldebias.judge.scores import last_judgements
-from vldebias.schema import Strict
+from vldebias.utils.files import read_json, write_atomically
+from vldebias.utils.schema import Strict
 
 from .study import ImageFolder, Question
 

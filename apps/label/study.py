@@ -19,8 +19,8 @@ from vldebias.data.folders import files_below, is_picture
 from vldebias.errors import InvalidInputError
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
 from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
-from vldebias.pictures import ENDINGS
 from vldebias.prompts import list_prompts, load_prompts
+from vldebias.utils.pictures import ENDINGS
 
 LARGEST = 1024  # pixels of the longer side: more than a page shows
 # The key of each choice; no attribute of the literature needs the letters.

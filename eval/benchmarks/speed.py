@@ -44,9 +44,9 @@ from eval.benchmarks.towers import folder, pictures, towers
 from eval.tables import write_records
 from vldebias import losses
 from vldebias.data import Embeddings, Labels
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.measure.rankings import leaders, reach, resampled_places
 from vldebias.measure.resampling import resampled_weights
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.study.tasks.images import disjoint
 from vldebias.study.tasks.retrieval import Gallery
 

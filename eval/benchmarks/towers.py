@@ -25,8 +25,8 @@ import vldebias
 from vldebias import miniature
 from vldebias.data import embed_images, file_images
 from vldebias.hosts.clip.images import image_encoder
-from vldebias.pictures import decode
-from vldebias.progress import SILENT
+from vldebias.utils.pictures import decode
+from vldebias.utils.progress import SILENT
 
 Row = dict[str, Any]
 JOBS = ("doctor", "nurse", "pilot", "chef", "woman who codes", "male teacher")

@@ -20,12 +20,7 @@ import torch
 from eval.experiments.audit_texts import WIDTH
 from eval.experiments.embeddings import celeba, file, say_if_missing
 from eval.tables import add_share, parser, run
-from vldebias.hosts import Host, resolve
-from vldebias.measure.resampling import bootstrap_interval
-from vldebias.metrics import Metric
-from vldebias.prompts import fill, load_prompts
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
-from vldebias.study.auditing.line import (
+from vldebias.auditing.line import (
     CALIBRATIONS,
     LEAST,
     LEVEL,
@@ -34,7 +29,12 @@ from vldebias.study.auditing.line import (
     ShareLine,
     read_shares,
 )
-from vldebias.study.auditing.prediction import FORM, directions
+from vldebias.auditing.prediction import FORM, directions
+from vldebias.hosts import Host, resolve
+from vldebias.measure.resampling import bootstrap_interval
+from vldebias.metrics import Metric
+from vldebias.prompts import fill, load_prompts
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
 
 ERROR = Metric(
     "left_out_error", "mean error of a share that was left out", "fact", "lower", (0.0, 1.0)

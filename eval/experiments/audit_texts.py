@@ -23,13 +23,13 @@ from torch.nn.functional import normalize
 
 from eval.experiments.embeddings import Gallery, celeba, file, say_if_missing
 from eval.tables import add_share, parser, read, run
+from vldebias.auditing.line import LEVEL, PUBLISHED, ShareLine, read_shares
+from vldebias.auditing.prediction import SURE, directions
 from vldebias.hosts import resolve
 from vldebias.measure.resampling import bootstrap_interval, percentile_interval, wilson_interval
 from vldebias.metrics import Metric
 from vldebias.prompts import load_prompts
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
-from vldebias.study.auditing.line import LEVEL, PUBLISHED, ShareLine, read_shares
-from vldebias.study.auditing.prediction import SURE, directions
 
 WIDTH = Metric("interval_width", "mean width of the intervals", "fact", "lower", (0.0, 1.0))
 SAID_RIGHT = Metric("said_right", "sides that are said and right", "fact", "higher", (0.0, 1.0))

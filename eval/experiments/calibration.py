@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from vldebias.auditing.line import FOLDER, MINIATURE
 from vldebias.judge.judges import Judge, MiniatureJudge, decide, predict
 from vldebias.miniature import load_pipeline
 from vldebias.prompts import load_prompts
-from vldebias.study.auditing.line import FOLDER, MINIATURE
 
 IMAGES = 12  # of each profession
 STEPS = 8

@@ -31,7 +31,6 @@ from vldebias.metrics import auroc
 from vldebias.miniature import Preprocess, load_clip, weights_dir
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH, open_clip_tokenizer
 from vldebias.miniature.words import SIZE
-from vldebias.pictures import subplots, write_png
 from vldebias.report.result import Result
 from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor, image_features, text_features
@@ -39,6 +38,7 @@ from vldebias.training.objective import Objective, Trainee
 from vldebias.training.pairs import Pairs
 from vldebias.training.sampling import numpy_generator, torch_generator
 from vldebias.training.settings import LoopSettings, LossSettings
+from vldebias.utils.pictures import subplots, write_png
 
 TEXTS = tuple(f"a photo of a {species}." for species in birds.SPECIES)
 IMAGES, BATCH = 4000, 256  # of a training from scratch

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from eval.experiments.coverage_shares import COVERAGE, WIDTH, simulated
+from vldebias.auditing.line import ShareLine
 from vldebias.data import Labels
 from vldebias.measure.classification import agreement, worst_areas
 from vldebias.measure.kept import hits_of_value, resampled_kept_shares
@@ -34,7 +35,6 @@ from vldebias.measure.resampling import Interval, recentred_interval, wilson_int
 from vldebias.measure.shares import independent
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study import diagnosis
-from vldebias.study.auditing.line import ShareLine
 from vldebias.study.shares.rows import ShareRows
 from vldebias.study.tasks.retrieval import Gallery
 

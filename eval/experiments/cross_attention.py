@@ -40,7 +40,6 @@ from eval.experiments.equisteer import Gate
 from eval.experiments.equisteer import fit as fit_equisteer
 from eval.tables import RESULTS, parser, place_of, run
 from vldebias.api import debias, fit_projections
-from vldebias.edits.cross_attention import CrossAttentionEdit
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts.host import weights_fingerprint
 from vldebias.judge.judges import MiniatureJudge, decide, predict
@@ -56,10 +55,11 @@ from vldebias.miniature.words import (
     TONES,
     TRAIN_PROFESSIONS,
 )
-from vldebias.pictures import subplots, write_png
+from vldebias.projection.cross_attention import CrossAttentionEdit
 from vldebias.prompts import PromptSet, fill, make_prompt_set
 from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.study.tasks.variants import prepared
+from vldebias.utils.pictures import subplots, write_png
 
 BATCH, SURE = 48, 0.8
 VALUES = {"gender": GENDERS, "age": AGES, "tone": TONES}

@@ -28,8 +28,8 @@ from eval.tables import parser, run
 from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import Metric
 from vldebias.measure.resampling import wilson_interval
-from vldebias.prompts import balance_prompts
 from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.wording import balance_prompts
 
 TEMPLATE = "A picture of {group} in {event}"
 METHOD = "balanced-prompts"

@@ -26,7 +26,7 @@ from vldebias.data import Embeddings, embed_images, file_images
 from vldebias.data.dataset import ImageData
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.miniature import load_clip, open_world
-from vldebias.progress import SILENT
+from vldebias.utils.progress import SILENT
 
 SIDE = 1024  # pixels of a file: sixteen times the side that the small model reads
 GRAIN = 6  # standard deviation of the noise of a file, in steps of 255, as a camera adds it

@@ -22,10 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vldebias.auditing.prediction import directions
 from vldebias.data import Embeddings, Labels
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.prompts import PromptSet
-from vldebias.study.auditing.prediction import directions
 
 FILE = "celeba1000_vitb32_openai.npz"
 PER_GENDER = 402  # of a pool with as many men as women: the rarer gender of the 1000 images

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vldebias.edits.cross_attention import CrossAttentionEdit
+from vldebias.projection.cross_attention import CrossAttentionEdit
 
 BATCH = 24
 NEUTRAL = "neutral"

@@ -24,10 +24,10 @@ from eval.experiments.run import Cell, packed
 from eval.miniature import birds
 from eval.miniature.birds import Birds
 from eval.tables import place_of
-from vldebias.pictures import subplots, write_png
 from vldebias.report.result import Result
 from vldebias.training.monitor import image_features, text_features
 from vldebias.training.pairs import Pairs
+from vldebias.utils.pictures import subplots, write_png
 
 POOL = 6000  # renders of a seed, of which a kind of data takes some
 FEW = 8  # species, where a batch has many images of each

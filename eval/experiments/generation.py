@@ -48,7 +48,6 @@ from eval.tables import parser, run
 from vldebias import debias
 from vldebias.data import UNKNOWN
 from vldebias.errors import WideEditWarning
-from vldebias.files import digest
 from vldebias.hosts.host import weights_fingerprint
 from vldebias.measure.shares import discrepancies, squared_discrepancies
 from vldebias.methods import Balanced, ClosedForm, Need, Problem, Term, get_method
@@ -56,9 +55,10 @@ from vldebias.methods.closed_form import PAIRS
 from vldebias.metrics import Metric
 from vldebias.miniature import load_judge, load_pipeline, weights_dir
 from vldebias.miniature.words import CLASSES, GENDERS, PROFESSIONS, SPECIES, WORLDS
-from vldebias.progress import Progress
 from vldebias.prompts import PromptSet, fill, load_prompts
 from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.utils.files import digest
+from vldebias.utils.progress import Progress
 
 SET = "professions-gender"
 STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12

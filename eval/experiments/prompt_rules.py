@@ -4,7 +4,7 @@ reason.
     python -m eval.experiments.prompt_rules
     python -m eval.experiments.prompt_rules mine.jsonl --json FILE
 
-Without a file it reads `tests/prompts/labelled.jsonl`. A line is {"prompt": ..., "attribute": ...,
+Without a file it reads `tests/wording/labelled.jsonl`. A line is {"prompt": ..., "attribute": ...,
 "label": ...}; the label says what is right:
 
     open                        a value is written
@@ -36,8 +36,9 @@ from eval.tables import parser, run
 from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import Metric
 from vldebias.measure.resampling import wilson_interval
-from vldebias.prompts import balance_prompts, load_prompts
+from vldebias.prompts import load_prompts
 from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.wording import balance_prompts
 
 LABELLED = Path(__file__).parents[2] / "tests" / "prompts" / "labelled.jsonl"
 METHOD = "balanced-prompts"

@@ -19,8 +19,8 @@ from pathlib import Path
 from eval.tables import parser, run
 from vldebias.measure.metric import Metric
 from vldebias.measure.resampling import wilson_interval
-from vldebias.prompts import balance_prompts
 from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.wording import balance_prompts
 
 METHOD = "balanced-prompts"
 ATTRIBUTES = ("gender", "race", "age")

@@ -24,9 +24,9 @@ from pathlib import Path
 from eval.tables import add_share, parser, run
 from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import Metric
-from vldebias.prompts import balance_prompts
-from vldebias.prompts.balance import BalancedPrompts
 from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.wording import balance_prompts
+from vldebias.wording.balance import BalancedPrompts
 
 ORIGINALS = "prompts_occupations.txt"
 REWRITTEN = "prompts_occupations_rewrite.txt"

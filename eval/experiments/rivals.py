@@ -43,14 +43,13 @@ from eval.experiments import embeddings
 from eval.experiments.embeddings import Floats, Gallery, Rows, celeba, file
 from eval.tables import Rivals, parser, read, run
 from vldebias.data import Embeddings, cross
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts import Host, TextTable
 from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference, get_method
 from vldebias.methods.baselines.zero_shot import Dat, Sage
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.metrics import Metric
-from vldebias.pictures import subplots, write_png
+from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import (
     CHANCE,
@@ -61,6 +60,7 @@ from vldebias.report.result import (
     TaskResult,
 )
 from vldebias.study.evaluating import evaluate
+from vldebias.utils.pictures import subplots, write_png
 
 NAMED = (
     "difference",

@@ -37,9 +37,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
 from eval.tables import RESULTS, show, subset
-from vldebias.files import commit, read_yaml, write_atomically
-from vldebias.progress import Progress
 from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.utils.files import commit, read_yaml, write_atomically
+from vldebias.utils.progress import Progress
 
 FOLDER = Path(__file__).parent
 ROWS = "rows: "  # before the name of a figure: what each image scored, see `packed`

@@ -4,7 +4,7 @@ For every cross-attention and time, with c the output at one position of the pic
 orthonormal basis of the span of the effects, m the center and S the covariance of outputs within
 the texts of a value:
 
-    set       c' = c - B B^T (c - m) + a e_v    what `vldebias.edits.cross_attention` does
+    set       c' = c - B B^T (c - m) + a e_v    what `vldebias.projection.cross_attention` does
     whitened  c' = c - B R^T (c - m) + a e_v    with R = S^-1 B (B^T S^-1 B)^-1
 
 Of all maps after which no linear reading tells the values, the second one changes c least in the
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from eval.experiments.equisteer import Place, outputs
 from vldebias.api import debias
-from vldebias.edits.cross_attention import CrossAttentionEdit
+from vldebias.projection.cross_attention import CrossAttentionEdit
 
 RIDGE = 1e-3  # of the mean variance, added to every direction
 

@@ -20,8 +20,8 @@ import vldebias
 from eval.tables import parser, run
 from vldebias.measure.metric import Metric
 from vldebias.measure.resampling import percentile_interval
-from vldebias.prompts import Balancer
 from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.wording import Balancer
 
 PROMPT = "A CEO in an office"
 VALUE = "female"

@@ -26,7 +26,6 @@ from eval.miniature.vocabulary import (
 from eval.miniature.widen import widened
 from eval.miniature.world import shuffled
 from vldebias.errors import InvalidInputError
-from vldebias.files import only_writer, write_atomically
 from vldebias.losses import info_nce
 from vldebias.miniature.architectures import (
     CONFIGS,
@@ -38,8 +37,9 @@ from vldebias.miniature.autoencoder import PatchAutoencoder
 from vldebias.miniature.models import load_text_tower, load_vae, load_weights
 from vldebias.miniature.tokenizer import open_clip_tokenizer, save_tokenizer
 from vldebias.miniature.words import BIRD_FIELDS, PEOPLE_FIELDS, WORLDS
-from vldebias.progress import Progress
 from vldebias.training.optim import Average
+from vldebias.utils.files import only_writer, write_atomically
+from vldebias.utils.progress import Progress
 
 if TYPE_CHECKING:
     import open_clip

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from vldebias.errors import InvalidInputError
-from vldebias.files import write_atomically
 from vldebias.training.optim import Average
+from vldebias.utils.files import write_atomically
 
 
 def save_state(

@@ -16,15 +16,15 @@ import torch.nn.functional as F
 
 from eval.miniature import birds, portraits
 from vldebias.api import debias
-from vldebias.edits.projection import CalibratedProjection, scatter_of
 from vldebias.errors import WideEditWarning
-from vldebias.files import write_atomically
 from vldebias.metrics import discrepancy, group_accuracy, max_skew
 from vldebias.miniature.architectures import AttributeNetwork
 from vldebias.miniature.models import load_clip, load_judge, load_pipeline, load_vae
 from vldebias.miniature.words import BIRD_FIELDS, PEOPLE_FIELDS
-from vldebias.progress import Progress
+from vldebias.projection.projection import CalibratedProjection, scatter_of
 from vldebias.prompts import load_prompts
+from vldebias.utils.files import write_atomically
+from vldebias.utils.progress import Progress
 
 if TYPE_CHECKING:
     from diffusers import StableDiffusionPipeline

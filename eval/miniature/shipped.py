@@ -13,9 +13,9 @@ from unittest import mock
 
 from eval.miniature.pack import painted
 from vldebias.data import ImageData
-from vldebias.files import commit, write_atomically
-from vldebias.options import Options
 from vldebias.study.running import run_suite
+from vldebias.utils.files import commit, write_atomically
+from vldebias.utils.options import Options
 
 TASKS = ("birds", "portraits")  # the drawn pictures of the third are of the pipeline
 

@@ -18,9 +18,9 @@ from torch import nn
 
 from eval.miniature import birds
 from eval.miniature.checkpoints import load_state, read_state, save_state
-from vldebias.files import write_atomically
-from vldebias.progress import SILENT, Progress
 from vldebias.training.optim import Average
+from vldebias.utils.files import write_atomically
+from vldebias.utils.progress import SILENT, Progress
 
 CHECKPOINT_SECONDS = 60.0
 

@@ -8,9 +8,9 @@ from PIL import Image
 from vldebias.cli.apps import page
 from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import GeneratedImages
-from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet
 from vldebias.study.tasks.generation import GenerationTask
+from vldebias.utils.pictures import write_png
 
 engines = page("label.engine")
 studies = page("label.study")

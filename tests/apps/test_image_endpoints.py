@@ -27,8 +27,8 @@ from tests.apps.false_upstream import FalseServices
 from tests.apps.test_images_api import ask, note
 from vldebias import debias_queries
 from vldebias.errors import InvalidInputError
-from vldebias.prompts import Balancer
 from vldebias.serving import images_proxy
+from vldebias.wording import Balancer
 
 vectors_of = import_module("vldebias.serving.images_api.embeddings").vectors_of
 

@@ -22,8 +22,8 @@ from starlette.routing import Mount
 
 from tests.apps.false_upstream import KEY, FalseUpstream, served
 from vldebias.errors import InvalidInputError
-from vldebias.prompts import Balancer
 from vldebias.serving import Limits, images_proxy
+from vldebias.wording import Balancer
 
 PATH = "/v1/images/generations"
 CEO = "A photo of a CEO in an office"

@@ -14,7 +14,7 @@ from PIL import Image
 
 from vldebias.judge.answers import NO_PERSON, AnnotationLog, Answer
 from vldebias.miniature import open_world
-from vldebias.pictures import write_png
+from vldebias.utils.pictures import write_png
 
 pytestmark = pytest.mark.slow
 

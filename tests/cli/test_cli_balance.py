@@ -14,8 +14,8 @@ from tests.cli.conftest import call as run
 from tests.refusals import refused
 from vldebias.cli import balance
 from vldebias.errors import InvalidInputError
-from vldebias.prompts import balance_prompts
-from vldebias.prompts.prompt_file import read_prompts
+from vldebias.wording import balance_prompts
+from vldebias.wording.prompt_file import read_prompts
 
 PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic priest", "two doctors"]
 ASKED = ("prompts", "balance")
@@ -157,7 +157,7 @@ def stop(prompts, *_, **__):
     assert len(prompts) == 10_000
     raise KeyboardInterrupt
 
-vldebias.prompts.balance_prompts = stop
+vldebias.wording.balance_prompts = stop
 sys.argv = ["vldebias", "prompts", "balance", sys.argv[1], "--attribute", "gender"]
 main()
 """

@@ -19,10 +19,10 @@ from tests.refusals import refused
 from vldebias.cli import common
 from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.files import packaged
 from vldebias.report.result import Measurement, Result, TaskProvenance
 from vldebias.study import compare, load_suite, paper
 from vldebias.study.manifest import verify
+from vldebias.utils.files import packaged
 
 TASKS = (
     "{task: shares, name: jobs, title: J, table: TABLE, resamples: 20}, {task: shares, name: more,"

@@ -11,10 +11,10 @@ from PIL import Image
 
 from tests.cli.conftest import call as run
 from vldebias.errors import InvalidInputError
-from vldebias.files import digest
-from vldebias.report.wording import in_words
+from vldebias.report.phrases import in_words
 from vldebias.study import grids
 from vldebias.study.tasks import variants
+from vldebias.utils.files import digest
 
 EDITOR = "A photo of an editor."
 QUICK = ("--images", "4", "--steps", "2")

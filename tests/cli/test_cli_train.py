@@ -16,10 +16,10 @@ from tests.cli.conftest import call
 from tests.refusals import refused
 from vldebias.cli import app
 from vldebias.cli.train import FLAGS, NAMES_OF_FLAGS
-from vldebias.progress import SILENT
 from vldebias.training.objective import Objective
 from vldebias.training.pairs import open_images
 from vldebias.training.settings import TrainSettings, load_settings
+from vldebias.utils.progress import SILENT
 
 SMALL = [
     "--cpu",

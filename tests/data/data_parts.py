@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vldebias.data import Embeddings, ImageData, Labels, embed_images
 from vldebias.hosts.clip.images import ImageEncoder, Pixels
-from vldebias.progress import SILENT
+from vldebias.utils.progress import SILENT
 
 _NAMES = """
     5_o_Clock_Shadow Arched_Eyebrows Attractive Bags_Under_Eyes Bald Bangs Big_Lips Big_Nose

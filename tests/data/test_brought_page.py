@@ -11,7 +11,7 @@ import pytest
 from brought import CAPTIONS, FORMS, PROMPTS
 
 from vldebias.data import open_data
-from vldebias.prompts.prompt_file import read_prompts
+from vldebias.wording.prompt_file import read_prompts
 
 pytest.importorskip("datasets")
 pytestmark = [

@@ -23,8 +23,6 @@ from tests.refusals import refused
 from vldebias import miniature
 from vldebias.cli import app
 from vldebias.judge.answers import AnnotationLog
-from vldebias.options import Options
-from vldebias.progress import SILENT
 from vldebias.report.result import Result
 from vldebias.report.table import SWEPT, published
 from vldebias.study.paper import (
@@ -40,6 +38,8 @@ from vldebias.study.paper import (
     plan,
 )
 from vldebias.study.suite import load_suite
+from vldebias.utils.options import Options
+from vldebias.utils.progress import SILENT
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 
 from eval.experiments.calibration import IMAGES, generated, values_seen
+from vldebias.auditing.line import FOLDER, MINIATURE
 from vldebias.judge.judges import MiniatureJudge
 from vldebias.miniature import load_pipeline
 from vldebias.prompts import load_prompts
-from vldebias.study.auditing.line import FOLDER, MINIATURE
 
 PROFESSIONS = load_prompts("professions-gender")
 

@@ -16,9 +16,9 @@ from eval.experiments.equisteer import (
     thresholds_of,
 )
 from vldebias.api import fit_projections
-from vldebias.edits.cross_attention import CrossAttentionEdit, steer
 from vldebias.methods import CrossAttention
 from vldebias.miniature import load_pipeline
+from vldebias.projection.cross_attention import CrossAttentionEdit, steer
 from vldebias.prompts import make_prompt_set
 
 NAMES = ("baker", "judge")

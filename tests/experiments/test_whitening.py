@@ -8,11 +8,11 @@ from torch.nn.functional import one_hot
 
 from eval.experiments.whitening import Spread, attached, fit
 from vldebias.api import debias, fit_projections
-from vldebias.edits.cross_attention import CrossAttentionEdit, span, steer
 from vldebias.methods import CrossAttention
 from vldebias.methods.baselines.erasure import leace
 from vldebias.methods.reference import Labelled
 from vldebias.miniature import load_pipeline
+from vldebias.projection.cross_attention import CrossAttentionEdit, span, steer
 from vldebias.prompts import make_prompt_set
 
 

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 import vldebias
-from vldebias.edits.edit import Choice, Fingerprint
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
@@ -25,6 +23,8 @@ from vldebias.errors import (
 from vldebias.hosts import HOSTS, Host, register_host, resolve
 from vldebias.hosts.attachment import Attachment, attachment_of
 from vldebias.hosts.host import hook_methods
+from vldebias.projection.edit import Choice, Fingerprint
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
 

@@ -233,7 +233,7 @@ def test_an_image_has_the_values_of_several_attributes(tmp_path: Path) -> None:
 
 def test_the_joint_map_sets_each_attribute() -> None:
     """In the joint span an output gets the coordinates of both values, though spans overlap."""
-    from vldebias.edits.cross_attention import LayerMap, joint, span, steer
+    from vldebias.projection.cross_attention import LayerMap, joint, span, steer
 
     generator = torch.Generator().manual_seed(0)
     effects = torch.randn(2, 2, 6, generator=generator, dtype=torch.float64)

@@ -12,7 +12,6 @@ from models_tiny import PROMPTS, STATED, SUBJECTS, Subject, equal_outputs
 from torch import Tensor
 
 import vldebias
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import (
     AlreadyAttachedError,
     ProjectionMismatchError,
@@ -20,6 +19,7 @@ from vldebias.errors import (
     VldebiasError,
 )
 from vldebias.methods import load_edit
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
 KINDS = (

@@ -16,9 +16,9 @@ from vldebias.hosts.loading import Loaded
 from vldebias.judge.plan import GeneratedImages
 from vldebias.judge.scores import scored
 from vldebias.miniature import load_clip
-from vldebias.pictures import write_png
 from vldebias.prompts import make_prompt_set
 from vldebias.study.tasks.generation import GenerationTask
+from vldebias.utils.pictures import write_png
 
 JOBS = ("nurse", "chef", "pilot")
 SET = make_prompt_set("jobs", {"male": ["male"], "female": ["female"]}, JOBS)

@@ -35,8 +35,8 @@ from vldebias.judge.judges import (
 from vldebias.judge.plan import GeneratedImages
 from vldebias.judge.scores import judge_images, last_judgements
 from vldebias.miniature import load_clip, load_judge, open_world
-from vldebias.options import Options
 from vldebias.study.inputs import Inputs
+from vldebias.utils.options import Options
 
 GENDER = {
     "male": ("A photo of a male.", "A photo of a man."),

@@ -30,18 +30,19 @@ from diffusers_tiny import sd, sd3, with_own_components
 
 from tests.refusals import refused
 from vldebias import debias, fit_projection
-from vldebias.edits.edit import Fingerprint
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import Attachment, attachment_of
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.methods import METHODS, Need
 from vldebias.miniature import load_clip
-from vldebias.pictures import write_png
-from vldebias.prompts import PromptSet, balance_prompts, load_prompts, make_prompt_set
+from vldebias.projection.edit import Fingerprint
+from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
 from vldebias.study.edit_check import check
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.variants import Variant, generate, prepared
+from vldebias.utils.pictures import write_png
+from vldebias.wording import balance_prompts
 
 SIZE = {"height": 16, "width": 16}
 PEOPLE = make_prompt_set("people", {"male": ["male"], "female": ["female"]}, ["doctor", "nurse"])

@@ -84,7 +84,7 @@ print(json.dumps([balanced.prompts, balanced.values, loaded]))
 
 def test_a_balancer_goes_on_over_calls() -> None:
     script = """
-from vldebias.prompts import Balancer
+from vldebias.wording import Balancer
 balancer = Balancer("gender", seed=0)
 values = [balancer.next(["A photo of a doctor"]).values[0] for _ in range(6)]
 print(*sorted(values))

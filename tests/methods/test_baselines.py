@@ -17,7 +17,6 @@ from torch.nn.functional import normalize, one_hot
 import vldebias
 from tests.methods.made import normal, unit
 from tests.refusals import refused
-from vldebias.edits.projection import span_of
 from vldebias.errors import InvalidInputError
 from vldebias.methods import Problem, Reference
 from vldebias.methods.baselines.erasure import (
@@ -29,6 +28,7 @@ from vldebias.methods.baselines.erasure import (
 )
 from vldebias.methods.baselines.queries import Bend, HalfWay, Lian, project_out
 from vldebias.methods.reference import Labelled, labelled, stated_texts
+from vldebias.projection.projection import span_of
 
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "published.json").read_text())
 JOBS = ("doctor", "nurse", "pilot", "clerk", "cook", "judge")

@@ -15,12 +15,12 @@ import vldebias
 from tests.fewer import few
 from tests.methods.made import unit
 from tests.refusals import refused
-from vldebias.edits.edit import Provenance
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import TextTable, resolve
 from vldebias.methods import Problem
 from vldebias.methods.bounded import bounded, losses
+from vldebias.projection.edit import Provenance
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
 
 DIM = 12

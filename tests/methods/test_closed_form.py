@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Problem
 from vldebias.methods.closed_form import (
@@ -23,6 +22,7 @@ from vldebias.methods.closed_form import (
     class_texts,
 )
 from vldebias.methods.equalise import image_scatter
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

@@ -14,7 +14,6 @@ from torch.nn.functional import normalize
 import vldebias
 from tests.methods.test_folds import GENDER, HARMED, HELPED, images, world
 from vldebias.api import debias, fit_projections
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, WideEditWarning
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.methods import Problem, presets
@@ -23,6 +22,7 @@ from vldebias.methods.folds import FEWEST
 from vldebias.methods.gates import SEPARATE, is_about_gender, separation
 from vldebias.miniature import load_judge
 from vldebias.miniature.words import WORLDS
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
 
 SET = load_prompts("professions-gender")

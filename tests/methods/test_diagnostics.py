@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from tests.methods.made import unit
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.hosts import TextTable
 from vldebias.methods.diagnostics import Diagnostics, spread_along
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
 PAIRS = unit(6, 2, 16, seed=0)

@@ -14,13 +14,13 @@ import vldebias
 from tests.fewer import few
 from tests.methods.made import normal
 from tests.refusals import refused
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import InvalidInputError, ReferenceWarning
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.methods import Problem
 from vldebias.methods.closed_form import class_texts
 from vldebias.methods.equalise import ImageSplit
 from vldebias.methods.reference import Reference
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
 
 DIM = 16

@@ -15,7 +15,6 @@ from torch.nn.functional import normalize
 
 import vldebias
 from tests.methods.made import normal
-from vldebias.edits.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.hosts import TextTable
 from vldebias.methods import Problem, Reference, get_method
 from vldebias.methods.equalise import UnusableReferenceError
@@ -23,6 +22,7 @@ from vldebias.methods.folds import FEWEST, FOLDS, image_folds, text_folds
 from vldebias.methods.gates import change_on_images, change_on_texts
 from vldebias.methods.predicted_gap import Change, PredictedGap
 from vldebias.metrics import max_skew
+from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet, make_prompt_set
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

@@ -13,11 +13,11 @@ from torch import Tensor
 
 import vldebias
 from tests.fewer import few
-from vldebias.edits.edit import Edit, Provenance
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, VldebiasWarning
 from vldebias.hosts import TextTable, resolve
 from vldebias.methods import METHODS, Method, Need, Problem, load_edit
+from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import load_prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

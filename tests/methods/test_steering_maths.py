@@ -7,9 +7,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from vldebias.edits.cross_attention import span, steer
 from vldebias.errors import InvalidInputError
 from vldebias.methods.cross_attention import Readings, _auroc, discriminant, stated_texts
+from vldebias.projection.cross_attention import span, steer
 from vldebias.prompts import load_prompts, make_prompt_set
 
 

@@ -14,7 +14,6 @@ from eval.experiments.embeddings import file
 from eval.experiments.rivals import DAT_OF_CELEBA, age_templates, ages
 from tests.methods.made import unit
 from tests.refusals import refused
-from vldebias.edits.edit import Edit
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Problem, Reference, load_edit
 from vldebias.methods.baselines.zero_shot import (
@@ -29,6 +28,7 @@ from vldebias.methods.baselines.zero_shot import (
     texts_by_group,
     with_products,
 )
+from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
 
 DIM = 12

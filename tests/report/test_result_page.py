@@ -9,7 +9,6 @@ from PIL import Image
 from tests.study.made_figures import DOWN, UP, bias, figure, protocol, result
 from vldebias.errors import InvalidInputError
 from vldebias.measure.rows import Strip
-from vldebias.pictures import read_png, write_png
 from vldebias.report.audited import audited_prompts
 from vldebias.report.page import (
     day_of,
@@ -27,6 +26,7 @@ from vldebias.report.result import Result
 from vldebias.report.strip import read_strip, write_strip
 from vldebias.report.table import readable
 from vldebias.study import compare
+from vldebias.utils.pictures import read_png, write_png
 
 
 def test_a_page_is_one_safe_file_with_the_summary_before_everything_else(

@@ -36,16 +36,16 @@ from PIL import Image
 from apps.label.engine import Labelling
 from apps.label.study import ImageFolder, Question
 from vldebias.data.cache import embed_images
-from vldebias.files import digest, write_atomically
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.judge.answers import AnnotationLog
 from vldebias.miniature import load_clip, load_pipeline, open_world
-from vldebias.options import Options
-from vldebias.progress import SILENT
 from vldebias.study.running import run_suite
 from vldebias.study.suite import suite_path
 from vldebias.training.run import train_model
 from vldebias.training.settings import load_settings
+from vldebias.utils.files import digest, write_atomically
+from vldebias.utils.options import Options
+from vldebias.utils.progress import SILENT
 
 Left = dict[str, str]  # what a run leaves: a digest by name
 

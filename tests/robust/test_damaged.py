@@ -28,11 +28,11 @@ from vldebias import CalibratedProjection, load_edit, load_prompts
 from vldebias.data import Embeddings, decode, load_embeddings, read_table, save_embeddings
 from vldebias.data.tables import Labels, as_texts, column_of
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
-from vldebias.files import packaged
 from vldebias.judge.answers import AnnotationLog
 from vldebias.report.result import Result
 from vldebias.study.manifest import verify, write_manifest
 from vldebias.training import loop
+from vldebias.utils.files import packaged
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
 

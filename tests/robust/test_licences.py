@@ -65,10 +65,10 @@ def test_every_shipped_file_has_a_row_and_every_row_a_file(files: list[str]) -> 
 def test_a_new_list_picture_or_weight_would_be_missed() -> None:
     patterns = [pattern_of(row) for row in rows()]
     for new in (
-        "vldebias/prompts/english/facts/new.txt",
+        "vldebias/wording/english/facts/new.txt",
         "vldebias/miniature/weights/new.bin",
         "docs/new.jpg",
-        "vldebias/study/auditing/calibrations/new.csv",
+        "vldebias/auditing/calibrations/new.csv",
     ):
         assert unlisted([new], patterns) == [new]
 

@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from vldebias.judge.plan import GeneratedImages, PlannedImage
-from vldebias.pictures import write_png
 from vldebias.prompts import make_prompt_set
 from vldebias.study.tasks.generation import GenerationTask
+from vldebias.utils.pictures import write_png
 
 TRAIN = ("doctor", "nurse", "chef")
 UNSEEN = ("pilot", "clerk", "judge", "baker")

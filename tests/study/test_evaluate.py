@@ -26,9 +26,9 @@ from vldebias.hosts import resolve
 from vldebias.methods import METHODS as REGISTRY
 from vldebias.methods import Problem
 from vldebias.miniature import load_clip
-from vldebias.progress import SILENT
 from vldebias.prompts import load_prompts
 from vldebias.study import Options, Result, evaluate, run_suite
+from vldebias.utils.progress import SILENT
 
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 pytestmark = pytest.mark.usefixtures("no_charts")

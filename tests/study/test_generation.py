@@ -29,12 +29,12 @@ from vldebias.judge.plan import OTHERS, GeneratedImages
 from vldebias.measure.rows import WORSE_STRIP
 from vldebias.metrics import discrepancy
 from vldebias.miniature import load_clip, load_pipeline
-from vldebias.options import Options
 from vldebias.prompts import PromptSet, make_prompt_set
 from vldebias.report.result import Result, TaskResult
 from vldebias.study import evaluate
 from vldebias.study.grids import CELL, GAP, layout
 from vldebias.study.inputs import Inputs
+from vldebias.utils.options import Options
 
 HASH = load_prompts("professions-gender").hash
 Painted = tuple[GeneratedImages, Shows]

@@ -20,10 +20,10 @@ from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.hosts import resolve
 from vldebias.hosts.attachment import attachment_of
 from vldebias.miniature import load_pipeline, open_world
-from vldebias.options import Options
 from vldebias.prompts import load_prompts
 from vldebias.study.grids import CELL, GAP, HEAD, LABEL, grid, layout
 from vldebias.study.inputs import Inputs
+from vldebias.utils.options import Options
 
 FAST = {"steps": 2, "guidance": 3.0}
 TEXT = "A photo of a nurse."

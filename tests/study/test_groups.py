@@ -22,11 +22,11 @@ from vldebias.data import UNKNOWN, Embeddings, Labels
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, SuspectInputWarning
 from vldebias.measure.classification import share_below, worst_areas
 from vldebias.methods.reference import class_of
-from vldebias.options import Options
-from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
 from vldebias.study.tasks.groups import MEDIAN, GroupsTask
 from vldebias.study.tasks.images import fit_method
+from vldebias.utils.options import Options
+from vldebias.utils.progress import Progress
 
 silent = ("ClassSignalWarning", "SuspectInputWarning")  # images and texts are noise here
 pytestmark = [pytest.mark.filterwarnings(f"ignore::vldebias.errors.{name}") for name in silent]

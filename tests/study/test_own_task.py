@@ -17,13 +17,13 @@ from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import JUDGES
 from vldebias.measure.metric import get_metric
 from vldebias.metrics import METRICS
-from vldebias.registry import Registry
 from vldebias.report.page import grids, render
 from vldebias.report.result import Result, TaskResult
 from vldebias.report.table import readable
 from vldebias.study import TASKS, evaluate, load_suite
 from vldebias.study.shares.rows import ShareRows
 from vldebias.study.tasks.retrieval import Gallery
+from vldebias.utils.registry import Registry
 
 METRIC_FILE = """
 import numpy as np

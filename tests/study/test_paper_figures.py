@@ -13,11 +13,11 @@ from rich.console import Console
 from tests.study.made_figures import figure, result
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
-from vldebias.options import Options
-from vldebias.progress import SILENT, Progress
 from vldebias.study.paper import Run, compared, estimate, paper, plan, sentences
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.tasks.retrieval import RetrievalTask
+from vldebias.utils.options import Options
+from vldebias.utils.progress import SILENT, Progress
 
 
 def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(

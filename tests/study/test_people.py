@@ -11,11 +11,11 @@ from rich.console import Console
 from vldebias.errors import InvalidInputError
 from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import GeneratedImages
-from vldebias.options import Options
-from vldebias.progress import Progress
 from vldebias.study.running import run_suite
 from vldebias.study.suite import load_suite
 from vldebias.study.tasks.people import PeopleTask
+from vldebias.utils.options import Options
+from vldebias.utils.progress import Progress
 
 MODEL = {"pipeline": "Tiny", "fingerprint": None}
 

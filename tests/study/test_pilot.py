@@ -13,7 +13,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import Judge
 from vldebias.measure.resampling import wilson_interval
-from vldebias.options import Options
 from vldebias.prompts import load_prompts
 from vldebias.study.pilot import (
     MOST_PROMPTS,
@@ -22,6 +21,7 @@ from vldebias.study.pilot import (
     pilot_prompts,
     widest_interval,
 )
+from vldebias.utils.options import Options
 
 GENDER = load_prompts("gender")
 

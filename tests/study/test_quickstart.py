@@ -13,10 +13,10 @@ from eval.miniature.birds import LEAN
 from tests.fewer import few
 from vldebias.api import debias, fit_projection, fit_projections
 from vldebias.cli import app
-from vldebias.edits.edit import Fingerprint
 from vldebias.hosts import resolve
 from vldebias.judge.plan import identity
 from vldebias.miniature import load_clip, load_pipeline
+from vldebias.projection.edit import Fingerprint
 from vldebias.prompts import load_prompts
 from vldebias.report.result import Result
 from vldebias.study.suite import load_suite

@@ -21,8 +21,6 @@ from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError, VldebiasWarning, warn
 from vldebias.judge.answers import AnnotationLog
 from vldebias.measure.rows import Strip
-from vldebias.options import Options
-from vldebias.pictures import read_png
 from vldebias.prompts import make_prompt_set
 from vldebias.report.result import Result, TaskProvenance, TaskResult
 from vldebias.study import running as runner
@@ -32,6 +30,8 @@ from vldebias.study.running import key_of, run_suite
 from vldebias.study.shares.task import SharesTask
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.tasks.retrieval import RetrievalTask
+from vldebias.utils.options import Options
+from vldebias.utils.pictures import read_png
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 

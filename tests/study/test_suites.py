@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from vldebias.errors import InvalidInputError
-from vldebias.files import packaged
 from vldebias.study.suite import load_suite
 from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.groups import GroupsTask
 from vldebias.study.tasks.retrieval import RetrievalTask
 from vldebias.study.tasks.texts import TextsTask
+from vldebias.utils.files import packaged
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,12 +19,12 @@ from vldebias.hosts import resolve
 from vldebias.hosts.loading import text_host
 from vldebias.methods import METHODS, Problem
 from vldebias.miniature import load_clip, load_pipeline
-from vldebias.options import Options
 from vldebias.prompts import PromptSet, make_prompt_set
 from vldebias.report.result import Result
 from vldebias.report.table import published
 from vldebias.study import TextsTask, evaluate, load_suite, run_suite
 from vldebias.study.tasks.images import fit_method
+from vldebias.utils.options import Options
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 

@@ -16,8 +16,8 @@ from torch.nn.functional import normalize as unit
 from training_parts import image_data, letters_of, plain, reader, tiny_image, tiny_towers
 
 from vldebias.data import Labels
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import VldebiasWarning
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.training.monitor import Monitor
 
 WORDS = ("cat", "dog", "owl", "emu")

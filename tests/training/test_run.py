@@ -30,7 +30,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.clip.towers import Towers
 from vldebias.methods import load_edit
 from vldebias.miniature import load_clip
-from vldebias.progress import Progress
 from vldebias.training import run
 from vldebias.training.batches import Batches
 from vldebias.training.loop import fit
@@ -41,6 +40,7 @@ from vldebias.training.run import list_pairs, steps_done, train_model
 from vldebias.training.sampling import Sampler
 from vldebias.training.settings import TrainSettings, load_settings
 from vldebias.training.suspects import positive_scores
+from vldebias.utils.progress import Progress
 
 SMALL: dict[str, Any] = {
     "items": 24,

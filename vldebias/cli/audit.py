@@ -21,7 +21,7 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import HOST, AttributeSet, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
-from vldebias.names import check_methods
+from vldebias.utils.names import check_methods
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +125,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
     check_sets([attribute])
     if texts is None:
         check_host(named)
-    from vldebias.prompts.prompt_file import read_prompts
+    from vldebias.wording.prompt_file import read_prompts
 
     listed = read_prompts(file, column)
     say(f"{file}: read {listed}")
@@ -133,9 +133,9 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         _say_numbers(listed.prompts, attribute, measure, width)
     # Imported after the checks: torch takes seconds, and a slip is answered before.
     from vldebias.data.embeddings import load_texts
-    from vldebias.files import write_atomically
     from vldebias.hosts.loading import load_host
     from vldebias.study import audit
+    from vldebias.utils.files import write_atomically
 
     counts: Any = calibration
     if texts is not None:
@@ -204,11 +204,11 @@ def _measured(
     pilot: Mapping[str, Any],
 ) -> pd.DataFrame:
     """Return counts of images of the pipeline, which are written to measured.csv as well."""
-    from vldebias.files import write_atomically
-    from vldebias.options import Options
-    from vldebias.progress import Progress
     from vldebias.prompts import load_prompts
     from vldebias.study.pilot import measure_prompts, pilot_prompts
+    from vldebias.utils.files import write_atomically
+    from vldebias.utils.options import Options
+    from vldebias.utils.progress import Progress
 
     options = Options(**pilot)
     measured = pilot_prompts(prompts, load_prompts(attribute))
@@ -233,12 +233,12 @@ def _audit_rewriter(
     """Say how a rewriter of prompts leans, from texts alone."""
     check_out(folder)
     check_sets([attribute])
-    from vldebias.prompts.prompt_file import read_prompts
+    from vldebias.wording.prompt_file import read_prompts
 
     originals = read_prompts(original)
     texts = read_prompts(rewritten)
     say(f"{original}: read {originals}; {rewritten}: read {texts}")
-    from vldebias.study.auditing.rewriters import audit_rewriter
+    from vldebias.auditing.rewriters import audit_rewriter
 
     result = audit_rewriter(originals.prompts, texts.prompts, attribute)
     page = write_run(result, folder)
@@ -329,9 +329,9 @@ def diagnose_command(
     for option in ("texts", "reference"):
         check_file(f"--{option}", brought.get(option))
     from vldebias.data import load_embeddings
-    from vldebias.options import Options
     from vldebias.study import diagnose
     from vldebias.study.inputs import Inputs
+    from vldebias.utils.options import Options
 
     brought["device"] = device_of(brought.get("device"))
     # Options are frozen, and typer makes lists.

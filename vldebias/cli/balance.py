@@ -14,11 +14,11 @@ from vldebias.cli.checks import check_sets
 from vldebias.cli.common import out, print_grid, print_json, say, split_names, split_pair
 from vldebias.cli.flags import AttributeSets, Groups, Json, Shares
 from vldebias.errors import InvalidInputError
-from vldebias.prompts.reasons import reason_in_words
-from vldebias.report.wording import quantity
+from vldebias.report.phrases import quantity
+from vldebias.wording.reasons import reason_in_words
 
 if TYPE_CHECKING:
-    from vldebias.prompts import BalancedPrompts
+    from vldebias.wording import BalancedPrompts
 
 _MOST_IMAGES = 1_000_000  # that `--images` makes of a file: all are held in memory
 _MANY_IMAGES = 100_000  # so many take seconds
@@ -71,8 +71,8 @@ def balance(  # noqa: PLR0913 - a command has as many options
     """
     check_sets(attribute)
     chosen = shares_of(shares)
-    from vldebias.prompts import balance_prompts
-    from vldebias.prompts.prompt_file import read_prompts
+    from vldebias.wording import balance_prompts
+    from vldebias.wording.prompt_file import read_prompts
 
     listed = read_prompts(file, column)
     if listed.column not in (None, "prompt") or listed.comments:
@@ -119,7 +119,7 @@ def _originals(file: Path, column: str, prompts: Sequence[str], images: int) -> 
     Raises:
         InvalidInputError: the prompts have no columns, or are not as many.
     """
-    from vldebias.prompts.prompt_file import read_prompts
+    from vldebias.wording.prompt_file import read_prompts
 
     if str(file) == "-":
         raise InvalidInputError("--original: expected a file with columns, got standard input")

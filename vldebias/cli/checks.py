@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.names import check_architecture, check_weights, is_file_of_set, packaged_set
+from vldebias.utils.names import check_architecture, check_weights, is_file_of_set, packaged_set
 
 WITHOUT_TAG = ("hf-hub:", "local-dir:")
 """How names start that open_clip finds without its list of architectures."""
@@ -69,7 +69,7 @@ def check_file(option: str, path: Path | str | None) -> None:
 
 def check_suite(name: str) -> None:
     """Refuse a suite that is neither packaged nor a file."""
-    from vldebias.files import packaged
+    from vldebias.utils.files import packaged
 
     path = Path(name)
     # "miniature" is packaged; "mine.yaml" and "suites/mine" are files.

@@ -14,12 +14,12 @@ from vldebias.cli.checks import check_file, check_host, check_sets
 from vldebias.cli.common import check_out, device_of, print_list, say
 from vldebias.cli.flags import HOST, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
-from vldebias.names import check_methods
+from vldebias.utils.names import check_methods
 
 if TYPE_CHECKING:
-    from vldebias.edits.edit import Edit
     from vldebias.hosts import Host
     from vldebias.hosts.loading import Loaded
+    from vldebias.projection.edit import Edit
     from vldebias.prompts import PromptSet
 
 
@@ -185,9 +185,9 @@ def _report(
     """
     from pydantic import TypeAdapter
 
-    from vldebias.edits.cross_attention import CrossAttentionEdit
-    from vldebias.edits.edit import Provenance
     from vldebias.methods import Diagnostics
+    from vldebias.projection.cross_attention import CrossAttentionEdit
+    from vldebias.projection.edit import Provenance
 
     folder = None if save is None else str(edit.save_pretrained(save / role))
     diagnostics: dict[str, dict[str, Any]] = {}
@@ -231,8 +231,8 @@ def _print(name: str, facts_of_role: Mapping[str, dict[str, Any]], *, as_json: b
 
 def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
     """Print what `vldebias.study.edit_check` finds; exit code 1 if something is wrong."""
-    from vldebias.files import versions
     from vldebias.study.edit_check import check
+    from vldebias.utils.files import versions
 
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)

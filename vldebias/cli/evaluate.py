@@ -24,8 +24,8 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
-from vldebias.names import check_methods
-from vldebias.options import Options
+from vldebias.utils.names import check_methods
+from vldebias.utils.options import Options
 
 
 class SuiteGroup(TyperGroup):
@@ -98,7 +98,7 @@ def run(
     for option in ("data_root", "embeddings", "table", "texts", "reference"):
         check_file(f"--{option.replace('_', '-')}", named.get(option))
     if named.get("prompts_file") is not None:
-        from vldebias.prompts.prompt_file import read_prompts
+        from vldebias.wording.prompt_file import read_prompts
 
         say(f"{named['prompts_file']}: read {read_prompts(named['prompts_file'])}")
     from vldebias.methods import get_method
@@ -218,7 +218,7 @@ def list_all(as_json: Json = False) -> None:
       vldebias eval list
       vldebias eval list --json
     """
-    from vldebias.files import packaged, read_yaml
+    from vldebias.utils.files import packaged, read_yaml
 
     suites = []
     rows = []

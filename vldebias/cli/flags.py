@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, g
 
 import typer
 
-from vldebias.options import Options
+from vldebias.utils.options import Options
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

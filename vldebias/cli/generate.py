@@ -13,7 +13,7 @@ from vldebias.cli.checks import check_sets
 from vldebias.cli.common import check_out, device_of, err, out, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
-from vldebias.names import check_methods
+from vldebias.utils.names import check_methods
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,7 +96,7 @@ def generate_command(
     request.variants()
     if folder is None:
         from vldebias.judge.plan import hash_of
-        from vldebias.schema import file_slug
+        from vldebias.utils.schema import file_slug
 
         # By content, so that other settings go elsewhere: a changed prompt set of the same name
         # makes other pictures.
@@ -120,8 +120,8 @@ def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> Si
         InvalidInputError: what `side_by_side` refuses, or a disk that is full.
     """
     from vldebias.hosts.loading import load_host
-    from vldebias.progress import Progress
     from vldebias.study.side_by_side import side_by_side
+    from vldebias.utils.progress import Progress
 
     say(f"pictures are written to {folder}")
     named |= {"device": device_of(named.get("device"))}
@@ -153,8 +153,8 @@ def _write(made: SideBySide, folder: Path, facts: dict[str, Any]) -> None:
     """Write the grid and the facts."""
     import json
 
-    from vldebias.files import write_atomically
-    from vldebias.pictures import write_png
+    from vldebias.utils.files import write_atomically
+    from vldebias.utils.pictures import write_png
 
     write_png(made.grid(), folder / GRID, {"prompt": made.request.prompt})
     write_atomically(folder / FACTS, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")

@@ -60,8 +60,8 @@ def show(
     Examples:
       vldebias prompts show waterbirds
     """
-    from vldebias.files import packaged
     from vldebias.prompts import load_prompts
+    from vldebias.utils.files import packaged
 
     load_prompts(name)  # which refuses what is none
     path = Path(name)
@@ -118,7 +118,7 @@ def methods(as_json: Json = False) -> None:
       vldebias methods
       vldebias methods --json
     """
-    from vldebias.names import listings
+    from vldebias.utils.names import listings
 
     facts = []
     rows = []

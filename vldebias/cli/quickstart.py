@@ -56,10 +56,10 @@ def quickstart(
         "Birds, portraits and generated portraits, before and after; everything is written to"
         f" {folder}"
     )
-    from vldebias.options import Options
     from vldebias.study.manifest import PAGE
     from vldebias.study.running import run_suite
     from vldebias.study.suite import load_suite
+    from vldebias.utils.options import Options
 
     # The cache of features lies in the folder: a first try leaves nothing elsewhere.
     numbers = tuple(range(seeds)) if seeds else None

@@ -60,10 +60,10 @@ def report(
       vldebias eval report vldebias-miniature --verify
     """
     path = _file_of(result)
-    from vldebias.files import digest
     from vldebias.report.page import render
     from vldebias.report.result import Result
     from vldebias.study import manifest
+    from vldebias.utils.files import digest
 
     if not verify:
         if page is None:
@@ -328,10 +328,10 @@ def paper(
       vldebias eval paper --only human,backgrounds --dtype float16
     """
     check_out(out)
-    from vldebias.options import Options
-    from vldebias.progress import Progress
     from vldebias.study.paper import paper as measure
     from vldebias.study.paper import plan, sentences
+    from vldebias.utils.options import Options
+    from vldebias.utils.progress import Progress
 
     runs = plan(data_root, split_names(only), split_names(model), named.pop("pipeline", None))
     if not as_json:

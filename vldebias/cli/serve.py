@@ -13,7 +13,7 @@ from vldebias.cli.balance import shares_of
 from vldebias.cli.common import say
 from vldebias.cli.flags import Groups, Shares, with_flags
 from vldebias.errors import InvalidInputError
-from vldebias.prompts import Balancer
+from vldebias.wording import Balancer
 
 LIMITS = "Limits"
 WHERE = "Where it listens"

@@ -185,8 +185,8 @@ def _run(
     Returns:
         What was measured; None in all but the first of several processes.
     """
-    from vldebias.progress import SILENT, Progress
     from vldebias.training.run import list_pairs, steps_done, train_model
+    from vldebias.utils.progress import SILENT, Progress
 
     # The first of several processes shows progress for all.
     progress = Progress(err.console)

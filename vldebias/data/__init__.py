@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vldebias.data.rows import Shards, UnitRows, digest_of
     from vldebias.data.sources import list_data, open_data
     from vldebias.data.tables import UNKNOWN, Labels, cross, odd_values, read_table
-    from vldebias.pictures import decode
+    from vldebias.utils.pictures import decode
 
 # Loaded when first asked for: whether a table or a folder is right is answered without torch.
 _NAMES_OF_HOME = {
@@ -33,7 +33,7 @@ _NAMES_OF_HOME = {
     "vldebias.data.rows": ("Shards", "UnitRows", "digest_of"),
     "vldebias.data.sources": ("list_data", "open_data"),
     "vldebias.data.tables": ("UNKNOWN", "Labels", "cross", "odd_values", "read_table"),
-    "vldebias.pictures": ("decode",),
+    "vldebias.utils.pictures": ("decode",),
 }
 __all__ = [
     "UNKNOWN",

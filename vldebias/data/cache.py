@@ -22,9 +22,9 @@ from vldebias.data.dataset import ImageData
 from vldebias.data.embeddings import Embeddings
 from vldebias.data.parallel import LostPartError, OnRay, prefetch, processes
 from vldebias.errors import InvalidInputError, VldebiasError, warn
-from vldebias.files import add_tensors, write_atomically
-from vldebias.pictures import decode, why_unreadable
-from vldebias.progress import SILENT, Progress
+from vldebias.utils.files import add_tensors, write_atomically
+from vldebias.utils.pictures import decode, why_unreadable
+from vldebias.utils.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from vldebias.hosts.clip.images import ImageEncoder, Pixels

@@ -15,8 +15,8 @@ from vldebias.data.layouts import Layout, find_layout, without_number
 from vldebias.data.manifest import images_of_table, labels_of, rows_of_split
 from vldebias.data.tables import ColumnNames, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, Lazily, SuspectInputWarning, warn
-from vldebias.files import read_json
-from vldebias.text_tables import decoded_texts
+from vldebias.utils.files import read_json
+from vldebias.utils.text_tables import decoded_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

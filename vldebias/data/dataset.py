@@ -17,8 +17,8 @@ from vldebias.data.folders import OUTSIDE, existing_names
 from vldebias.data.parallel import prefetch
 from vldebias.data.tables import Labels, indices_of
 from vldebias.errors import InvalidInputError, Lazily
-from vldebias.pictures import decode
-from vldebias.progress import SILENT, Progress
+from vldebias.utils.pictures import decode
+from vldebias.utils.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -38,7 +38,7 @@ from vldebias.data.dataset import Columns, refuse_text
 from vldebias.data.rows import RowNumbers, Shards, UnitRows, files_of, metadata_beside
 from vldebias.data.tables import Labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, need
-from vldebias.files import write_atomically
+from vldebias.utils.files import write_atomically
 
 Array = NDArray[Any]
 Texts = dict[str, Tensor] | None

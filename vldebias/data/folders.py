@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vldebias.errors import InvalidInputError
-from vldebias.pictures import ENDINGS
-from vldebias.report.wording import quantity
+from vldebias.report.phrases import quantity
+from vldebias.utils.pictures import ENDINGS
 
 # What programs leave in folders of pictures, besides all that begins with a dot.
 _LITTER = {

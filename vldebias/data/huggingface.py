@@ -27,9 +27,9 @@ from vldebias.data.layouts import CAPTION_COLUMNS, IMAGE_COLUMNS, expanded, fitt
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns, one_row_per_image
 from vldebias.data.tars import open_tars, stream_of_tars
-from vldebias.edits.hub import offline_reason, reason
 from vldebias.errors import InvalidInputError, need
-from vldebias.pictures import decode
+from vldebias.projection.hub import offline_reason, reason
+from vldebias.utils.pictures import decode
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -25,7 +25,7 @@ from vldebias.data.folders import (
     is_picture,
 )
 from vldebias.errors import InvalidInputError, did_you_mean, need
-from vldebias.text_tables import OTHER_FORMS, decoded, json_form, split_rows
+from vldebias.utils.text_tables import OTHER_FORMS, decoded, json_form, split_rows
 
 TABLES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
 PARQUET = (".parquet", ".arrow")

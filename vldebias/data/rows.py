@@ -25,8 +25,8 @@ from torch import Tensor
 
 from vldebias.data.parallel import OnRay
 from vldebias.errors import InvalidInputError
-from vldebias.files import digest
 from vldebias.measure.rankings import Leaders, Rows, leaders, merged
+from vldebias.utils.files import digest
 
 Index = NDArray[np.int64]
 T = TypeVar("T")

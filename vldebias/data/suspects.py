@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from vldebias.data.folders import files_below, is_picture
 from vldebias.errors import InvalidInputError, need
-from vldebias.files import shielded, write_atomically
-from vldebias.pictures import decode
+from vldebias.utils.files import shielded, write_atomically
+from vldebias.utils.pictures import decode
 
 if TYPE_CHECKING:
     from PIL import Image

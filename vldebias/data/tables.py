@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from vldebias.data.layouts import json_lines, json_rows
 from vldebias.data.spellings import dates_among_ranges, meaning_of, spreadsheet_range, written_twice
 from vldebias.errors import InvalidInputError, Lazily, warn
-from vldebias.files import unshielded
-from vldebias.text_tables import json_form, read_text, split_rows
+from vldebias.utils.files import unshielded
+from vldebias.utils.text_tables import json_form, read_text, split_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

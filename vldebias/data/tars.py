@@ -19,8 +19,8 @@ from vldebias.data.folders import is_litter, is_picture
 from vldebias.data.layouts import CAPTION_COLUMNS
 from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.pictures import decode
-from vldebias.text_tables import decoded_texts
+from vldebias.utils.pictures import decode
+from vldebias.utils.text_tables import decoded_texts
 
 if TYPE_CHECKING:
     from PIL import Image

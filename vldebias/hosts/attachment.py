@@ -18,8 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from vldebias.edits.edit import Edit
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
@@ -32,10 +30,12 @@ from vldebias.hosts.custom import TextTable
 from vldebias.hosts.host import BARE, IMAGE, TOKENIZING, Host, during
 from vldebias.hosts.records import KEPT, CallLog, CallRecord, raise_failures
 from vldebias.hosts.seeds import Seeds, indices_of
-from vldebias.markup import html_table
+from vldebias.projection.edit import Edit
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import StatedWords
-from vldebias.prompts.prompt_file import checked_texts
-from vldebias.registry import Registry
+from vldebias.utils.markup import html_table
+from vldebias.utils.registry import Registry
+from vldebias.wording.prompt_file import checked_texts
 
 # Weak: an attachment knows its host, so a strong reference from here would keep the host forever.
 # What keeps an attachment alive is the host itself, whose hook calls it.

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.files import add_tensors
 from vldebias.hosts.clip.merge import foldable
 from vldebias.hosts.host import TOKENIZING, Host, hook_methods
+from vldebias.utils.files import add_tensors
 
 if TYPE_CHECKING:
     from vldebias.hosts.attachment import Attachment

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.edits.edit import Edit, Fingerprint
 from vldebias.errors import (
     InvalidInputError,
     ProjectionMismatchError,
@@ -24,7 +23,8 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.hosts.host import BATCH, TEXT, TEXTS, Host, numbers_of
-from vldebias.vectors import read_vectors
+from vldebias.projection.edit import Edit, Fingerprint
+from vldebias.utils.vectors import read_vectors
 
 Embed = Callable[[list[str]], Any]
 SAME = 1e-4  # of their length: embeddings of one text as a query and as a document

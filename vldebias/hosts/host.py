@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from vldebias.edits.edit import Edit, Fingerprint
 from vldebias.errors import (
     InvalidInputError,
     ProjectionMismatchError,
@@ -32,6 +31,7 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.hosts.adapters import adapters_length
+from vldebias.projection.edit import Edit, Fingerprint
 from vldebias.prompts import StatedWords
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from vldebias import miniature
-from vldebias.edits.hub import NO_CODE, offline_reason, reason
 from vldebias.errors import (
     InvalidInputError,
     UnsupportedHostError,
@@ -21,7 +20,8 @@ from vldebias.errors import (
 from vldebias.hosts.attachment import resolve
 from vldebias.hosts.clip.open_clip import folder_address
 from vldebias.hosts.host import Host
-from vldebias.names import check_architecture
+from vldebias.projection.hub import NO_CODE, offline_reason, reason
+from vldebias.utils.names import check_architecture
 
 SCHEMAS = ("hf-hub:", "local-dir:")
 """What a name of open_clip may start with instead of being in its list."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vldebias.prompts.dealing import seed_from
+from vldebias.wording.dealing import seed_from
 
 Seeds = int | torch.Generator | Sequence[int | torch.Generator]
 """What draws the images of a call: one for all of them, or one for each."""

@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.files import explain, read_bytes, sync
+from vldebias.utils.files import explain, read_bytes, sync
 
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one

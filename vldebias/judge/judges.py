@@ -20,15 +20,15 @@ from pydantic import Field
 from torch.nn.functional import normalize
 
 from vldebias.data import UNKNOWN, Labels
-from vldebias.edits.hub import NO_CODE, offline_reason, reason
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.hosts.host import weights_fingerprint
 from vldebias.hosts.loading import Loaded, text_host
 from vldebias.judge.plan import hash_of
-from vldebias.options import Options
-from vldebias.registry import Registry
-from vldebias.schema import Count, OneOrMore, Strict, named_by
+from vldebias.projection.hub import NO_CODE, offline_reason, reason
+from vldebias.utils.options import Options
+from vldebias.utils.registry import Registry
+from vldebias.utils.schema import Count, OneOrMore, Strict, named_by
 
 if TYPE_CHECKING:
     from PIL.Image import Image

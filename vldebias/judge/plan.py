@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError, field_validator
 from torch import nn
 
-from vldebias.edits.edit import Fingerprint
 from vldebias.errors import InvalidInputError, shortened
-from vldebias.files import explain, read_bytes, write_atomically
 from vldebias.hosts.host import weights_fingerprint
-from vldebias.pictures import read_png
+from vldebias.projection.edit import Fingerprint
 from vldebias.prompts import PromptSet, StatedWords, fill
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
-from vldebias.schema import Strict, file_slug
+from vldebias.utils.files import explain, read_bytes, write_atomically
+from vldebias.utils.pictures import read_png
+from vldebias.utils.schema import Strict, file_slug
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError, need, warn
-from vldebias.files import digest, write_atomically
 from vldebias.hosts import Host
 from vldebias.hosts.clip.images import ImageEncoder
 from vldebias.judge.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
 from vldebias.judge.plan import GeneratedImages, PlannedImage
-from vldebias.progress import SILENT, Progress
 from vldebias.report.result import NONE, TaskResult
-from vldebias.schema import file_slug
+from vldebias.utils.files import digest, write_atomically
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import file_slug
 
 BATCH = 64
 ENOUGH = 2048  # images for an FID that is read by itself

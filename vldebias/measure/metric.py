@@ -22,7 +22,7 @@ from vldebias.measure.rankings import max_skews, min_skews, ndkls
 from vldebias.measure.representation import rank_fairness, representation_gaps
 from vldebias.measure.shares import deviation_ratios, discrepancies, kl_divergences
 from vldebias.measure.shares import squared_discrepancies as squares
-from vldebias.registry import Registry
+from vldebias.utils.registry import Registry
 
 Kind = Literal["bias", "utility", "similarity", "fact"]
 Better = Literal["higher", "lower", "neither"]

@@ -7,9 +7,6 @@
 from pathlib import Path
 from typing import Any
 
-from vldebias.edits.edit import Edit
-from vldebias.edits.hub import WEIGHTS, find_folder
-
 # The closed forms come first wherever methods are listed.
 from vldebias.methods import closed_form as closed_form  # isort: split
 
@@ -33,6 +30,8 @@ from vldebias.methods.reference import labelled as labelled
 from vldebias.methods.results import Rerank as Rerank
 from vldebias.methods.target_shares import RankShares as RankShares
 from vldebias.methods.target_shares import TargetShares as TargetShares
+from vldebias.projection.edit import Edit
+from vldebias.projection.hub import WEIGHTS, find_folder
 
 
 def load_edit(directory_or_repo: str | Path, *, revision: str | None = None) -> Any:

@@ -23,9 +23,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vldebias.edits.edit import Edit
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import InvalidInputError
+from vldebias.projection.edit import Edit
+from vldebias.projection.projection import CalibratedProjection
 
 _STEPS = 60  # halvings: the multiplier to the precision of a double
 

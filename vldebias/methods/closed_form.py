@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vldebias.edits.projection import CalibratedProjection, NothingToRemoveError, scatter_of
 from vldebias.methods.equalise import image_scatter
 from vldebias.methods.method import (
     LAM_OF_MODELS,
@@ -35,6 +34,7 @@ from vldebias.methods.method import (
     Problem,
     register_method,
 )
+from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError, scatter_of
 from vldebias.prompts import PromptSet
 
 

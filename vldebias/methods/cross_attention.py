@@ -6,10 +6,9 @@ For every layer and time, with M_v the mean response over concepts to the texts 
     center m = mean over v of M_v        effects e_v = M_v - m        (closed form, no training)
 
 The span of the effects is the attribute, as the denoiser reads it; see
-`vldebias.edits.cross_attention` for what is done with it. After EquiSteer (Gaintseva et al., ECCV
-2026, arXiv 2607.01147), with the mean of the values in the place of neutral texts, one span in the
-place of directions that are taken off in turn, and the natural size of a value in the place of a
-threshold.
+`vldebias.projection.cross_attention` for what is done with it. After EquiSteer (Gaintseva et al.,
+ECCV 2026, arXiv 2607.01147), with the mean of the values instead of neutral texts, one span instead
+of directions that are removed in turn, and the natural size of a value instead of a threshold.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vldebias.edits.cross_attention import CrossAttentionEdit, Form
-from vldebias.edits.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
 from vldebias.methods.method import Method, Need, Problem, register_method
-from vldebias.progress import Progress
+from vldebias.projection.cross_attention import CrossAttentionEdit, Form
+from vldebias.projection.edit import Edit, Provenance
 from vldebias.prompts import PromptSet, can_balance
+from vldebias.utils.progress import Progress
 
 THINGS = (
     "A photo of a robin.",
@@ -68,9 +67,9 @@ class CrossAttention(Method):
             attachment draws one, `attachment.seed`. find, decide: see `vldebias.balance_prompts`,
             by whose rules prompts are left alone; groups of persons are.
         form, amount: "set" or "shift", and how much of a value's effect is put in
-            (`vldebias.edits.cross_attention`); amount None: 2 for two values, 1.3 for more, which
-            was chosen on professions in no fit (eval/results/steer_choice.json). rank: directions
-            of the span at most, 0 for all.
+            (`vldebias.projection.cross_attention`); amount None: 2 for two values, 1.3 for more,
+            which was chosen on professions in no fit (eval/results/steer_choice.json). rank: the
+            largest number of directions of the span, 0 for all.
         concepts: of the prompt set, in the fit. steps: of the scheduler in the fit, and so the
             number of fitted times. options: further arguments of the pipeline's call in the fit, as
             {"height": 512, "width": 512}; None: its defaults.

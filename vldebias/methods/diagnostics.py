@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.methods.method import class_signal
+from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
 
 

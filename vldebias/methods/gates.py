@@ -16,8 +16,6 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from vldebias.edits.edit import Edit
-from vldebias.edits.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.errors import ReferenceWarning
 from vldebias.methods.bounded import bounded
 from vldebias.methods.equalise import UnusableReferenceError, foreign
@@ -25,6 +23,8 @@ from vldebias.methods.folds import FEWEST, image_folds, text_folds
 from vldebias.methods.method import Method, Problem
 from vldebias.methods.predicted_gap import Change, PredictedGap, draw_counts
 from vldebias.methods.reference import zero_shot
+from vldebias.projection.edit import Edit
+from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet, StatedWords
 
 HALVINGS = 5  # of the reference images: one alone depends on chance

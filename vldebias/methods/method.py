@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.edits.edit import Edit
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import (
     ClassSignalWarning,
     InvalidInputError,
@@ -30,8 +28,10 @@ from vldebias.errors import (
 from vldebias.hosts import resolve
 from vldebias.methods.bounded import bounded
 from vldebias.methods.reference import Reference
+from vldebias.projection.edit import Edit
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.registry import Registry
+from vldebias.utils.registry import Registry
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0

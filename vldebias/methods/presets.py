@@ -4,13 +4,11 @@ inputs."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NoReturn
 
-from vldebias.edits.edit import Choice, Edit
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI
@@ -31,7 +29,10 @@ from vldebias.methods.method import (
     register_method,
 )
 from vldebias.methods.predicted_gap import Change
-from vldebias.prompts import can_balance
+from vldebias.projection.edit import Choice, Edit
+from vldebias.projection.projection import CalibratedProjection
+from vldebias.prompts import PromptSet, can_balance
+from vldebias.wording import Balancer
 
 # The default with reference images, under a name by which suites compare it with "default".
 WITH_IMAGES = "default+equalise"
@@ -73,6 +74,27 @@ class Balanced(Method):
             " nothing to fit, inspect, save or merge. Use method='cali' for an edit, or"
             " vldebias.balance_prompts for the prompts"
         )
+
+
+def make_balancer(
+    method: Any, sets: Sequence[PromptSet], shares: Mapping[str, float] | None
+) -> Balancer:
+    """Return a balancer of prompt sets with the settings of a method that samples values.
+
+    Args:
+        method: `Balanced` or `CrossAttention`.
+        sets: the prompt sets.
+        shares: value -> share of the images; None: the method's.
+    """
+    return Balancer(
+        # The values of a single set are strings, not tuples.
+        sets[0] if len(sets) == 1 else sets,
+        method.shares if shares is None else shares,
+        method.seed,
+        method.find,
+        decide=method.decide,
+        groups=method.groups,
+    )
 
 
 @dataclass(frozen=True, repr=False)

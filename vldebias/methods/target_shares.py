@@ -31,11 +31,11 @@ import torch
 from torch import Tensor
 from torch.special import ndtri
 
-from vldebias.edits.edit import Provenance, Rowwise
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.methods.reference import zero_shot
+from vldebias.projection.edit import Provenance, Rowwise
+from vldebias.projection.projection import CalibratedProjection
 
 _ROUNDS = 8  # of solving targets and spreads in turn
 _FEWEST = 10  # images of a group, for a variance

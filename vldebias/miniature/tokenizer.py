@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.files import write_atomically
+from vldebias.utils.files import write_atomically
 
 if TYPE_CHECKING:
     from open_clip import SimpleTokenizer

@@ -1,16 +1,11 @@
-"""Load prompt sets, find the words that state an attribute, and write balanced prompts."""
+"""Load and make prompt sets, and find the words that state an attribute."""
 
 from typing import TYPE_CHECKING
 
 from vldebias.errors import lazy_names
 
 if TYPE_CHECKING:
-    from vldebias.prompts.balance import (
-        BalancedPrompts,
-        Balancer,
-        balance_prompts,
-        can_balance,
-    )
+    from vldebias.prompts.attribute import can_balance
     from vldebias.prompts.prompt_set import (
         PromptSet,
         StatedWords,
@@ -20,21 +15,19 @@ if TYPE_CHECKING:
         make_prompt_set,
     )
 
-# Loaded when first asked for: whether a file of prompts is right is answered without the rules of
-# English.
+# Loaded when first used: a set can be checked without the dictionary of English.
 _NAMES_OF_HOME = {
-    "vldebias.prompts.balance": ("BalancedPrompts", "Balancer", "balance_prompts", "can_balance"),
+    "vldebias.prompts.attribute": ("can_balance",),
     "vldebias.prompts.prompt_set": (
         *("PromptSet", "StatedWords", "fill", "list_prompts", "load_prompts"),
         "make_prompt_set",
     ),
+    # Names of `vldebias.wording` that are public here as well, next to the sets they take.
+    "vldebias.wording.balance": ("BalancedPrompts", "Balancer", "balance_prompts"),
 }
 __all__ = [
-    "BalancedPrompts",
-    "Balancer",
     "PromptSet",
     "StatedWords",
-    "balance_prompts",
     "can_balance",
     "fill",
     "list_prompts",

@@ -24,10 +24,10 @@ from pydantic import (
 )
 
 from vldebias.errors import InvalidInputError
-from vldebias.files import explain, packaged, read_yaml, write_atomically
-from vldebias.markup import html_table
-from vldebias.names import is_file_of_set, packaged_set
 from vldebias.prompts.english.words import lists
+from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
+from vldebias.utils.markup import html_table
+from vldebias.utils.names import is_file_of_set, packaged_set
 
 MAX_PAIRS = 200_000
 _LISTS = (

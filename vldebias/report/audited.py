@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.rows import NONE
-from vldebias.report.wording import persons
+from vldebias.report.phrases import persons
 
 if TYPE_CHECKING:
     import pandas as pd

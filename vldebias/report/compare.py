@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vldebias.edits.edit import Fingerprint
 from vldebias.errors import InvalidInputError, shortened
-from vldebias.markup import html_table
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import TaskProvenance
+from vldebias.projection.edit import Fingerprint
 from vldebias.report.conclusion import Conclusion, article_of_method, conclusions
 from vldebias.report.page import plain
+from vldebias.report.phrases import capitalised, quantity
 from vldebias.report.table import FLOAT_NOISE, KEYS, moved, readable, verdict
 from vldebias.report.text import MOST, NAME, wrapped
-from vldebias.report.wording import capitalised, quantity
+from vldebias.utils.markup import html_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from vldebias.measure.metric import get_metric
+from vldebias.report.phrases import capitalised, listed_words, quantity_of
 from vldebias.report.table import GAP, Change, Measures, moved
-from vldebias.report.wording import capitalised, listed_words, quantity_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.files import write_atomically
-from vldebias.markup import html_table
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
-from vldebias.pictures import INK, encoded, for_matplotlib, read_png, subplots
 from vldebias.report.audited import audited_prompts, ends_of_ranges, ranges_of_prompts
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions
+from vldebias.report.phrases import capitalised, listed_words
 from vldebias.report.strip import read_strip
 from vldebias.report.table import FEW_NOTE, TEMPLATES, readable
 from vldebias.report.text import LABELS, advice_of, findings_of
-from vldebias.report.wording import capitalised, listed_words
+from vldebias.utils.files import write_atomically
+from vldebias.utils.markup import html_table
+from vldebias.utils.pictures import INK, encoded, for_matplotlib, read_png, subplots
 
 if TYPE_CHECKING:
     import pandas as pd

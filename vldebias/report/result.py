@@ -23,7 +23,6 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.files import commit, digest, read_bytes, shielded, versions, write_atomically
 from vldebias.measure.rows import (
     CHANCE,
     CHANCES,
@@ -40,6 +39,7 @@ from vldebias.report.conclusion import Conclusion, conclusions
 from vldebias.report.page import dots, notebook
 from vldebias.report.table import Measures, readable
 from vldebias.report.text import text
+from vldebias.utils.files import commit, digest, read_bytes, shielded, versions, write_atomically
 
 __all__ = [
     "CHANCE",

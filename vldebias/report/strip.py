@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import need
 from vldebias.measure.rows import NONE, Strip
-from vldebias.pictures import LARGEST, write_png
+from vldebias.utils.pictures import LARGEST, write_png
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from vldebias import __version__
 from vldebias.errors import InvalidInputError, need
 from vldebias.measure.rows import NONE
-from vldebias.prompts import BalancedPrompts, Balancer, balance_prompts
-from vldebias.prompts.reasons import reason_in_words
+from vldebias.version import __version__
+from vldebias.wording import BalancedPrompts, Balancer, balance_prompts
+from vldebias.wording.reasons import reason_in_words
 
 MOST_IMAGES = 1000  # of one call
 

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.hosts import attachment_of
 from vldebias.hosts.host import TEXT
 from vldebias.methods import Method, get_method
-from vldebias.options import Options
-from vldebias.progress import SILENT, Progress
+from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
 from vldebias.report.result import Result
-from vldebias.schema import Strict
 from vldebias.study.inputs import Inputs
 from vldebias.study.task import TASKS
 from vldebias.study.tasks.images import ImageTask
+from vldebias.utils.options import Options
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import Strict
 
 LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
 

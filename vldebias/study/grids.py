@@ -12,17 +12,17 @@ from torch.nn.functional import normalize
 
 from vldebias.api import debias
 from vldebias.data import ImageData
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, need
 from vldebias.hosts import Attachment
 from vldebias.methods import Method, Problem, get_method
-from vldebias.options import Options
-from vldebias.pictures import INK
+from vldebias.projection.edit import Edit
 from vldebias.prompts import load_prompts
 from vldebias.report.result import NONE
 from vldebias.reranking import rerank
 from vldebias.study.inputs import Inputs, images_of_folder
 from vldebias.study.tasks.variants import prepared
+from vldebias.utils.options import Options
+from vldebias.utils.pictures import INK
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -22,7 +22,6 @@ from vldebias.data.folders import files_below, is_picture, left_out_of
 from vldebias.data.rows import Shards, digest_of, is_clip_retrieval, is_pattern
 from vldebias.data.sources import list_data, open_data
 from vldebias.data.tables import Labels
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, need, warn
 from vldebias.hosts import Host, TextTable
 from vldebias.hosts.clip.images import image_encoder
@@ -31,9 +30,10 @@ from vldebias.hosts.loading import Loaded, load_host, text_host
 from vldebias.methods import load_edit
 from vldebias.miniature import open_world
 from vldebias.miniature.words import WORLDS
-from vldebias.options import Options
-from vldebias.progress import SILENT, Progress
-from vldebias.schema import Strict
+from vldebias.projection.edit import Edit
+from vldebias.utils.options import Options
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import Strict
 
 if TYPE_CHECKING:
     from vldebias.study.task import Task

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vldebias.errors import InvalidInputError
-from vldebias.files import LOCK, digest, read_json, write_atomically
+from vldebias.utils.files import LOCK, digest, read_json, write_atomically
 
 RESULT = "result.json"
 PAGE = "index.html"

@@ -15,15 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError, VldebiasError, did_you_mean, need, shortened
-from vldebias.files import write_atomically
 from vldebias.hosts.loading import SCHEMAS, Loaded, check_name, has_weights, load_host
 from vldebias.judge.judges import ClipJudge
-from vldebias.options import Options
-from vldebias.progress import SILENT, Progress
 from vldebias.report.page import write_page
 from vldebias.report.result import Measurement, Result
 from vldebias.report.table import SWEPT, published, published_of_any_model
-from vldebias.schema import file_slug
 from vldebias.study.inputs import Data, open_split
 from vldebias.study.running import run_suite
 from vldebias.study.suite import Suite, load_suite
@@ -31,6 +27,10 @@ from vldebias.study.task import Task
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.people import PeopleTask
 from vldebias.study.tasks.retrieval import RetrievalTask
+from vldebias.utils.files import write_atomically
+from vldebias.utils.options import Options
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import file_slug
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,15 +14,16 @@ from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import SURE, ClipJudge, Judge, MiniatureJudge, decide
 from vldebias.judge.plan import Plan
 from vldebias.judge.scores import judge_images
-from vldebias.options import Options
-from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet, balance_prompts, load_prompts
+from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import NONE
 from vldebias.study.inputs import Inputs
 from vldebias.study.side_by_side import STEPS_AND_GUIDANCE, judged_as, plain_value
 from vldebias.study.suite import load_suite
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.variants import generate
+from vldebias.utils.options import Options
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.wording import balance_prompts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,22 +18,22 @@ from pydantic import BaseModel, ValidationError
 import vldebias
 from vldebias.data import Embeddings, digest_of, processes
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.files import only_writer, write_atomically
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.hosts.loading import Loaded
 from vldebias.measure.rows import WORSE_STRIP
 from vldebias.miniature.words import WORLDS
-from vldebias.options import Options
-from vldebias.pictures import read_png, write_png
-from vldebias.progress import SILENT, Progress
 from vldebias.report.page import render
 from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.report.strip import write_strip
-from vldebias.schema import file_slug
 from vldebias.study.inputs import Inputs
 from vldebias.study.manifest import PAGE, RESULT, write_manifest
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.task import Task
+from vldebias.utils.files import only_writer, write_atomically
+from vldebias.utils.options import Options
+from vldebias.utils.pictures import read_png, write_png
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import file_slug
 
 
 class Finished(BaseModel, extra="forbid"):

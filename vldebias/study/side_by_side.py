@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 from vldebias.judge.judges import SURE, Judge, MiniatureJudge, decide
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
-from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet, balance_prompts
-from vldebias.prompts.reasons import reason_in_words
+from vldebias.prompts import PromptSet
+from vldebias.report.phrases import in_words, largest_first, listed
 from vldebias.report.result import NONE
 from vldebias.report.strip import row_title
-from vldebias.report.wording import in_words, largest_first, listed
 from vldebias.study.grids import compose
 from vldebias.study.tasks.variants import Variant, generate
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.wording import balance_prompts
+from vldebias.wording.reasons import reason_in_words
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -241,7 +242,7 @@ class SideBySide:
     def grid(self) -> Image:
         """Return one picture: a row for each method and a column for each seed; more than eight
         seeds go on in further rows."""
-        from vldebias.pictures import read_png
+        from vldebias.utils.pictures import read_png
 
         seeds = [picture.seed for picture in self.row(NONE)]
         starts = range(0, len(seeds), COLUMNS)

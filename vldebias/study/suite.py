@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.files import explain, packaged, read_yaml
-from vldebias.schema import Name, Strict, one_of
 from vldebias.study.task import TASKS, Task
+from vldebias.utils.files import explain, packaged, read_yaml
+from vldebias.utils.schema import Name, Strict, one_of
 
 AnyTask = Annotated[SerializeAsAny[Task], one_of(TASKS, "task")]
 

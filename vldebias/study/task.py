@@ -17,12 +17,12 @@ from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer
 from pydantic_core import to_jsonable_python
 
 from vldebias.methods import METHODS, Method
-from vldebias.options import Options
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.registry import Registry
 from vldebias.report.result import TaskResult
-from vldebias.schema import SEVERAL, Count, Name, Number, Strict, named_by
 from vldebias.study.inputs import Data, Inputs
+from vldebias.utils.options import Options
+from vldebias.utils.registry import Registry
+from vldebias.utils.schema import SEVERAL, Count, Name, Number, Strict, named_by
 
 T = TypeVar("T", bound="Task")
 
@@ -160,7 +160,19 @@ def with_looks(
     return described
 
 
-TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, "task"))
+TASKS: Registry[type[Task]] = Registry(
+    "task",
+    "vldebias.tasks",
+    named_by(Task, "task"),
+    modules={
+        "generation": "vldebias.study.tasks.generation",
+        "groups": "vldebias.study.tasks.groups",
+        "people": "vldebias.study.tasks.people",
+        "retrieval": "vldebias.study.tasks.retrieval",
+        "shares": "vldebias.study.shares.task",
+        "texts": "vldebias.study.tasks.texts",
+    },
+)
 
 
 def register_task(kind: type[T]) -> type[T]:

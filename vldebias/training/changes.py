@@ -17,8 +17,8 @@ from vldebias.measure.resampling import (
     wilson_interval,
 )
 from vldebias.report.conclusion import Conclusion, paid, worded
+from vldebias.report.phrases import quantity
 from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, verdict
-from vldebias.report.wording import quantity
 from vldebias.training.monitor import TO_IMAGE
 
 RESAMPLES = 2000

@@ -24,12 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, VldebiasError, need
-from vldebias.files import only_writer, write_atomically
 from vldebias.hosts.clip.towers import Towers
 from vldebias.training.batches import Batch, Batches
 from vldebias.training.objective import Trainee
 from vldebias.training.optim import RHO, Average, climbed, still
 from vldebias.training.settings import LoopSettings
+from vldebias.utils.files import only_writer, write_atomically
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

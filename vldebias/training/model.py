@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vldebias import __version__
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.host import reading
 from vldebias.miniature import Preprocess
 from vldebias.miniature.tokenizer import save_tokenizer
+from vldebias.version import __version__
 
 MANIFEST = "vldebias.json"
 _NAME = "default"  # of the adapter in peft

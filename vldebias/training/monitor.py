@@ -13,15 +13,15 @@ from torch.nn.functional import normalize
 
 from vldebias.data.dataset import ImageData, check_lengths
 from vldebias.data.parallel import prefetch
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, warn
 from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.host import reading
 from vldebias.measure.rankings import first_hits
-from vldebias.pictures import why_unreadable
+from vldebias.projection.edit import Edit
 from vldebias.prompts import fill
 from vldebias.training.pairs import open_images
 from vldebias.training.settings import TrainSettings
+from vldebias.utils.pictures import why_unreadable
 
 if TYPE_CHECKING:
     from PIL import Image

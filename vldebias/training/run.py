@@ -15,10 +15,8 @@ from torch import Tensor
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData
 from vldebias.errors import InvalidInputError, need
-from vldebias.files import only_writer, versions, write_atomically
 from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.loading import load_host
-from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
 from vldebias.report.conclusion import Conclusion
 from vldebias.training.batches import Batches
@@ -31,6 +29,8 @@ from vldebias.training.optim import StartingWeights
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import TrainSettings
 from vldebias.training.suspects import positive_scores, report_pairs
+from vldebias.utils.files import only_writer, versions, write_atomically
+from vldebias.utils.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from vldebias.errors import InvalidInputError
-from vldebias.files import explain, read_yaml
+from vldebias.utils.files import explain, read_yaml
 
 # Readers are closures, which only a forked process inherits (not on Windows).
 _WORKERS = 2 if "fork" in multiprocessing.get_all_start_methods() else 0

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from vldebias.data.suspects import Suspects
 from vldebias.errors import InvalidInputError, need, warn
-from vldebias.files import write_atomically
 from vldebias.hosts.clip.towers import Towers
 from vldebias.measure.classification import auroc
-from vldebias.progress import SILENT, Progress
 from vldebias.training.monitor import BATCH, image_features, pixel_batches, text_features
 from vldebias.training.pairs import Pairs
+from vldebias.utils.files import write_atomically
+from vldebias.utils.progress import SILENT, Progress
 
 
 def positive_scores(

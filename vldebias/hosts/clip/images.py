@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from vldebias.edits.edit import Fingerprint
 from vldebias.errors import (
     InvalidInputError,
     TruncatedPromptWarning,
@@ -27,6 +26,7 @@ from vldebias.hosts.attachment import Attachment, resolve
 from vldebias.hosts.clip.merge import foldable, last_layer
 from vldebias.hosts.clip.words import StatedRows, WordTable, word_table
 from vldebias.hosts.host import IMAGE, TEXT, TOKENIZING, Host, reading, weights_fingerprint
+from vldebias.projection.edit import Fingerprint
 
 if TYPE_CHECKING:
     from PIL import Image

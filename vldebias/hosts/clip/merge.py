@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import UnsupportedHostError
+from vldebias.projection.projection import CalibratedProjection
 
 
 def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, float], None]:

@@ -12,11 +12,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from vldebias.edits.hub import NO_CODE, offline_reason
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.clip.images import JointHost
 from vldebias.hosts.host import IMAGE, TEXT, Hook
+from vldebias.projection.hub import NO_CODE, offline_reason
 
 
 @dataclass(frozen=True)

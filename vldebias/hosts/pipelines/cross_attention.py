@@ -14,14 +14,14 @@ from weakref import finalize
 import torch
 from torch import Tensor, nn
 
-from vldebias.edits.cross_attention import CrossAttentionEdit
-from vldebias.edits.edit import Edit, Fingerprint
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError
 from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.host import BARE, TOKENIZING, Host, during, hook_methods, weights_fingerprint
 from vldebias.hosts.pipelines.calls import EMBEDDING, count_of, opened
 from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.hosts.pipelines.steering import Reach, Steering
+from vldebias.projection.cross_attention import CrossAttentionEdit
+from vldebias.projection.edit import Edit, Fingerprint
 
 DENOISER = re.compile(r"(unet|transformer|prior)(_\d)?")
 """Matches the names of the components of a pipeline that denoise."""

@@ -19,7 +19,6 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from vldebias.edits.cross_attention import CrossAttentionEdit, LayerMap, joint, steer
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import GIVEN, INSIDE, NEXT, Attachment
 from vldebias.hosts.host import TOKENIZING, Hook, during
@@ -27,6 +26,7 @@ from vldebias.hosts.pipelines.calls import copied, listed, running_call, texts_o
 from vldebias.hosts.pipelines.passes import EncodedPrompts, batch_of, text_output, time_of
 from vldebias.hosts.records import CallRecord, raise_failures
 from vldebias.hosts.seeds import indices_of
+from vldebias.projection.cross_attention import CrossAttentionEdit, LayerMap, joint, steer
 
 UNREAD = ("unknown language",)
 """Reasons for which balanced prompts leave a text alone because they cannot read it."""

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 from torch.nn.utils.rnn import pad_sequence
 
-from vldebias.edits.edit import Edit, Provenance, Rowwise
-from vldebias.edits.projection import CalibratedProjection, span_of
 from vldebias.errors import InvalidInputError, need
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.methods.reference import Labelled, labelled, stated_texts
+from vldebias.projection.edit import Edit, Provenance, Rowwise
+from vldebias.projection.projection import CalibratedProjection, span_of
 
 _SURE = 0.7  # probability of a value, of SFID's authors
 _DECAY = 1e-3  # weight of the squared norm of a probe's weights

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 
-from vldebias.edits.edit import Edit, Provenance, Rowwise
-from vldebias.edits.projection import span_of
 from vldebias.methods.closed_form import value_differences
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.methods.reference import labelled
+from vldebias.projection.edit import Edit, Provenance, Rowwise
+from vldebias.projection.projection import span_of
 
 _NONE = 1e-12  # a part of a unit vector that is shorter is none
 _NEAR = 100  # images of each value that are relevant to a query, as the authors take for gender

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.edits.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.projection.edit import Edit, Provenance
 from vldebias.prompts import PromptSet
 
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")

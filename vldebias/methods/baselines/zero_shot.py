@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.edits.edit import Edit, Provenance, Rowwise
 from vldebias.errors import InvalidInputError
 from vldebias.methods.baselines.wording import NOUN
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.methods.reference import class_of, labelled, stating, zero_shot
+from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.prompts import PromptSet, StatedWords
 
 _TINY = 1e-12  # a distance that is smaller is none

@@ -1,1 +1,1 @@
-"""Read an English prompt: its words, persons, names, facts and groups."""
+"""Look up English words and the order of English adjectives."""

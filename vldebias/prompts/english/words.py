@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 _HERE = Path(__file__).parent
+PEOPLES = _HERE / "peoples"
 # Ending -> what stands in its place in the base form: "cherries" is "cherry", "baked" is "bake".
 _PLURALS = {
     "ies": ("y",),
@@ -64,14 +65,7 @@ def read_lists(path: Path) -> dict[str, dict[str, None]]:
 @cache
 def origins() -> frozenset[str]:
     """Return the adjectives in lower case that say which people or nation a person is of."""
-    return _facts_of("people", "open-nation")
-
-
-@cache
-def names_of_history() -> frozenset[str]:
-    """Return the words in lower case for peoples, troops, churches and periods: no names."""
-    history = ("troops", "one-origin", "period", "church", "expedition", "war", "war-site")
-    return _facts_of("people", "open-nation", "league", "closed-school", *history)
+    return entries_of_lists([PEOPLES], "people", "open-nation")
 
 
 def is_proper(word: str) -> bool:
@@ -87,13 +81,14 @@ def religions() -> frozenset[str]:
     return frozenset(word.lower() for word in lists()["religion"])
 
 
-def _facts_of(*names: str) -> frozenset[str]:
-    """Return the entries of the lists of these names in all files of `facts/`."""
+def entries_of_lists(folders: Iterable[Path], *names: str) -> frozenset[str]:
+    """Return the entries of the named lists in all files of some folders."""
     entries: set[str] = set()
-    for path in sorted((_HERE / "facts").glob("*.txt")):
-        lists_of_file = read_lists(path)
-        for name in names:
-            entries.update(lists_of_file.get(name, ()))
+    for folder in folders:
+        for path in folder.glob("*.txt"):
+            lists_of_file = read_lists(path)
+            for name in names:
+                entries.update(lists_of_file.get(name, ()))
     return frozenset(entries)
 
 

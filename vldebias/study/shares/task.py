@@ -22,16 +22,13 @@ from vldebias.data import Labels, odd_values
 from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
 from vldebias.data.tables import as_texts, column_of, misspelt, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.files import digest
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
 from vldebias.judge.judges import NO_VALUE
 from vldebias.judge.plan import GeneratedImages
 from vldebias.judge.scores import last_judgements
 from vldebias.measure.classification import agreement
 from vldebias.measure.shares import NOT_LABELLED
-from vldebias.progress import SILENT, Progress
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
-from vldebias.schema import Name
 from vldebias.study.inputs import Inputs
 from vldebias.study.shares.by_people import (
     how_people_agree,
@@ -42,6 +39,9 @@ from vldebias.study.shares.by_people import (
 from vldebias.study.shares.correction import MORE_LABELS, corrected_block
 from vldebias.study.shares.rows import ABOUT_GAP, ShareRows
 from vldebias.study.task import Task, register_task
+from vldebias.utils.files import digest
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import Name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,12 +16,12 @@ from vldebias.judge.plan import GeneratedImages
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.rows import WORSE_STRIP, Strip
 from vldebias.measure.shares import discrepancies
+from vldebias.report.phrases import in_words
 from vldebias.report.result import NONE, TaskResult
 from vldebias.report.strip import row_title
-from vldebias.report.wording import in_words
-from vldebias.schema import file_slug
 from vldebias.study.grids import COLUMNS, ROWS, compose
 from vldebias.study.shares.rows import ShareRows
+from vldebias.utils.schema import file_slug
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,17 +20,18 @@ from vldebias.judge.judges import JUDGES, SURE, ClipJudge, Judge, JudgeSpec
 from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.judge.scores import judge_images, scored
 from vldebias.methods import get_method
-from vldebias.options import Options
-from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet, balance_prompts, fill
-from vldebias.prompts.prompt_file import read_prompts
+from vldebias.prompts import PromptSet, fill
 from vldebias.report.result import NONE, TaskResult
-from vldebias.schema import Count, Name, Share, file_slug, one_of
 from vldebias.study.inputs import Inputs
 from vldebias.study.shares.rows import ABOUT_GAP
 from vldebias.study.task import Prompts, Task, register_task
 from vldebias.study.tasks.generated_rows import GeneratedRows, image_table
 from vldebias.study.tasks.variants import Variant, generate
+from vldebias.utils.options import Options
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import Count, Name, Share, file_slug, one_of
+from vldebias.wording import balance_prompts
+from vldebias.wording.prompt_file import read_prompts
 
 ABOUT = (
     "Every prompt generated from the same noise without and with the method. Shares are those of"

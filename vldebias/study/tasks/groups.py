@@ -19,7 +19,6 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.measure.classification import (
@@ -34,17 +33,18 @@ from vldebias.measure.metric import computed
 from vldebias.measure.resampling import resampled_counts, wilson_interval
 from vldebias.methods import get_method
 from vldebias.methods.reference import class_of
-from vldebias.options import Options
-from vldebias.progress import SILENT, Progress
+from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
-from vldebias.schema import Lam
 from vldebias.study.doubts import check_images, doubt_chance, doubt_labels, doubt_space
 from vldebias.study.inputs import Data, Inputs
 from vldebias.study.task import Prompts, register_task
 from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.study.tasks.examples import Examples
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
+from vldebias.utils.options import Options
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import Lam
 
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]

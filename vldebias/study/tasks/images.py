@@ -14,16 +14,16 @@ from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, UnitRows
 from vldebias.data.folders import left_out_of
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.hosts.host import IMAGE, SIDES, TEXT
 from vldebias.methods import METHODS, Method, Need, Problem, Rerank, get_method
+from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import NONE, TaskProvenance
-from vldebias.schema import Lam, Share
 from vldebias.study.inputs import SPLITS, Data
 from vldebias.study.task import Task
+from vldebias.utils.schema import Lam, Share
 
 
 def _read_methods(methods: Any) -> tuple[Method | str, ...]:

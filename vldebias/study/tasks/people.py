@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from vldebias.errors import InvalidInputError
-from vldebias.files import digest
 from vldebias.judge.plan import GeneratedImages, Plan
-from vldebias.progress import SILENT, Progress
 from vldebias.report.result import TaskResult
-from vldebias.schema import Count, Name, file_slug
 from vldebias.study.inputs import Inputs
 from vldebias.study.shares.task import SharesTask
 from vldebias.study.task import Prompts, Task, register_task
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.variants import Variant, generate
+from vldebias.utils.files import digest
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import Count, Name, file_slug
 
 ANSWERS = "answers.jsonl"  # where `vldebias label` writes by default, in the folder of the images
 

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from vldebias.data import Embeddings, Labels, cross
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.measure.kept import (
@@ -35,16 +34,17 @@ from vldebias.measure.kept import (
 from vldebias.measure.rankings import first_hits
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
 from vldebias.methods import Problem, Rerank
-from vldebias.progress import SILENT, Progress
+from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 from vldebias.report.result import CHANCE, NONE, TaskProvenance, TaskResult
-from vldebias.schema import Count
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
 from vldebias.study.inputs import Inputs
 from vldebias.study.task import SeveralPrompts, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
 from vldebias.study.tasks.rankings import BLOCK, Rankings
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import Count
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]

@@ -14,12 +14,12 @@ from pydantic import AfterValidator, Field
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
 from vldebias.methods import Problem, get_method
-from vldebias.progress import SILENT, Progress
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
-from vldebias.schema import Lam
 from vldebias.study.inputs import Inputs
 from vldebias.study.task import Prompts, Task, register_task
 from vldebias.study.tasks.images import sets_by_column
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import Lam
 
 Floats = NDArray[np.float64]
 MethodName = Annotated[str, AfterValidator(lambda name: get_method(name).name)]

@@ -16,7 +16,6 @@ from pydantic import Field, model_validator
 
 from vldebias.api import debias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
-from vldebias.files import digest
 from vldebias.hosts import Attachment, attachment_of
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, hash_of, identity
 from vldebias.methods import (
@@ -28,12 +27,13 @@ from vldebias.methods import (
     load_edit,
 )
 from vldebias.methods.presets import why_not_balanced
-from vldebias.pictures import read_png, write_png
-from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, can_balance
 from vldebias.report.result import NONE
-from vldebias.schema import Lam, Share, Strict
 from vldebias.study.task import SeveralPrompts
+from vldebias.utils.files import digest
+from vldebias.utils.pictures import read_png, write_png
+from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.schema import Lam, Share, Strict
 
 if TYPE_CHECKING:
     from PIL.Image import Image

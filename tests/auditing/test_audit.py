@@ -1,0 +1,580 @@
+"""`vldebias.audit`: predictions from texts alone, their intervals, calibrations, what is
+refused."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import vldebias
+from vldebias.auditing.line import (
+    CALIBRATIONS,
+    FOLDER,
+    LEVEL,
+    MINIATURE,
+    PUBLISHED,
+    ShareLine,
+    find_calibration,
+    known_calibrations,
+    read_counts,
+    read_shares,
+)
+from vldebias.auditing.prediction import Prediction, subject
+from vldebias.errors import InvalidInputError
+from vldebias.hosts.loading import Loaded
+from vldebias.measure.resampling import wilson_interval
+from vldebias.prompts import PromptSet, load_prompts
+from vldebias.report.audited import audited_prompts
+from vldebias.report.table import readable
+from vldebias.report.text import text as in_terminal
+from vldebias.wording import balance_prompts
+
+pytestmark = pytest.mark.usefixtures("no_charts")
+
+Texts = Mapping[str, torch.Tensor]
+GENDER = load_prompts("gender")
+_ALL = [f"A photo of a {profession}." for profession in read_shares(PUBLISHED, GENDER).index]
+_REASONS = balance_prompts(_ALL, GENDER, seed=0).reasons
+JOBS = [text for text, reason in zip(_ALL, _REASONS, strict=True) if reason is None][:40]
+CHAIR = "A red chair"
+CASTLE = "A doctor in a castle."
+STATED = "a female doctor"
+ASKED = [*JOBS[1::2], CHAIR, CASTLE, STATED]
+
+
+def lean_of(text: str) -> float:
+    return (JOBS.index(text) - 20) / 20
+
+
+@pytest.fixture(scope="module")
+def texts() -> Texts:
+    """Texts of 40 jobs on one line between the values of gender, near to each other but for one
+    stranger."""
+    rows = {}
+    rng = np.random.default_rng(0)
+    for text in (*GENDER.texts, *JOBS, CHAIR, STATED):
+        row = 0.05 * rng.standard_normal(16) + np.eye(16)[2]
+        row[0] = {("male",): 1.0, ("female",): -1.0}.get(GENDER.values_in(text), 0.0)
+        if text in JOBS:
+            row[0] = 0.4 * lean_of(text)
+        rows[text] = torch.from_numpy(row)
+    return rows | {
+        CASTLE: torch.from_numpy(np.eye(16)[2] + 0.01 * np.eye(16)[0] + 0.45 * np.eye(16)[7])
+    }
+
+
+@pytest.fixture(scope="module")
+def judged() -> pd.DataFrame:
+    """Counts that follow the lean but for noise, of every second job."""
+    rng = np.random.default_rng(1)
+    share = [
+        np.clip(0.5 + 0.4 * lean_of(job) + 0.08 * rng.standard_normal(), 0, 1) for job in JOBS[::2]
+    ]
+    male = np.round(100 * np.array(share))
+    return pd.DataFrame({"prompt": JOBS[::2], "male": male, "female": 100 - male})
+
+
+@pytest.fixture(scope="module")
+def result(texts: Texts, judged: pd.DataFrame) -> vldebias.study.Result:
+    return vldebias.audit(ASKED, "gender", texts=texts, calibration=judged)
+
+
+class TestShareLine:
+    def test_left_out_is_what_refitting_without_it_gives(self) -> None:
+        rng = np.random.default_rng(0)
+        x = 0.01 * rng.standard_normal(12)
+        y = rng.uniform(size=12)
+        line = ShareLine(x, y)
+        fits = [np.polyfit(np.delete(x, i), np.delete(y, i), 1) for i in range(12)]
+        predictions = [
+            np.clip(np.polyval(fit, place), 0, 1) for fit, place in zip(fits, x, strict=True)
+        ]
+        assert (line.left_out, line.at(x)) == (
+            pytest.approx(predictions),
+            pytest.approx(np.polyval(np.polyfit(x, y, 1), x)),
+        )
+        assert line.r2 == pytest.approx(
+            1 - np.sum((y - predictions) ** 2) / np.sum((y - y.mean()) ** 2)
+        )
+
+    def test_interval_is_jackknife_plus_of_the_paper(self) -> None:
+        rng = np.random.default_rng(1)
+        x = rng.standard_normal(30)
+        y = rng.uniform(0.3, 0.7, size=30)
+        ends = []
+        for i in range(30):  # eq. 1.4, refitting every line
+            slope, intercept = np.polyfit(np.delete(x, i), np.delete(y, i), 1)
+            off = abs(y[i] - np.clip(slope * x[i] + intercept, 0, 1))
+            ends.append((slope * 0.3 + intercept - off, slope * 0.3 + intercept + off))
+        lows, highs = (sorted(end) for end in zip(*ends, strict=True))
+        rank = int(np.ceil(LEVEL * 31))
+        low, high = ShareLine(x, y).interval(np.array([0.3]))
+        assert (low[0], high[0]) == (pytest.approx(lows[30 - rank]), pytest.approx(highs[rank - 1]))
+
+    def test_intervals_cover(self) -> None:
+        rng = np.random.default_rng(2)
+        inside = []
+        for _ in range(300):
+            x = rng.standard_normal(31)
+            y = np.clip(0.5 + 0.15 * x + 0.1 * rng.standard_normal(31), 0, 1)
+            low, high = ShareLine(x[:30], y[:30]).interval(x[30:])
+            inside.append(low[0] <= y[30] <= high[0])
+        # The share of 300 intervals that hold it varies by 0.013.
+        assert np.mean(inside) == pytest.approx(LEVEL, abs=0.04)
+
+    def test_chances_are_the_share_of_moved_lines_above_parity(self) -> None:
+        rng = np.random.default_rng(3)
+        x = rng.standard_normal(30)
+        line = ShareLine(x, np.clip(0.5 + 0.2 * x + 0.05 * rng.standard_normal(30), 0, 1))
+        high, middle, low = line.chance(np.array([1.0, 0.0, -1.0]), 0.5)
+        # All of 30 moved lines are above, or none: (count + 1/2) / (30 + 1) is never 0 or 1.
+        assert (high, low) == (pytest.approx(30.5 / 31), pytest.approx(0.5 / 31))
+        assert 0.2 < middle < 0.8
+        far = np.array([9.0, -9.0])
+        low_ends, high_ends = line.interval(far)
+        assert line.at(far).tolist() == [1, 0], "shares end at 0 and 1"
+        assert (high_ends[0], low_ends[1]) == (1, 0)
+        assert 0 < high_ends[1] < 0.2 < 0.8 < low_ends[0] < 1
+
+    def test_few_prompts_say_nothing_and_fewer_are_refused(self) -> None:
+        x = np.arange(19) / 1000
+        # Each end leaves out 1 of 20: with fewer than 19 prompts the ends are 0 and 1.
+        for n, ends in (
+            (8, (0, 1)),
+            (18, (0, 1)),
+            (19, (pytest.approx(0.003), pytest.approx(0.003))),
+        ):
+            low, high = ShareLine(x[:n], x[:n]).interval(x[3:4])
+            assert (low[0], high[0]) == ends
+        for few, alike in ((x[:7], x[:7]), (np.zeros(10), x[:10])):
+            with pytest.raises(InvalidInputError, match="calibration"):
+                ShareLine(few, alike)
+
+
+class TestCalibration:
+    def test_subject(self) -> None:
+        assert subject("A photo of the face of a nurse.") == "nurse"
+        assert subject("a portrait of an Actor") == "actor"
+        assert subject("A photo of administrative assistant") == "administrative assistant"
+
+    def test_published_counts(self) -> None:
+        table = read_shares(PUBLISHED, GENDER)
+        assert len(table) == 153
+        assert table.loc["accountant"].tolist() == pytest.approx([166 / 250, 84 / 250])
+        with pytest.raises(InvalidInputError, match="calibration"):
+            read_shares(PUBLISHED, load_prompts("race"))
+        several: Any = ["sd15", "sd3"]
+        with pytest.raises(InvalidInputError, match="a file or a frame"):
+            read_shares(several, GENDER)
+
+    def test_every_form_of_a_file_reads_alike_and_what_does_not_fit_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "t.csv"
+        women = "prompt,value\n" + "nurse,female\n" * 3
+        men = f"{women}nurse,Man\nnurse,cannot tell\n"
+        for content, male in (
+            (women, 0),
+            (men, 0.25),
+            ("prompt,men,women\nnurse,1,3\npilot,0,0\n", 0.25),
+        ):
+            path.write_text(content)
+            assert read_shares(path, GENDER).to_dict("index") == {
+                "nurse": {"male": male, "female": 1 - male}
+            }
+        for content in (
+            "a,b\n1,2\n",
+            "prompt,value\nnurse,cat\n",
+            "prompt,male,female\nnurse,x,1\n",
+            "prompt,male,female\nnurse,-1,2\n",
+            "prompt,male,female\nnurse,1,1\nNurse,1,1\n",
+            'prompt,male,female,note\nnurse,1,1,"a\npilot,1,1,b\n',
+            "prompt,male,men,female\nnurse,1,2,1\n",
+        ):
+            path.write_text(content)
+            with pytest.raises(InvalidInputError, match=r"t\.csv"):
+                read_shares(path, GENDER)
+
+
+@pytest.mark.parametrize(
+    ("low", "chance", "is_sure"),
+    [
+        pytest.param(0.6, 0.99, True, id="beyond its interval"),
+        pytest.param(0.0, 0.99, False, id="likely, and any share is within the interval"),
+        pytest.param(0.6, 0.80, False, id="not likely enough"),
+    ],
+)
+def test_a_prompt_leans_where_its_interval_leaves_out_even_shares(
+    low: float, chance: float, is_sure: bool
+) -> None:
+    shares = np.array([[[0.7], [0.3]], [[low], [0.0]], [[1.0], [1.0]]])  # (3, values, prompts)
+    prediction = Prediction(
+        values=["male", "female"],
+        shares=shares,
+        chance=np.array([[chance], [1 - chance]]),
+        covered=np.array([True]),
+        lines=[],
+        judged=[],
+        n_judged=0,
+        model="",
+        calibration=None,
+        fingerprint=None,
+        source="",
+        n_images={},
+    )
+    assert prediction.is_sure(0, 0) is is_sure
+
+
+class TestCalibrationsByName:
+    def test_counts_are_pooled_over_seeds_by_model_and_guidance(self) -> None:
+        # Of the source's rows: writer, SD 3, guidance 7.5: 96 of 98, 94 of 96 and 96 of 97 women.
+        counts = read_counts(find_calibration("sd3"), GENDER)
+        assert counts.loc["writer"].to_dict() == {"male": 5, "female": 286}
+        assert counts.shape == (33, 2)
+        # doctor, FLUX.2: at guidance 4: 8, 10 and 10 of 100; at 1: 31 of 98, 42 of 92, 35 of 97.
+        assert read_counts(find_calibration("flux2"), GENDER).loc["doctor"].tolist() == [272, 28]
+        at_one = read_counts(find_calibration("flux2@1"), GENDER)
+        assert at_one.loc["doctor"].tolist() == [179, 108]
+
+    def test_each_table_says_where_it_is_from_and_whose_it_is(self) -> None:
+        assert len({calibration.name for calibration in CALIBRATIONS}) == len(CALIBRATIONS)
+        for calibration in CALIBRATIONS:
+            head = (FOLDER / calibration.file).read_text().partition("\nprompt")[0]
+            for fact in ("# source:", "# prompt:", "# judge:"):
+                assert fact in head, (calibration.name, fact)
+        for name in ("fair-diffusion.csv", "stay-fair.csv"):
+            head = (FOLDER / name).read_text()
+            assert "# commit:" in head
+            assert "# licence:" in head
+
+    def test_a_pipeline_finds_its_own_counts_and_another_one_those_of_each_plain_model(
+        self,
+    ) -> None:
+        own = known_calibrations("stabilityai/stable-diffusion-3-medium-diffusers")
+        assert [calibration.name for calibration in own] == ["sd3"]
+        assert known_calibrations("miniature") == [MINIATURE]
+        known = known_calibrations("acme/painter-xl")
+        assert [calibration.name for calibration in known] == ["fair-diffusion", "sd3", "flux2"]
+
+    @pytest.mark.parametrize("name", ["sdxl", "sd3@9", "fair-diffusion@3", "no-such.csv"])
+    def test_an_unknown_name_lists_the_known_ones(self, name: str) -> None:
+        with pytest.raises(InvalidInputError, match="expected one of") as problem:
+            find_calibration(name)
+        if "@" not in name:
+            for calibration in CALIBRATIONS:
+                assert calibration.name in str(problem.value)
+
+
+AGREED = ["A photo of a nurse.", "A photo of a receptionist", "A photo of an engineer."]
+OPPOSED = ["A photo of a writer.", "A photo of a doctor.", "A photo of an author."]
+
+
+@pytest.fixture(scope="module")
+def unknown_model() -> vldebias.study.Result:
+    """An audit for a pipeline that nobody judged."""
+    pipe = Loaded(vldebias.load_host(pipeline="miniature").host, "acme/painter-xl")
+    prompts = [*OPPOSED, *AGREED, "A CEO in an office", STATED]
+    return vldebias.audit(prompts, "gender", pipe=pipe)
+
+
+class TestUnknownModel:
+    def test_it_says_first_that_nobody_judged_the_model(self, unknown_model: Any) -> None:
+        advice = advice_of(unknown_model)
+        assert advice[0].startswith("No counts are of acme/painter-xl. Of 8 prompts, ")
+        assert "female in all 3 models" in advice[0]
+        models = ("Stable Diffusion 1.5", "Stable Diffusion 3 medium", "FLUX.2 [klein] base 9B")
+        assert all(model in advice[1] for model in models)
+
+    def test_a_verdict_is_given_only_where_every_model_shares_it(self, unknown_model: Any) -> None:
+        shares: dict[str, list[tuple[float, float]]] = {}
+        for row in unknown_model.rows:
+            if row.metric == "predicted_share":
+                shares.setdefault(row.subset.rpartition(": ")[0], []).append(row.interval)
+        for prompt, advice in unknown_model.provenance[0].settings["prompts"].items():
+            intervals = shares.get(prompt, [])
+            male = [low > 0.5 for low, _ in intervals]
+            female = [high < 0.5 for _, high in intervals]
+            if advice.startswith("leans"):
+                value = advice.split()[1]
+                assert all(male if value == "male" else female), prompt
+                assert len(intervals) == 3
+            if advice.startswith("opposite"):
+                assert any(male)
+                assert any(female)
+        prompts = unknown_model.provenance[0].settings["prompts"]
+        assert list(prompts)[: len(AGREED)] == sorted(AGREED, key=list(prompts).index), (
+            "what all models share comes first"
+        )
+        assert {text for text in prompts if prompts[text].startswith("opposite")} == set(OPPOSED)
+
+    def test_shares_are_those_of_the_counts_and_span_the_range_that_is_shown(
+        self, unknown_model: Any
+    ) -> None:
+        writer: dict[str, tuple[float, int, int]] = {}
+        for name in ("fair-diffusion", "sd3", "flux2"):
+            counts = read_counts(find_calibration(name), GENDER).loc["writer"]
+            writer[name] = (counts.female / counts.sum(), int(counts.male), int(counts.sum()))
+            row = unknown_model.row(
+                "audit", "predicted_share", name, subset="A photo of a writer.: male"
+            )
+            assert row.value == pytest.approx(1 - writer[name][0])
+            assert row.interval == pytest.approx(wilson_interval(*writer[name][1:]))
+        (shown,) = [
+            row
+            for row in audited_prompts(unknown_model, readable(unknown_model))
+            if "writer" in row.prompt
+        ]
+        shares = [share for share, _, _ in writer.values()]
+        assert shown.share == f"{min(shares):.0%} to {max(shares):.0%} female"
+        assert shown.models == ", ".join(f"{n} {share:.0%}" for n, (share, _, _) in writer.items())
+        line = rf"{re.escape(shown.share)} +A photo of a writer\."
+        assert re.search(line, in_terminal(unknown_model))
+
+    def test_a_named_calibration_gives_its_verdicts(self) -> None:
+        pipe = Loaded(vldebias.load_host(pipeline="miniature").host, "acme/painter-xl")
+        for name, verdict in (("sd3", "leans female"), ("flux2", "leans male")):
+            named = vldebias.audit(OPPOSED, "gender", pipe=pipe, calibration=name)
+            advice = named.provenance[0].settings["prompts"]
+            assert all(text.startswith(verdict) for text in advice.values())
+            assert "These counts are not of acme/painter-xl" in named.provenance[0].description
+
+    def test_few_judged_prompts_have_counts_and_no_line(self) -> None:
+        judged = pd.DataFrame({"prompt": OPPOSED, "male": [8, 4, 0], "female": [0, 4, 8]})
+        pipe = vldebias.load_host(pipeline="miniature")
+        prompts = [*OPPOSED, "A photo of a baker."]
+        result = vldebias.audit(prompts, "gender", pipe=pipe, calibration=judged)
+        shares = {row.subset: row.value for row in result.rows}
+        assert shares == {
+            f"{p}: male": share for p, share in zip(OPPOSED, (1, 0.5, 0), strict=True)
+        }
+        advice = result.provenance[0].settings["prompts"]
+        assert advice["A photo of a baker."].startswith("cannot be told")
+
+
+@pytest.mark.parametrize(
+    ("hits", "n", "leans"),
+    [(4, 4, False), (5, 5, False), (6, 6, True), (8, 10, False), (9, 10, True), (61, 100, True)],
+)
+def test_counted_shares_lean_where_an_even_deal_would_seldom_give_as_many(
+    texts: Texts, hits: int, n: int, leans: bool
+) -> None:
+    """By the two-sided exact test of the binomial at 5 %, its tails from tables."""
+    judged = pd.DataFrame({"prompt": JOBS[:1], "male": [n - hits], "female": [hits]})
+    result = vldebias.audit(JOBS[:1], "gender", texts=texts, calibration=judged)
+    advice = result.provenance[0].settings["prompts"][JOBS[0]]
+    assert advice.startswith("leans female" if leans else "no clear lean")
+    assert "R2" not in result.provenance[0].description, "no share rests on a line"
+
+
+def advice_of(result: vldebias.study.Result) -> list[str]:
+    return result.provenance[0].settings["advice"]
+
+
+@pytest.fixture(scope="module")
+def of_a_nurse() -> vldebias.study.Result:
+    """A prompt in English with one person, by the counts that come with the package."""
+    return vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
+
+
+def test_prompts_in_other_languages_are_told(of_a_nurse: vldebias.study.Result) -> None:
+    """The counts that come with the package are of English prompts, which has to be said."""
+    assert not any("English" in sentence for sentence in advice_of(of_a_nurse))
+    prompts = ["a photo of a nurse", "Ein Arzt im Krankenhaus", "一位医生"]
+    mixed = vldebias.audit(prompts, "gender", model="miniature")
+    expected = "2 of 3 prompts are not in English; these counts predict English prompts alone."
+    assert expected in advice_of(mixed)
+
+
+def test_of_several_persons_the_first_is_predicted_and_said(
+    of_a_nurse: vldebias.study.Result,
+) -> None:
+    assert not any("several persons" in sentence for sentence in advice_of(of_a_nurse))
+    prompts = ["a photo of a nurse", "a photo of a doctor and a nurse", "a woman and her nurse"]
+    several = vldebias.audit(prompts, "gender", model="miniature")
+    expected = (
+        "1 of 2 predicted prompts show several persons, such as “a photo of a doctor and a nurse”:"
+        " the share is of the first person."
+    )
+    assert expected in advice_of(several)
+
+
+def test_a_model_may_be_a_name(of_a_nurse: vldebias.study.Result) -> None:
+    loaded = vldebias.audit(
+        ["a photo of a nurse"], "gender", model=vldebias.load_host(model="miniature")
+    )
+    assert [row.value for row in of_a_nurse.rows] == [row.value for row in loaded.rows]
+    with pytest.raises(InvalidInputError, match="no-such"):
+        vldebias.audit(["a photo of a nurse"], "gender", pipe="no-such/pipeline")
+
+
+class TestAudit:
+    def test_unseen_prompts_are_predicted(self, result: Any) -> None:
+        rows = {row.subset: row for row in result.rows if row.metric == "predicted_share"}
+        for job in JOBS[1::2]:
+            row = rows[f"{job}: male"]
+            assert row.value == pytest.approx(0.5 + 0.4 * lean_of(job), abs=0.15)
+            assert row.interval[0] <= row.value <= row.interval[1]
+        assert result.row("audit", "lean_r2", "none").value > 0.8
+
+    def test_the_most_urgent_come_first_and_what_cannot_be_predicted_last(
+        self, result: Any
+    ) -> None:
+        advice = result.provenance[0].settings["prompts"]
+        rows = {row.subset: row.value for row in result.rows}
+        sure = [
+            abs(rows[f"{text}: male"] - 0.5)
+            for text, advised in advice.items()
+            if advised.startswith("leans")
+        ]
+        assert (np.diff(sure) < 1e-9).all()
+        for row in result.rows:
+            text, _, value = row.subset.rpartition(": ")
+            if advice.get(text, "").startswith(f"leans {value}:"):
+                assert row.interval[0] > 0.5, "a prompt leans beyond its interval"
+        starts = {JOBS[1]: "leans female", JOBS[37]: "leans male", JOBS[21]: "no clear lean"}
+        starts |= {
+            CASTLE: "unlike the judged",
+            STATED: "states female",
+            CHAIR: "no person is asked for",
+        }
+        assert all(advice[text].startswith(start) for text, start in starts.items())
+        assert set(list(advice)[-2:]) == {STATED, CHAIR}
+        order = {"leans": 0, "unlike": 1, "no": 2}
+        kinds = [order[line.split()[0]] for line in list(advice.values())[:-2]]
+        assert kinds == sorted(kinds), "those that lean, what is not covered, and the others"
+        description = result.provenance[0].description
+        leaning = sum(line.startswith("leans") for line in advice.values())
+        assert description.startswith(f"Of {len(advice)} prompts, ")
+        counts = re.findall(r"(\d+) clearly lean", description)
+        assert sum(map(int, counts)) == leaning
+        assert "3 are unlike the judged prompts" in description
+        assert "2 not predicted (" in description
+        assert f"a line fitted to {len(JOBS[::2])} prompts" in description
+        assert "(given labels)" in description
+        assert description.count("Look first at") == 1
+        first, verdict = next(iter(advice.items()))
+        looked_at = f"Look first at “{first}”: {verdict.partition(':')[0]}, {0.5 + sure[0]:.0%} "
+        assert looked_at in description
+        assert not any(STATED in name or CHAIR in name for name in rows), (
+            "no share where no image is needed"
+        )
+
+    def test_where_few_were_judged_a_side_is_told_all_the_same(
+        self, texts: Texts, judged: pd.DataFrame
+    ) -> None:
+        (protocol,) = vldebias.audit(
+            JOBS[1:2], "gender", texts=texts, calibration=judged[::2]
+        ).provenance
+        assert ("% female [0%, 100%]" in protocol.description, protocol.seeds) == (True, [0])
+
+    def test_the_column_that_was_read_is_said(
+        self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "listed.csv"
+        path.write_text(f"id,text\n1,{JOBS[1]}\n2,{JOBS[3]}\n")
+        (protocol,) = vldebias.audit(path, "gender", texts=texts, calibration=judged).provenance
+        assert protocol.description.endswith("Read: 2 prompts of the column 'text'.")
+        (protocol,) = vldebias.audit(
+            [JOBS[1], JOBS[3]], "gender", texts=texts, calibration=judged
+        ).provenance
+        assert "Read:" not in protocol.description
+
+    def test_embedded_models_are_predicted_from_images_of_the_embedded_pipeline(self) -> None:
+        (provenance,) = vldebias.audit(
+            ["A photo of a nurse."], "gender", model="miniature"
+        ).provenance
+        assert provenance.n["calibration prompts"] == 100
+        assert MINIATURE.source in provenance.description
+        assert "These counts are not of" not in provenance.description
+
+    def test_shares_that_texts_hardly_tell_are_said(
+        self, texts: Texts, judged: pd.DataFrame, result: Any
+    ) -> None:
+        order = np.random.default_rng(0).permutation(len(judged))
+        dealt = judged.assign(
+            male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order]
+        )
+        # 60 % of each share is that of another prompt: texts tell little. Then all of it: nothing.
+        shares = {kind: 0.4 * judged[kind] + 0.6 * dealt[kind] for kind in ("male", "female")}
+        faint = vldebias.audit(ASKED, "gender", texts=texts, calibration=judged.assign(**shares))
+        assert 0.1 < faint.row("audit", "lean_r2", "none").value < 0.25
+        assert "hardly better" not in faint.provenance[0].description
+        blind = vldebias.audit(ASKED, "gender", texts=texts, calibration=dealt)
+        assert blind.row("audit", "lean_r2", "none").value <= 0
+        first = blind.provenance[0].settings["advice"][0]
+        assert first.startswith("What these prompts will show cannot be told from their texts")
+        assert str(blind).startswith("What these prompts will show cannot be told")
+        assert not [row for row in blind.rows if row.metric == "predicted_share"]
+        advice = blind.provenance[0].settings["prompts"]
+        assert advice[JOBS[1]].startswith("cannot be told from its text")
+        assert advice[STATED].startswith("states female")
+
+    def test_print_has_each_prompt_with_its_share_and_advice(self, result: Any) -> None:
+        lines = str(result).splitlines()
+        assert len(lines) <= 25
+        assert max(map(len, lines)) <= 80
+        row = result.row("audit", "predicted_share", "none", subset=f"{JOBS[1]}: male")
+        low, high = row.interval
+        # A long prompt is cut to its first words.
+        start = f"  {JOBS[1][:20]}"
+        (line,) = [line for line in lines if start in line and line.startswith("  leans")]
+        # Most of its images will show women, so their share is said: the rest of that of men.
+        assert line.startswith("  leans female ")
+        assert f"  {1 - row.value:.0%} female [{1 - high:.0%}, {1 - low:.0%}]  " in line
+
+    def test_several_values_sum_to_one(self) -> None:
+        values = ("pale", "tan", "dark")
+        words_of_value = {value: (value,) for value in values}
+        group = tuple(f"a {value} one" for value in values)
+        prompts = PromptSet(
+            name="tones", groups=(group,), attributes=words_of_value, spurious=values
+        )
+        rng = np.random.default_rng(0)
+        counts = []
+        rows = {
+            text: torch.from_numpy(np.eye(8)[i % 3]) for i, text in enumerate((*values, *group))
+        }
+        for i in range(30):
+            share = rng.dirichlet((1, 1, 1))
+            concept, text = (
+                (f"thing{i} of stone", "A photo of a {}.")
+                if i % 2
+                else (f"thing{i} with four words", "{}")
+            )
+            row = np.concatenate([share, 0.1 * rng.standard_normal(5)])
+            rows[text.format(concept)] = torch.from_numpy(
+                row
+            )  # a concept of four words or more is a prompt
+            counts.append({"prompt": concept, **dict(zip(values, 100 * share, strict=True))})
+        audited = ["thing0 with four words", "A photo of a thing1 of stone."]
+        audited_prompts = vldebias.audit(
+            audited, prompts, texts=rows, calibration=pd.DataFrame(counts)
+        )
+        shares = [row.value for row in audited_prompts.rows if row.metric == "predicted_share"]
+        assert (len(shares), sum(shares)) == (6, pytest.approx(2))
+        assert audited_prompts.provenance[0].n["calibration prompts"] == 30
+        assert audited_prompts.row("audit", "lean_r2", "none", subset="pale").value > 0.9
+
+    def test_what_cannot_be_asked_is_refused(
+        self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
+    ) -> None:
+        (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
+        (tmp_path / "q.txt").touch()
+        men = {text: row for text, row in texts.items() if "wom" not in text and "fem" not in text}
+        for prompts, how, refusal in (
+            ([JOBS[0]], {}, "model=, pipe= and texts="),
+            (["A photo of a stranger."], {"texts": texts}, "stranger"),
+            ([], {"texts": texts}, "one or more"),
+            ([JOBS[0]], {"texts": men}, r"\['female'\]"),
+            *(
+                (tmp_path / f"{name}.txt", {"texts": texts}, rf"{name}\.txt")
+                for name in ("no such", "p", "q")
+            ),
+        ):
+            with pytest.raises(InvalidInputError, match=refusal):
+                vldebias.audit(prompts, "gender", calibration=judged, **how)

@@ -1,0 +1,43 @@
+"""How a rewriter of prompts leans: the share of open prompts into which it writes a value."""
+
+import pytest
+
+from vldebias.auditing.rewriters import audit_rewriter
+from vldebias.errors import InvalidInputError
+
+ORIGINAL = ["a nurse", "a CEO", "a cook", "a pilot", "a lady", "a red chair"]
+REWRITTEN = [
+    "A nurse, her hair tied back.",
+    "A CEO, a man in a suit.",
+    "A cook in a kitchen.",
+    "A male pilot.",
+    "A lady in red.",
+    "A chair beside a man.",
+]
+
+
+def test_what_was_added_to_open_prompts_is_counted() -> None:
+    result = audit_rewriter(ORIGINAL, REWRITTEN, "gender")
+    shares = {row.subset: row.value for row in result.rows}
+    assert shares["any value"] == 3 / 4
+    assert shares["male"] == 2 / 4
+    assert shares["female"] == 1 / 4
+    assert shares["noun: CEO"] == 1
+    table = result.to_pandas()
+    assert (table.low <= table.value).all()
+    assert (table.value <= table.high).all()
+
+
+def test_texts_have_to_be_as_many() -> None:
+    with pytest.raises(InvalidInputError, match=r"got 1 texts for 2 originals"):
+        audit_rewriter(["a nurse", "a cook"], ["A nurse."], "gender")
+
+
+def test_values_are_found_in_english_alone() -> None:
+    with pytest.raises(InvalidInputError, match=r"Ärztin.*German.*expected texts in English"):
+        audit_rewriter(["ein Arzt"], ["Eine Ärztin in der Klinik"], "gender")
+
+
+def test_somebody_has_to_be_open() -> None:
+    with pytest.raises(InvalidInputError, match=r"none of 1 prompt leaves"):
+        audit_rewriter(["a red chair"], ["A chair."], "gender")

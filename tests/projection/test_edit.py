@@ -1,0 +1,382 @@
+"""Edits on disk and on a hub that is a folder: bit-exact, complete, and closed to anything else."""
+
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest.mock import Mock
+
+import huggingface_hub
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import vldebias
+from tests.refusals import refused
+from vldebias.errors import InvalidInputError
+from vldebias.methods import load_edit
+from vldebias.projection.edit import Edit, Fingerprint, Provenance, _digest
+from vldebias.projection.projection import CalibratedProjection
+
+FILES = {"projection.safetensors", "README.md"}
+
+
+def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
+    generator = torch.Generator().manual_seed(0)
+    pairs = [torch.randn(4, 2, 12, generator=generator) for _ in range(2)]
+    projection = CalibratedProjection(lam=lam).fit(pairs, torch.randn(3, 12, generator=generator))
+    return projection.with_provenance(
+        space="open_clip.joint",
+        model_id="ViT-B-32/openai",
+        fingerprint=Fingerprint(structure="ab12", tensors=((1.0, 0.25), (2.5, -3.0))),
+        image_fingerprint=Fingerprint(structure="cd34", tensors=((1.5, 0.75),)),
+        prompts="gender+race",
+        prompts_hash="0123+4567",
+        stated_words=("man", "woman", "Müller"),
+        max_loss=0.02,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return SAVED.save_pretrained(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("lam", [1000.0, [500.0, 0.125]])
+def test_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
+    saved = fitted(lam)
+    assert saved.save_pretrained(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == FILES
+    loaded = CalibratedProjection.from_pretrained(tmp_path / "a" / "b")
+    assert torch.equal(loaded.left, saved.left)
+    assert torch.equal(loaded.right, saved.right)
+    assert loaded.provenance == saved.provenance
+    assert loaded.spurious_rank == saved.spurious_rank == 3
+    z = torch.randn(3, 12)
+    assert torch.equal(loaded(z), saved(z))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_values_that_are_not_finite_are_refused(
+    bad: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When made, when saved, and when loaded from where somebody else wrote them."""
+    edit = fitted()
+    edit.left[3, 1] = bad
+    for use in (lambda: replace(edit, lam=1.0), lambda: edit.save_pretrained(tmp_path)):
+        with pytest.raises(
+            InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"
+        ):
+            use()
+    assert not any(tmp_path.iterdir())
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(Edit, "__post_init__", lambda self: setattr(self, "dim", 12))
+        edit.save_pretrained(tmp_path)
+    with pytest.raises(
+        InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"
+    ):
+        load_edit(tmp_path)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Move(Edit):
+    kind = "test-move"
+    axes: ClassVar = {"left": "d rank", "right": "d rank", "by": "d"}
+
+    left: torch.Tensor
+    right: torch.Tensor
+    by: torch.Tensor
+    provenance: Provenance
+
+    def __call__(self, z: torch.Tensor, strength: float = 1.0) -> torch.Tensor:
+        raise NotImplementedError
+
+
+@refused(
+    ({"right": torch.ones(3, 1)}, r"^right: .* \(d, rank\).*'d': 3, 'rank': 2.* \(3, 1\)"),
+    ({"by": torch.ones(2)}, r"^by: .* \(d\).*'d': 3.* \(2,\)"),
+    ({"by": torch.ones(3, 1)}, r"^by: .* \(3, 1\)"),
+)
+def test_axes_have_one_size(change: dict[str, Any]) -> None:
+    edit = Move(torch.ones(3, 2), torch.ones(3, 2), torch.ones(3), Provenance("move"))
+    assert edit.dim == 3
+    replace(edit, **change)
+
+
+def test_the_dtype_of_a_projection_is_float64() -> None:
+    with pytest.raises(InvalidInputError, match=r"^left: .* of torch.float64.* got torch.float32"):
+        replace(fitted(), left=fitted().left.float())
+
+
+def test_nothing_in_the_package_unpickles() -> None:
+    root = Path(vldebias.__file__).parent
+    banned = (
+        "import pickle",
+        "torch.load(",
+        "allow_pickle=True",
+        "import dill",
+        "import joblib",
+        "pickle_load",
+    )
+    texts = {path: path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
+    uses = []
+    for path, text in texts.items():
+        uses += [f"{path.relative_to(root)}: {word}" for word in banned if word in text]
+    assert uses == ["training/loop.py: torch.load("]  # a run's own state, with weights_only alone
+    (call,) = re.findall(r"torch\.load\([^\n]*", texts[root / "training/loop.py"])
+    assert "weights_only=True" in call
+
+
+NUMBERS = tuple((100.0, 10.0) for _ in range(20))
+SAVED = fitted()
+PRINT = Fingerprint(structure="a", tensors=NUMBERS, adapters=2.0, texts=((3.0, 4.0), (1.0, 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("change", "is_same"),
+    [
+        ({}, True),
+        ({"structure": "b"}, False),
+        ({"tensors": NUMBERS[1:]}, False),
+        ({"tensors": ((100.4, 10.4),) * 20}, True),  # bfloat16
+        ({"tensors": ((100.6, 10.0),) * 20}, False),
+        ({"tensors": ((100.0, 10.6),) * 20}, False),
+        ({"tensors": (*NUMBERS[1:], (101.4, 10.0))}, True),
+        ({"tensors": (*NUMBERS[1:], (101.6, 10.0))}, False),  # a single tensor
+        ({"texts": ((3.0, 4.19), (1.0, 0.0))}, True),
+        ({"texts": ((3.0, 4.0), (1.0, 0.05))}, False),  # an activation or a tokenizer
+        ({"texts": ()}, True),
+        ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),  # which move the texts
+    ],
+)
+def test_which_fingerprints_are_of_the_same_weights(change: dict[str, Any], is_same: bool) -> None:
+    changed = PRINT.model_copy(update=change)
+    assert (PRINT.matches(changed), changed.matches(PRINT)) == (is_same, is_same)
+    assert PRINT.same_adapters(changed) == (changed.adapters == 2.0)
+    assert len({PRINT, changed}) == 1 + bool(change)
+    assert PRINT.matches(None)
+    assert PRINT.same_adapters(None)
+    assert Fingerprint.model_validate_json(json.dumps(changed.to_dict())) == changed
+    bare = changed.model_copy(update={"adapters": 0.0, "texts": ()})
+    assert bare.to_dict().keys() == {"structure", "tensors"}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dict[str, Any]]]:
+    """A folder that stands in for the hub, with a folder for each repository, and the calls,
+    written down."""
+    root = tmp_path / "hub"
+    calls = list[dict[str, Any]]()
+
+    def create(repo_id: str, **options: Any) -> Any:
+        calls.append({"repo_id": repo_id, **options})
+        return type("Repo", (), {"repo_id": repo_id})
+
+    def upload(*, repo_id: str, folder_path: str, commit_message: str) -> str:
+        shutil.copytree(folder_path, root / repo_id)
+        return f"https://hub.example/{repo_id}/commit/1"
+
+    def download(repo_id: str, **options: Any) -> str:
+        calls.append({"repo_id": repo_id, **options})
+        return str(root / repo_id)
+
+    monkeypatch.chdir(tmp_path)
+    for name, function in {
+        "create_repo": create,
+        "upload_folder": upload,
+        "snapshot_download": download,
+    }.items():
+        monkeypatch.setattr(huggingface_hub, name, function)
+    return root, calls
+
+
+def test_push_and_pull(hub: tuple[Path, list[dict[str, Any]]]) -> None:
+    root, calls = hub
+    assert (
+        fitted().push_to_hub("someone/gender", private=True)
+        == "https://hub.example/someone/gender/commit/1"
+    )
+    loaded = CalibratedProjection.from_pretrained("someone/gender", revision="v1")
+    assert torch.equal(loaded.matrix(), fitted().matrix())
+    repository = {"repo_id": "someone/gender"}
+    pulled = {"revision": "v1", "allow_patterns": ["*projection.safetensors"]}
+    assert calls == [repository | {"private": True, "exist_ok": True}, repository | pulled]
+    assert {path.name for path in (root / "someone/gender").iterdir()} == FILES
+    card = (root / "someone/gender/README.md").read_text()
+    assert card.startswith("---\n")
+    assert all(
+        text in card
+        for text in ("library_name: vldebias", "ViT-B-32/openai", "measure before and after")
+    )
+
+
+@pytest.mark.usefixtures("hub")
+def test_an_upload_that_is_denied_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, refusal in (
+        (OSError("no access.\n\n(Request ID: 7)"), "no access; "),
+        (OSError(), "OSError: ; "),
+    ):
+        monkeypatch.setattr(huggingface_hub, "create_repo", Mock(side_effect=error))
+        with pytest.raises(InvalidInputError, match=f"someone/gender: not uploaded: {refusal}"):
+            fitted().push_to_hub("someone/gender")
+
+
+def test_edits_by_role_go_together(hub: tuple[Path, list[dict[str, Any]]]) -> None:
+    edits = {"sequence": fitted(1.0), "pooled": fitted(2.0)}
+    vldebias.push_to_hub(edits, "user/both")
+    assert "Roles: sequence, pooled." in (hub[0] / "user/both/README.md").read_text()
+    back = load_edit("user/both")
+    assert {role: edit.provenance for role, edit in back.items()} == {
+        r: edit.provenance for r, edit in edits.items()
+    }
+
+
+def test_offline_and_unknown_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert constants.HF_HUB_OFFLINE, "the tests must never reach the network"
+    for name in (
+        "no-one/nothing",
+        "not a name",
+        "/nowhere/at/all",
+        "./nothing",
+        "a/b/c",
+        "x" * 5000,
+    ):
+        with pytest.raises(
+            InvalidInputError, match=f"{name[:200]}: neither a folder nor a repository"
+        ):
+            CalibratedProjection.from_pretrained(name)
+
+
+def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, signed: bool) -> None:
+    """Change a saved edit; signed: as somebody does who knows how the digest is made."""
+    path = folder / "projection.safetensors"
+    with safe_open(path, "pt") as file:
+        header = file.metadata()
+    plain = json.loads(header["config"])
+    plain |= {"provenance": plain["provenance"] | change.pop("provenance", {})} | change
+    header["config"] = json.dumps(
+        plain, ensure_ascii=False, separators=(",", ":")
+    )  # as it was, if nothing is changed
+    content = load_file(path) | tensors
+    if signed:
+        header["sha256"] = _digest(header["config"], content)
+    save_file(content, path, header)
+
+
+@refused(
+    *(({"provenance": {"lam": lam}}, {}, True, "lam") for lam in (-1.0, math.inf)),
+    ({"provenance": {"extra": 1}}, {}, True, "extra"),
+    ({"provenance": {"fingerprint": {"structure": "a", "tensors": []}}}, {}, True, "fingerprint"),
+    ({"format": 3}, {}, True, "format"),
+    ({"settings": {"spurious_rank": "x"}}, {}, True, "integer"),
+    ({"kind": "target-shares"}, {}, True, "'target-shares'; expected projection"),
+    ({}, {"bias": torch.zeros(1)}, True, "left, right, got .*bias"),
+    ({}, {"bias": torch.zeros(1)}, False, "damaged"),
+    ({}, {"left": torch.ones(12, 11).double()}, False, "damaged"),
+    ({}, {"left": SAVED.left.reshape(-1, 12)}, False, "damaged"),
+)
+def test_no_projection(
+    folder: Path, change: dict[str, Any], tensors: dict[str, torch.Tensor], signed: bool
+) -> None:
+    tamper(folder, change, tensors, signed=signed)
+    CalibratedProjection.from_pretrained(folder)
+
+
+DAMAGED: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "pickle": lambda content: b"\x80\x04K\x01.",
+    "length beyond the file": lambda content: b"\xff" * 64,
+    "cut off": lambda content: content[:-8],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_factors_that_are_no_safetensors(folder: Path, damage: str) -> None:
+    path = folder / "projection.safetensors"
+    path.write_bytes(DAMAGED[damage](path.read_bytes()))
+    with pytest.raises(InvalidInputError, match=r"projection\.safetensors: missing or unreadable"):
+        load_edit(folder)
+
+
+def test_equal_edits_are_equal_files(tmp_path: Path) -> None:
+    edit = fitted(1000.0)
+    contents = set()
+    for number in range(8):
+        folder = edit.save_pretrained(tmp_path / str(number))
+        contents.add((folder / "projection.safetensors").read_bytes())
+    (content,) = contents
+    assert json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+
+
+def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, first: int) -> None:
+    """Save one after the other over the one before; `saved` is set after so many saves."""
+    for number in itertools.count(1):
+        edits[number % len(edits)].save_pretrained(folder)
+        if number == first:
+            saved.set()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
+def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
+    """40 kills between two projections that save over each other: one of them is there afterwards,
+    whole."""
+    edits = [fitted(lam).with_provenance(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
+    edits[0].save_pretrained(tmp_path)
+    chance = random.Random(0)
+    context = multiprocessing.get_context("fork")
+    seen = set()
+    for kill in range(40):
+        saved = context.Event()
+        writer = context.Process(
+            target=save_forever, args=(tmp_path, edits, saved, 1 + kill % len(edits))
+        )
+        writer.start()
+        assert saved.wait(60)
+        time.sleep(chance.uniform(0, 0.02))
+        writer.kill()
+        writer.join()
+        loaded = CalibratedProjection.from_pretrained(tmp_path)
+        (whole,) = [edit for edit in edits if edit.provenance == loaded.provenance]
+        assert torch.equal(loaded.left, whole.left)
+        assert torch.equal(loaded.right, whole.right)
+        seen.add(loaded.lam)
+    assert seen == {1.0, 1000.0}
+
+
+def test_a_flipped_bit_never_gives_another_edit(folder: Path) -> None:
+    """Of every second byte of the text and of each number one bit: refused, or what was saved."""
+    path = folder / "projection.safetensors"
+    saved = fitted()
+    data = path.read_bytes()
+    chance = random.Random(0)
+    text = len(data) - 8 * (saved.left.numel() + saved.right.numel())
+    places = [
+        *range(0, text, 2),
+        *(place + chance.randrange(8) for place in range(text, len(data), 8)),
+    ]
+    refused = 0
+    for place in places:
+        flipped = bytes([data[place] ^ (1 << chance.randrange(8))])
+        path.write_bytes(data[:place] + flipped + data[place + 1 :])
+        try:
+            loaded: Any = load_edit(folder)
+        except InvalidInputError:
+            refused += 1
+            continue
+        assert loaded.provenance == saved.provenance, place
+        assert torch.equal(loaded.left, saved.left), place
+        assert torch.equal(loaded.right, saved.right), place
+    assert refused > len(places) // 2

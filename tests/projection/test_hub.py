@@ -1,0 +1,198 @@
+"""Hosts by name and the hub: asked once where it does not answer, never for code; what cannot be
+loaded is told."""
+
+import builtins
+import json
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import pytest
+import torch
+from huggingface_hub import constants
+from open_clip.factory import load_state_dict
+from safetensors.torch import load_file
+
+import vldebias
+from eval.miniature.twin import load_transformers_clip
+from vldebias.data import open_data
+from vldebias.errors import InvalidInputError
+from vldebias.hosts.loading import load_host
+from vldebias.judge.judges import ClassifierJudge, Judge
+from vldebias.methods import load_edit
+from vldebias.miniature import load_pipeline
+from vldebias.projection.hub import offline_reason
+from vldebias.study.inputs import Inputs
+from vldebias.utils.options import Options
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+
+
+def classifier(name: str) -> Judge:
+    return ClassifierJudge(model=name, attribute="gender").ready(None, Inputs(Options(out=Path())))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for part in load_transformers_clip():
+        part.save_pretrained(tmp_path / "clip")
+    return tmp_path / "clip"
+
+
+def test_folders_of_transformers_and_diffusers(folder: Path, tmp_path: Path) -> None:
+    loaded = load_host(model=str(folder))
+    assert type(loaded.host).__name__ == "CLIPModel"
+    assert not loaded.host.training
+    with vldebias.debias(loaded.host, "gender", tokenizer=loaded.tokenizer) as attachment:
+        assert attachment.projections["joint"].model_id == str(folder)
+    load_pipeline().save_pretrained(tmp_path)
+    with vldebias.debias(
+        load_host(pipeline=str(tmp_path)).host, "professions-gender", method="cali"
+    ) as attachment:
+        assert list(attachment.projections) == ["sequence"]
+
+
+@pytest.mark.parametrize(
+    ("option", "dtype"), [("model", torch.bfloat16), ("pipeline", torch.float32)]
+)
+def test_the_miniature(option: str, dtype: torch.dtype) -> None:
+    loaded = load_host(**{option: "miniature"}, dtype=str(dtype).removeprefix("torch."))
+    assert loaded.name == "miniature"
+    assert (loaded.tokenizer is None) == (option == "pipeline")
+    assert next(getattr(loaded.host, "unet", loaded.host).parameters()).dtype == dtype
+
+
+def test_what_the_cache_has_is_taken_from_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "models--nobody--small"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    shutil.copytree(folder, repository / "snapshots" / ("0" * 40))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    # transformers 4 has a copy of its own.
+    monkeypatch.setattr("transformers.utils.hub.TRANSFORMERS_CACHE", str(tmp_path), raising=False)
+    assert type(load_host(model="nobody/small").host).__name__ == "CLIPModel"
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every try to reach a server, none of which is found; nobody waits before the next one."""
+    import datasets
+
+    made: list[Any] = []
+
+    def refused(address: Any, *_: Any, **__: Any) -> Any:
+        made.append(address)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    for name in ("create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, refused)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    return made
+
+
+ASKED: dict[str, Callable[[], Any]] = {
+    "a name without a slash": lambda: load_host(model="nosuch"),
+    "a repository": lambda: load_host(model="nobody/nothing"),
+    "a pipeline": lambda: load_host(pipeline="nosuch"),
+    "weights of open_clip": lambda: load_host(model="ViT-B-32", pretrained="openai"),
+    "a repository of open_clip": lambda: load_host(model="hf-hub:nobody/nothing"),
+    "a data set": lambda: open_data("huggingface", "nope"),
+    "an edit": lambda: load_edit("nobody/nothing"),
+    "a classifier": lambda: classifier("nosuch"),
+}
+
+
+@pytest.mark.parametrize("call", ASKED)
+def test_a_hub_that_is_away_is_asked_once_and_said_once(call: str, attempts: list[Any]) -> None:
+    message = (
+        r"huggingface\.co does not answer\).* `hf download" if call in list(ASKED)[:5] else r"\w"
+    )
+    with pytest.raises(InvalidInputError, match=message):
+        ASKED[call]()
+    assert attempts == [("huggingface.co", 443)]
+    assert constants.HF_HUB_OFFLINE is False, "whoever is online again is not kept offline"
+
+
+def test_a_hub_that_answers_is_asked_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy"})
+    with offline_reason("nosuch") as why:
+        assert (why, constants.HF_HUB_OFFLINE) == ("", False)
+
+
+def test_nobody_is_asked_for_what_is_here(attempts: list[Any], tmp_path: Path) -> None:
+    with offline_reason(tmp_path) as why:
+        assert why == ""
+    load_host(model="miniature")
+    assert attempts == []
+
+
+def test_a_folder_without_weights_gives_no_random_ones(folder: Path) -> None:
+    (folder / "open_clip_config.json").write_text(
+        json.dumps({"model_cfg": open_clip.get_model_config("ViT-B-32"), "preprocess_cfg": {}})
+    )
+    with pytest.raises(InvalidInputError, match="weights"):
+        load_host(model=f"local-dir:{folder}")
+
+
+PICKLE = (
+    r"it holds Python objects beside its tensors \(a pickle\).* convert it .*"
+    r" safetensors\.torch\.save_file"
+)
+
+
+def test_a_checkpoint_with_a_pickle_is_refused_in_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    file = folder / "pytorch_model.bin"
+    torch.save(state | {"made by": Path("x")}, file)
+    with pytest.raises(InvalidInputError, match=PICKLE):
+        load_host(model=str(folder))
+    monkeypatch.setattr(
+        open_clip,
+        "create_model_from_pretrained",
+        lambda name, pretrained: load_state_dict(pretrained),
+    )
+    with pytest.raises(InvalidInputError, match=PICKLE):
+        load_host(model="ViT-B-32", pretrained=str(file))
+
+
+def test_damaged_weights_and_folders_without_any_are_refused_in_a_sentence(folder: Path) -> None:
+    for content in (b"", b"\x08" + bytes(20), b"\xff" * 64):
+        (folder / "model.safetensors").write_bytes(content)
+        with pytest.raises(InvalidInputError, match=r"cannot load .*clip'"):
+            load_host(model=str(folder))
+    for option in ("model", "pipeline"):
+        with pytest.raises(InvalidInputError, match="cannot load"):
+            load_host(**{option: str(folder.parent)})
+
+
+@pytest.mark.parametrize("load", [load_host, classifier])
+def test_no_code_of_a_folder_runs(
+    load: Callable[[str], Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classes = ("AutoConfig", "AutoModel", "AutoModelForImageClassification", "AutoImageProcessor")
+    theirs = {"auto_map": dict.fromkeys(classes, "theirs.Theirs")}
+    custom_classes = {"model_type": "theirs", "image_processor_type": "Theirs"}
+    for name in ("config.json", "preprocessor_config.json"):
+        (folder / name).write_text(
+            json.dumps(json.loads((folder / name).read_text()) | theirs | custom_classes)
+        )
+    mark = folder / "ran"
+    (folder / "theirs.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Theirs: pass\n")
+    questions: list[str] = []
+    monkeypatch.setattr(builtins, "input", lambda text="": questions.append(text) or "y")
+    with pytest.raises(InvalidInputError):
+        load(str(folder))
+    assert (questions, mark.exists()) == ([], False)

@@ -1,0 +1,372 @@
+"""The calibrated projection against its dense formula, and the laws of Lemmas 7.1 and 7.2."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.methods.made import unit as embeddings
+from tests.refusals import refused
+from vldebias.errors import InvalidInputError
+from vldebias.projection.projection import CalibratedProjection, scatter_of
+
+
+def fit(pairs: Any, spurious: Any = None, lam: Any = 1000.0) -> CalibratedProjection:
+    return CalibratedProjection(lam).fit(pairs, spurious)
+
+
+def fit_groups(groups: Any, spurious: Any = None, lam: Any = 1000.0) -> CalibratedProjection:
+    return CalibratedProjection.solve([scatter_of(groups)], spurious, lam)
+
+
+S8 = embeddings(3, 2, 8)
+A8 = embeddings(2, 8, seed=1)
+
+
+def scatter(pairs: Tensor) -> Tensor:
+    """sum_S (z_i - z_j)(z_i - z_j)^T, one outer product at a time."""
+    return sum(torch.outer(a - b, a - b) for a, b in pairs)
+
+
+def dense_p0(d: int, spurious: Tensor | None) -> Tensor:
+    eye = torch.eye(d, dtype=torch.float64)
+    if spurious is None:
+        return eye
+    A = spurious.T
+    return eye - A @ torch.linalg.pinv(A.T @ A, hermitian=True) @ A.T
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Tensor, Tensor, float]:
+    d = draw(st.integers(2, 24))
+    n = draw(st.integers(1, 40))
+    m = draw(st.integers(1, min(6, d - 1)))
+    seed = draw(st.integers(0, 2**20))
+    lam = draw(st.sampled_from([0.0, 1e-3, 1.0, 500.0, 1000.0, 1e6]))
+    return embeddings(n, 2, d, seed=seed), embeddings(m, d, seed=seed + 1), lam
+
+
+laws = settings(max_examples=40, deadline=None, derandomize=True)
+SIZES = [(6, 1, 2), (6, 100, 2), (64, 5, 3), (512, 31, 2), (768, 80, 10)]
+
+
+@pytest.mark.parametrize(
+    ("d", "pairs", "spurious", "lam"),
+    [
+        *[(*size, lam) for size, lam in itertools.product(SIZES, (1.0, 500.0, 1000.0))],
+        pytest.param(4096, 1000, 20, 1000.0, marks=pytest.mark.slow),
+    ],
+)
+def test_fit_equals_the_dense_formula(d: int, pairs: int, spurious: int, lam: float) -> None:
+    S = embeddings(pairs, 2, d)
+    A = embeddings(spurious, d, seed=1)
+    differences = S[:, 0] - S[:, 1]
+    inverse = torch.linalg.inv(
+        torch.eye(d, dtype=torch.float64) + lam / pairs * differences.T @ differences
+    )
+    expected = dense_p0(d, A) @ inverse
+    projection = fit(S, A, lam)
+    assert (projection.matrix() - expected).abs().max() < 1e-8
+    z = embeddings(4, d, seed=2)
+    assert (projection(z) - z @ expected.T).abs().max() < 1e-8
+
+
+@laws
+@given(problems())
+def test_the_spurious_span_is_removed(problem: tuple[Tensor, Tensor, float]) -> None:
+    S, A, lam = problem
+    z = embeddings(3, A.shape[1], seed=9)
+    assert (fit(S, A, lam)(z) @ A.T).abs().max() < 1e-9
+
+
+@laws
+@given(problems())
+def test_lam_zero_gives_p0(problem: tuple[Tensor, Tensor, float]) -> None:
+    S, A, _ = problem
+    for projection in (fit(S, A, 0.0), fit(None, A)):
+        assert (projection.matrix() - dense_p0(A.shape[1], A)).abs().max() < 1e-9
+        assert projection.method == "orth"
+        assert projection.lam == 0
+
+
+@laws
+@given(problems())
+def test_cali_is_symmetric_with_eigenvalues_in_zero_one(
+    problem: tuple[Tensor, Tensor, float],
+) -> None:
+    S, _, lam = problem
+    P = fit(S, None, max(lam, 1e-3)).matrix()
+    assert (P - P.T).abs().max() < 1e-12
+    eigenvalues = torch.linalg.eigvalsh(P)
+    assert eigenvalues.min() > 0
+    assert eigenvalues.max() < 1 + 1e-12
+
+
+def eq_7_3(P: Tensor, P0: Tensor, pairs: Tensor, lam: float) -> Tensor:
+    return (P - P0).square().sum() + lam / len(pairs) * sum(
+        (P @ (a - b)).square().sum() for a, b in pairs
+    )
+
+
+def eq_7_4(z: Tensor, z0: Tensor, pairs: Tensor, lam: float) -> Tensor:
+    return (z - z0).square().sum() + lam / len(pairs) * sum(
+        (z @ a - z @ b).square() for a, b in pairs
+    )
+
+
+@laws
+@given(problems(), st.integers(0, 1000), st.sampled_from([1e-3, 1e-1, 1.0]))
+def test_no_perturbation_lowers_the_objectives(
+    problem: tuple[Tensor, Tensor, float], seed: int, size: float
+) -> None:
+    S, A, lam = problem
+    lam = max(lam, 1e-3)
+    d = A.shape[1]
+    P0 = dense_p0(d, A)
+    P = fit(S, A, lam).matrix()
+    z0 = embeddings(d, seed=seed)
+    step = size * embeddings(d, d, seed=seed + 1)
+    assert eq_7_3(P + step, P0, S, lam) > eq_7_3(P, P0, S, lam)
+    z = fit(S, None, lam)(z0)
+    assert eq_7_4(z + step[0], z0, S, lam) > eq_7_4(z, z0, S, lam)
+
+
+@laws
+@given(st.lists(st.integers(2, 7), min_size=1, max_size=4), st.integers(0, 1000))
+def test_group_identity_equals_all_pairs(sizes: list[int], seed: int) -> None:
+    groups = [embeddings(n, 16, seed=seed + k) for k, n in enumerate(sizes)]
+    pairs = []
+    for group in groups:
+        pairs += [torch.stack(pair) for pair in itertools.combinations(group, 2)]
+    pairs = torch.stack(pairs)
+    rows = scatter_of(groups)
+    torch.testing.assert_close(rows.T @ rows, scatter(pairs) / len(pairs))
+    A = embeddings(2, 16, seed=seed + 99)
+    torch.testing.assert_close(
+        fit_groups(groups, A).matrix(), fit(pairs, A).matrix(), atol=1e-9, rtol=0
+    )
+
+
+def test_several_attributes_are_solved_jointly() -> None:
+    gender = embeddings(8, 2, 24)
+    race = embeddings(30, 2, 24, seed=1)
+    A = embeddings(4, 24, seed=2)
+    M = 700.0 / 8 * scatter(gender) + 300.0 / 30 * scatter(race)
+    expected = dense_p0(24, A) @ torch.linalg.inv(torch.eye(24, dtype=torch.float64) + M)
+    edit = fit([gender, race], A, [700.0, 300.0])
+    swapped_edit = fit([race, gender], A.flip(0), [300.0, 700.0])
+    assert (edit.matrix() - expected).abs().max() < 1e-9
+    assert (swapped_edit.matrix() - expected).abs().max() < 1e-9
+    assert edit.lam == (700.0, 300.0)
+    chained = fit(race, A, 300.0).matrix() @ fit(gender, A, 700.0).matrix()
+    assert (chained - expected).abs().max() > 1e-2, (
+        "one after the other must be another method, or this test is empty"
+    )
+
+
+@laws
+@given(problems(), st.integers(1, 3))
+def test_repeated_prompts_change_nothing(problem: tuple[Tensor, Tensor, float], times: int) -> None:
+    S, A, lam = problem
+    again = torch.cat(
+        [A.flip(0), *[2.0 * A] * times, A.sum(0, keepdim=True), torch.zeros_like(A[:1])]
+    )
+    projection = fit(S, again, lam)
+    assert (projection.matrix() - fit(S, A, lam).matrix()).abs().max() < 1e-8
+    assert (
+        fit(S.flip(1).repeat(times + 1, 1, 1), A, lam).matrix() - fit(S, A, lam).matrix()
+    ).abs().max() < 1e-8
+    assert projection.rank <= len(A) + len(S)
+
+
+@pytest.mark.parametrize("lam", [1e8, 1e15, 1e20, 1e300])
+def test_where_lam_goes_to_infinity_what_pairs_differ_in_goes_once_or_repeated(lam: float) -> None:
+    S = embeddings(3, 2, 6)
+    A = embeddings(1, 6, seed=1)
+    limit = fit(None, S[:, 0] - S[:, 1]).matrix()
+    for pairs in (S, S.repeat(2, 1, 1), S.repeat(5, 1, 1)):
+        # At a finite lam 1 / (1 + lam s) is left of each direction: within 100 / lam of the limit.
+        assert (fit(pairs, None, lam).matrix() - limit).abs().max() < 100 / lam + 1e-12
+        assert (
+            fit(pairs, A, lam).matrix() - fit(None, A).matrix() @ limit
+        ).abs().max() < 100 / lam + 1e-12
+
+
+def test_a_width_whose_square_would_not_fit() -> None:
+    d = 200_000  # one d x d matrix would be 320 GB
+    S = embeddings(3, 2, d)
+    A = embeddings(2, d, seed=1)
+    projection = fit(S, A)
+    assert (projection.dim, projection.rank) == (d, 5)
+    assert (projection(embeddings(2, d, seed=2)) @ A.T).abs().max() < 1e-9
+    groups = fit_groups([S[:, 0]])
+    assert groups.rank == 2
+
+
+@laws
+@given(problems(), st.floats(0, 1, allow_subnormal=False))
+def test_strength_is_linear(problem: tuple[Tensor, Tensor, float], strength: float) -> None:
+    S, A, lam = problem
+    z = embeddings(3, A.shape[1], seed=5)
+    projection = fit(S, A, lam)
+    torch.testing.assert_close(
+        projection(z, strength), z + strength * (projection(z) - z), atol=1e-12, rtol=0
+    )
+
+
+TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("shape", [(16,), (1, 16), (5, 16), (2, 3, 16), (0, 16)])
+def test_shape_and_dtype_are_kept(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    projection = fit(embeddings(5, 2, 16), embeddings(2, 16, seed=1))
+    z = embeddings(*shape, seed=2)
+    rows = z.to(dtype)
+    assert projection(rows, 0.0) is rows
+    got = projection(rows)
+    assert torch.equal(rows, z.to(dtype)), "the argument is not changed"
+    assert (got.shape, got.dtype, got.device) == (z.shape, dtype, z.device)
+    torch.testing.assert_close(got.double(), projection(z), atol=TOLERANCE[dtype], rtol=0)
+
+
+def test_half_precision_is_rounded_once_and_autocast_rounds_nothing() -> None:
+    projection = fit(embeddings(20, 2, 64), embeddings(3, 64, seed=1))
+    half = embeddings(50, 64, seed=2).half()
+    assert torch.equal(projection(half), projection(half.float()).half())
+    z = half.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (z @ z.T).dtype == torch.bfloat16, "autocast must be active, or this test is empty"
+        inside = projection(z)
+    assert torch.equal(inside, projection(z))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_arrays_give_arrays_read_only_and_reversed_ones_too(dtype: type) -> None:
+    S, A, z = (
+        t.numpy().astype(dtype)
+        for t in (embeddings(5, 2, 16), embeddings(2, 16, seed=1), embeddings(3, 16))
+    )
+    for array in (S, z):
+        array.setflags(write=False)
+    projection = fit(S[::-1], A)
+    got = projection(z)
+    assert isinstance(got, np.ndarray)
+    assert projection(z, 0.0) is z
+    assert (got.shape, got.dtype) == (z.shape, z.dtype)
+    assert (got == projection(torch.from_numpy(z.copy())).numpy()).all()
+    assert np.allclose(projection(z[::-1]), got[::-1])
+
+
+def test_gradients_flow_through_the_projection_only() -> None:
+    S = embeddings(3, 2, 8).requires_grad_()
+    projection = fit(S, embeddings(1, 8, seed=1).requires_grad_())
+    assert not projection.left.requires_grad
+    z = embeddings(2, 8, seed=2).requires_grad_()
+    (gradient,) = torch.autograd.grad(projection(z).sum(), z)
+    torch.testing.assert_close(gradient, projection.matrix().sum(0).expand(2, -1))
+    assert torch.autograd.gradcheck(projection, (z,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "problem", [(S8, A8), (S8, None), (None, A8)], ids=["orth-cali", "cali", "orth"]
+)
+def test_inference_mode_leaves_no_trace(
+    dtype: torch.dtype, problem: tuple[Tensor | None, Tensor | None]
+) -> None:
+    with torch.inference_mode():
+        projection = fit(*problem)
+        projection(embeddings(2, 8).to(dtype))
+    z = embeddings(2, 8).to(dtype).requires_grad_()
+    projection(z).sum().backward()
+    assert z.grad is not None
+
+
+def test_meta_tensors_pass_through() -> None:
+    assert fit(S8)(torch.empty(2, 8, device="meta")).shape == (2, 8)
+
+
+NAN = S8.clone()
+NAN[0, 0, 0] = float("nan")
+
+
+@refused(
+    ((S8[0],), r"pairs: .*\(n, 2, d\), got \(2, 8\)"),
+    ((torch.zeros(4, 3, 8),), r"pairs: .*\(n, 2, d\), got \(4, 3, 8\)"),
+    (("gender",), r"pairs: .* got str"),
+    ((NAN,), "1 values are NaN"),
+    ((S8, A8 / 0.0), "16 values"),
+    ((S8, A8[0]), r"spurious: .*\(m, d\).* got \(8,\)"),
+    ((S8, A8[:, :5]), r"got widths \[5, 8\]"),
+    ((S8, A8, -1.0), r"lam: .* got -1.0"),
+    ((S8, A8, "much"), r"lam: .* got 'much'"),
+    ((S8, A8, [1.0, 2.0]), r"\(1\), got \[1.0, 2.0\]"),
+    *((given, "lam above 0") for given in ((None,), (S8, None, 0.0))),
+    ((S8[:, [0, 0]],), "whose embeddings differ"),
+)
+def test_a_fit_refuses_what_it_cannot_solve(arguments: tuple) -> None:
+    fit(*arguments)
+
+
+def test_refused_groups_embeddings_and_strengths() -> None:
+    for groups in ([], [A8, A8[:1]]):
+        with pytest.raises(InvalidInputError, match="two or more"):
+            scatter_of(groups)
+    float8 = torch.zeros(2, 8).to(torch.float8_e4m3fn)
+    for z in (torch.zeros(2, 9), torch.zeros(2, 8).long(), float8, "a photo"):
+        with pytest.raises(InvalidInputError, match=r"\(..., 8\)"):
+            fit(S8)(z)
+    for strength in (-0.1, 1.1, float("nan")):
+        with pytest.raises(InvalidInputError, match="strength"):
+            fit(S8)(A8, strength)
+
+
+def test_method_rank_and_repr_and_what_is_removed_is_the_trace() -> None:
+    for edit in (fit(S8), fit(S8, A8, 10.0), fit_groups([S8[:, 0]])):
+        assert edit.removed == pytest.approx(8 - float(edit.matrix().trace()))
+    assert [fit(S8).method, fit(S8, A8).method, fit(None, A8).method] == [
+        "cali",
+        "orth-cali",
+        "orth",
+    ]
+    assert [fit(S8).rank, fit(S8, A8).rank, fit(None, A8).rank] == [3, 5, 2]
+    assert CalibratedProjection.solve([S8[:, 0]]).lam == 1000.0
+    nothing = CalibratedProjection.identity(8)
+    assert (nothing.spurious_rank, nothing.lam, nothing.get_params()) == (0, 0.0, {"lam": 0.0})
+    assert "choice" not in repr(nothing.provenance)
+    assert (
+        repr(fit(S8))
+        == "CalibratedProjection(cali, lam=1000.0, rank=3, dim 8, space unknown, model unknown)"
+    )
+
+
+def test_it_has_the_shape_of_an_estimator() -> None:
+    clone = pytest.importorskip(
+        "sklearn.base", reason="scikit-learn is not installed with the core alone"
+    ).clone
+
+    made = CalibratedProjection(lam=7.0)
+    assert made.get_params() == {"lam": 7.0}
+    assert repr(made) == "CalibratedProjection(lam=7.0), not fitted"
+    with pytest.raises(InvalidInputError, match=r"call \.fit"):
+        made(S8[:, 0])
+    assert made.fit(S8, A8) is made
+    assert (made.lam, made.dim) == (7.0, 8)
+    assert torch.equal(made.transform(S8[:, 0]), made(S8[:, 0]))
+    assert torch.equal(made.image(S8[:, 0]), made(S8[:, 0]))
+    torch.testing.assert_close(clone(made).fit(S8, A8).matrix(), made.matrix())
+    torch.testing.assert_close(
+        made.fit(S8).matrix(), fit(S8, None, 7.0).matrix()
+    )  # nothing is left of the first fit
+
+
+def test_a_weight_that_all_attributes_share_is_kept_as_one_number() -> None:
+    scatters = [scatter_of(list(S8)), scatter_of(list(embeddings(3, 2, 8, seed=2)))]
+    assert CalibratedProjection.solve(scatters, None, (3.0, 3.0)).lam == 3.0
+    assert CalibratedProjection.solve(scatters, None, (3.0, 4.0)).lam == (3.0, 4.0)

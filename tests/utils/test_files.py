@@ -1,0 +1,397 @@
+import errno
+import hashlib
+import itertools
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import AfterValidator, BaseModel, ValidationError
+
+from tests.refusals import refused
+from vldebias import files
+from vldebias.errors import InvalidInputError
+from vldebias.report.result import Result
+from vldebias.utils.files import (
+    commit,
+    digest,
+    only_writer,
+    packaged,
+    read_json,
+    read_yaml,
+    shielded,
+    write_atomically,
+)
+
+
+def test_a_wheel_carries_prompts_inside_and_a_checkout_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_PACKAGE", tmp_path / "vldebias")
+    with pytest.raises(InvalidInputError, match="/prompts"):
+        packaged("prompts")
+    for file in ("b.yaml", "b-a.yaml", "README.md"):
+        write_atomically(tmp_path / "prompts" / file, "")
+    assert list(packaged("prompts")) == ["b", "b-a"]
+    write_atomically(tmp_path / "vldebias/_resources/prompts/x.yaml", "")
+    assert list(packaged("prompts")) == ["x"]
+
+
+def test_text_bytes_and_functions_are_written_whole(tmp_path: Path) -> None:
+    contents: list[Any] = [
+        "ä\n",
+        "ä\n".encode(),
+        lambda path: path.write_text("ä\n", encoding="utf-8"),
+    ]
+    for content in contents:
+        path = write_atomically(tmp_path / "new" / "a.txt", content)
+        assert digest(path) == hashlib.sha256("ä\n".encode()).hexdigest()
+        assert os.listdir(path.parent) == ["a.txt"]
+
+
+def fails(path: Path) -> None:
+    path.write_text("half")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("place", ["content", "gone", "fsync", "replace"])
+def test_an_error_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    path = write_atomically(tmp_path / "a.txt", "old")
+    contents: dict[str, Any] = {
+        "content": fails,
+        "gone": lambda new: new.unlink() or fails(tmp_path / "b.txt"),
+    }
+    if place not in contents:
+        monkeypatch.setattr(os, place, lambda *_: fails(tmp_path / "b.txt"))
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, contents.get(place, "new"))
+    assert path.read_text() == "old"
+    assert set(os.listdir(tmp_path)) <= {"a.txt", "b.txt"}
+
+
+def test_file_and_folder_are_synced_and_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    fsync = os.fsync
+    replace = os.replace
+    close = os.close
+    monkeypatch.setattr(os, "fsync", lambda handle: calls.append("fsync") or fsync(handle))
+    monkeypatch.setattr(os, "replace", lambda a, b: calls.append("replace") or replace(a, b))
+    monkeypatch.setattr(os, "close", lambda handle: calls.append("close") or close(handle))
+    write_atomically(tmp_path / "a", "x")
+    assert calls[-5:] == ["fsync", "close", "replace", "fsync", "close"]
+
+
+def remade(path: Path) -> None:
+    path.unlink()
+    path.write_text("as a library does it that writes and moves itself")
+    path.chmod(0o600)
+
+
+def test_the_umask_decides_about_a_new_file_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        path = write_atomically(tmp_path / "a", remade)
+        assert path.stat().st_mode & 0o777 == 0o640
+        path.chmod(0o604)
+        write_atomically(path, "again")
+        assert path.stat().st_mode & 0o777 == 0o604
+    finally:
+        os.umask(before)
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+PLAIN |= st.text(st.characters(codec="utf-8", exclude_categories=["C"]))
+
+
+@given(
+    content=st.dictionaries(
+        st.text("abc<= -", min_size=1), st.lists(PLAIN, max_size=3) | PLAIN, max_size=4
+    )
+)
+def test_what_yaml_writes_is_read_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, content: Any
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "x.yaml"
+    path.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
+    assert read_yaml(path) == content
+
+
+def bomb(lines: int) -> str:
+    return "a0: &a0 [x, x]\n" + "".join(
+        f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(lines)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (bomb(40), r"x\.yaml: .*alias \*a0.*line 2"),
+        ("a: &a [*a]", r"alias \*a.*line 1"),
+        ("a: !!python/object:os.system x", r"os\.system.*line 1"),
+        ("a: " + "[" * 900_000, "recursion"),
+        ("a: 1\nb: 2\na: 3", "'a' "),
+        ("? [a, b]\n: 1", "line 1"),
+        ("a: " + "9" * 5000, "digits"),
+        ("a: [", r"x\.yaml: .*YAML"),
+        ("a: \x00", "special characters"),
+        ("- a", r"x\.yaml: .*\['a'\].*mapping"),
+        ("a: " + "x" * 1_000_000, "1,000,000 bytes"),
+        (b"a: \xff", r"x\.yaml: .*0xff.*YAML"),
+    ],
+)
+def test_yaml_of_strangers_is_refused_in_words(
+    tmp_path: Path, text: str | bytes, message: str
+) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InvalidInputError, match=message):
+        read_yaml(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for path, message in (
+        (tmp_path / "none", "none: got no such file"),
+        (tmp_path, "directory"),
+        ("a\0b", "null"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            read_json(path)
+    (tmp_path / "six").write_text("[1, 2]")
+    assert files.read_bytes(tmp_path / "six", max_bytes=6) == b"[1, 2]"
+
+
+@pytest.mark.parametrize("load", [read_json, Result.read])
+def test_a_json_file_of_gigabytes_is_refused_before_it_is_read(tmp_path: Path, load: Any) -> None:
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(3 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInputError, match=r"\.json: got more than 50,000,000 bytes"):
+            load(tmp_path / "config.json")
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+
+
+@refused(
+    (b"[" * 100_000, r"a\.json: .*recursion"),
+    (b"9" * 5000, "digits"),
+    (b'{"a": 1e999}', "1e999"),
+    (b'{"a": NaN}', "NaN"),
+    (b"{", "line 1 column 2.*JSON"),
+    (b"\xff", "0xff"),
+)
+def test_json_of_strangers_is_refused_in_words(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(text)
+    read_json(tmp_path / "a.json")
+
+
+class Part(BaseModel, extra="forbid"):
+    number: int = 1
+    text: str = ""
+
+
+class Whole(BaseModel):
+    part: Annotated[Any, AfterValidator(Part.model_validate)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "part: missing; expected a value"),
+        ({"part": {"number": "x"}}, "part.number: Input should be a valid integer, .*; got 'x'"),
+        ({"part": {"text": 3, "number": "x"}}, "part.number: .*; got 'x'"),
+        ({"part": {"numer": 3}}, "part.numer: unknown key; did you mean 'number'[?]; got 3"),
+        (3, "Input should be a valid dictionary or instance of Whole"),
+    ],
+)
+def test_the_first_problem_is_told_with_its_place(content: Any, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Whole.model_validate(content)
+    assert re.fullmatch(message, files.explain(caught.value, known=Part.model_fields))
+
+
+def test_the_commit_says_where_the_tree_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        named = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(
+            ["git", *named, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+
+    assert {"python", "torch", "numpy"} <= set(files.versions())
+    monkeypatch.setattr(files, "_PACKAGE", tmp_path / "vldebias")
+    assert commit() is None
+    git("init", "-q")
+    assert commit() is None
+    (tmp_path / "eval" / "results").mkdir(parents=True)
+    result = tmp_path / "eval" / "results" / "one.json"
+    for path in (tmp_path / "a", result):
+        path.write_text("1")
+    git("add", "a", "eval")
+    git("commit", "-qm", "a")
+    git("tag", "v1")
+    clean = git("rev-parse", "--short=12", "HEAD").strip()
+    assert commit() == clean
+    (tmp_path / "untracked").write_text("1")
+    result.write_text("2")
+    assert commit() == clean
+    (tmp_path / "a").write_text("2")
+    assert commit() == f"{clean}-dirty"
+
+
+def write_forever(path: Path) -> None:
+    for number in itertools.count():
+        write_atomically(path, f"{number % 10}" * 200_000)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
+def test_a_kill_leaves_a_whole_file(tmp_path: Path) -> None:
+    path = write_atomically(tmp_path / "a.txt", "x" * 200_000)
+    context = multiprocessing.get_context("fork")
+    seen = set()
+    for kill in range(25):
+        writer = context.Process(target=write_forever, args=(path,))
+        writer.start()
+        time.sleep(0.007 * (kill % 7))
+        writer.kill()
+        writer.join()
+        text = path.read_text()
+        assert text == text[0] * 200_000
+        seen.add(text[0])
+    assert len(seen) > 1, "a writer was killed before it wrote"
+
+
+def test_a_text_that_a_spreadsheet_would_run_gets_an_apostrophe_and_no_other() -> None:
+    for text in (
+        "=1+1",
+        "+1",
+        "-1",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "\uff1d1+1",
+        "'=1",
+        "''@x",
+    ):
+        assert shielded(text) == f"'{text}"
+    for text in ("", "'", "'tis so", "a=b", " a", "cali+equalise", "1-2"):
+        assert shielded(text) == text
+
+
+@given(st.text(alphabet="'=+-@\t\r\n\uff1daé ", max_size=8))
+def test_a_cell_gives_its_text_back(text: str) -> None:
+    assert files.unshielded(shielded(text)) == text
+
+
+HOLDS = """
+import sys
+from vldebias.utils.files import only_writer
+with only_writer(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that writes in `tmp_path / "out"` until it gets a line."""
+    command = [sys.executable, "-c", HOLDS, str(tmp_path / "out")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_writer_is_refused_and_told_whom_to_wait_for(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    expected = rf"process {holder.pid} on .*--out"
+    with pytest.raises(InvalidInputError, match=expected), only_writer(tmp_path / "out"):
+        pass
+    holder.communicate("\n")
+    with only_writer(tmp_path / "out"):
+        pass
+
+
+def test_what_a_killed_writer_held_is_taken_over(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    holder.kill()
+    holder.wait()
+    with only_writer(tmp_path / "out"):
+        assert (tmp_path / "out" / files.LOCK).read_text().startswith(f"process {os.getpid()} on ")
+
+
+def test_a_run_may_enter_again_and_another_thread_may_not(tmp_path: Path) -> None:
+    def write_there() -> None:
+        with only_writer(tmp_path):
+            pass
+
+    with ThreadPoolExecutor(1) as pool, only_writer(tmp_path):
+        with only_writer(tmp_path):
+            pass
+        with pytest.raises(InvalidInputError, match="process"):
+            pool.submit(write_there).result()
+    write_there()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_worker_that_outlives_its_run_keeps_no_lock(tmp_path: Path) -> None:
+    """As readers of data do, for seconds after their run was killed."""
+    script = """
+import os, signal, sys
+from vldebias.utils.files import only_writer
+with only_writer(sys.argv[1]):
+    if os.fork() == 0:
+        print("forked", flush=True)
+        sys.stdin.readline()
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "forked\n"
+        process.wait()
+        with only_writer(tmp_path):
+            pass
+        process.communicate("\n")
+
+
+def test_a_file_system_without_locks_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", flock)
+    messages: list[str] = []
+    with only_writer(tmp_path, messages.append):
+        pass
+    assert "No locks available" in messages[0]

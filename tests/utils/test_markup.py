@@ -1,0 +1,76 @@
+"""Notebooks show tables of what was done, and nothing of them is markup."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import vldebias
+from tests.study.made_figures import figure, protocol, result
+from vldebias.miniature import load_pipeline
+from vldebias.utils.markup import SHOWN, html_table
+
+
+@given(st.lists(st.tuples(st.text(max_size=9), st.integers()), max_size=2 * SHOWN))
+def test_a_table_has_a_row_for_each_row_until_it_is_long(rows: list[Any]) -> None:
+    html = html_table("title", ("text", "number"), rows)
+    assert html.count("<tr>") == 1 + min(len(rows), SHOWN)
+    assert html.count("<td") == 2 * min(len(rows), SHOWN)
+    assert (f"{len(rows) - SHOWN} more rows" in html) == (len(rows) > SHOWN)
+
+
+def test_what_stands_in_a_cell_is_no_markup() -> None:
+    html = html_table("<b>", ("<i>",), [("<script>",), (None,)])
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "None" not in html
+
+
+def test_balanced_prompts_show_what_was_written_and_why_not() -> None:
+    texts = ["A photo of a doctor", "A red <b>chair</b>", "a female nurse"]
+    balanced = vldebias.balance_prompts(texts, "gender", seed=0)
+    html = balanced._repr_html_()
+    for part in (balanced.prompts[0], balanced.values[0], *filter(None, balanced.reasons)):
+        assert part in html
+    assert "&lt;b&gt;chair" in html
+    assert "1 of 3 prompts written, seed 0" in html
+
+
+def test_a_set_shows_its_values_with_their_words() -> None:
+    prompts = vldebias.load_prompts("gender")
+    html = prompts._repr_html_()
+    for value, words in prompts.attributes.items():
+        assert value in html
+        assert ", ".join(words) in html
+    assert prompts.hash[:12] in html
+
+
+def test_an_attachment_shows_what_the_last_call_was_given() -> None:
+    with vldebias.debias(load_pipeline(), "gender") as attachment:
+        attachment.rewrite(["A photo of a doctor."] * 4 + ["A red chair."])
+        html = attachment._repr_html_()
+    counts = [f"last call, {value}" for value in ("male", "female")]
+    for word in (*counts, "left alone", "seed", "attached"):
+        assert word in html
+
+
+def test_a_comparison_shows_what_moved() -> None:
+    before, after = (
+        result([figure(value=value, interval=(value, value + 0.01))], protocol())
+        for value in (0.2, 0.6)
+    )
+    html = vldebias.compare(before, after, names=("first <1>", "second"))._repr_html_()
+    for word in ("first &lt;1&gt;", "better: average accuracy", "+0.400", "0.2", "0.6"):
+        assert word in html
+    assert vldebias.compare(before, before)._repr_html_().startswith("<p><b>equal: ")
+
+
+def test_dir_has_the_public_names_alone() -> None:
+    assert set(dir(vldebias)) == {*vldebias.__all__, "__version__"}
+    assert not [name for name in dir(vldebias) if name in ("Any", "TYPE_CHECKING")]
+
+
+@pytest.mark.parametrize("name", vldebias.__all__)
+def test_every_name_of_dir_is_there(name: str) -> None:
+    assert getattr(vldebias, name) is not None

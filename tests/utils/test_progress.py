@@ -1,0 +1,60 @@
+"""Bars on a terminal, a line a minute in a log, nothing where it is silent."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from vldebias import progress as module
+from vldebias.utils.progress import SILENT, Progress
+
+
+def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
+    file = io.StringIO()
+    return Console(file=file, force_terminal=terminal, width=100, force_jupyter=False), file
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
+    screen, file = console(terminal=terminal)
+    long = 90 * "."
+    with Progress(screen) as progress:
+        with progress:  # one that runs is handed down and ended by who began it
+            pass
+        with progress.bar("drawing [b]", total=4, reused=2) as advance:
+            advance()
+            advance(3, "loss [1]")
+        with progress.bar("loading") as advance:
+            advance(0, "weights")
+        assert list(progress.track(iter("xyz"), 3, description="c")) == ["x", "y", "z"]
+        progress.say(f"a line with [/b] in it{long}")
+    text = file.getvalue()
+    for shown in (
+        "drawing [b] (2 of 6 there already): loss [1]",
+        "4/4",
+        "3/3",
+        f"a line with [/b] in it{long}\n",
+    ):
+        assert shown in text
+    assert "already): 1 of 4" not in text
+    assert "weights" not in text.splitlines()[-1]
+
+
+def test_in_a_log_a_line_is_written_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    screen, file = console(terminal=False)
+    with Progress(screen) as progress, progress.bar("training", 9, done=1) as advance:
+        for now[0], note in ((159.0, "early"), (160.0, "loss 0.5"), (219.0, "late"), (220.0, None)):
+            advance(note=note)
+        assert file.getvalue() == "training: loss 0.5: 3 of 9\ntraining: late: 5 of 9\n"
+
+
+def test_silence_takes_everything_and_keeps_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with SILENT, SILENT.bar("a", 3) as advance:
+        advance()
+        advance(0, "y")
+        SILENT.say("z")
+    assert not SILENT.tasks
+    assert (Progress().console.stderr, Progress().console.is_jupyter) == (True, False)
+    assert not any(capsys.readouterr())

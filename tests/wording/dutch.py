@@ -1,0 +1,47 @@
+"""A small Dutch, which the package does not have: the recipe of docs/how-to/languages.md."""
+
+from __future__ import annotations
+
+import re
+
+from vldebias.wording.language import Language, Person, Replacement
+
+NOUNS = ("dokter", "verpleegkundige", "kok", "leraar", "bakker", "persoon")
+STATED = re.compile(r"\b(?:vrouw|man|zij|hij|meisje|jongen|vrouwelijke?|mannelijke?)\b", re.I)
+NOUN = re.compile(rf"\b(?:{'|'.join(NOUNS)})\b", re.I)
+WORDS = {"female": "vrouwelijke", "male": "mannelijke"}
+
+
+class Dutch(Language):
+    """Find "een dokter", and write "een vrouwelijke dokter"."""
+
+    code = "nl"
+    name = "Dutch"
+
+    def reads(self, text):
+        """Return whether a Dutch article stands before a noun that is known."""
+        return bool(re.search(r"\b(?:een|de|het)\b", text) and NOUN.search(text))
+
+    def states(self, text, attribute):
+        """Return whether a word states a value."""
+        return bool(STATED.search(text))
+
+    def find(self, text, attribute):
+        """Return the persons, or why nobody gets a value."""
+        if not set(attribute.words.values()) <= WORDS.keys():
+            return "no word"
+        if self.states(text, attribute):
+            return "stated"
+        persons = []
+        for match in NOUN.finditer(text):
+            start = match.start()
+            persons.append(Person(match[0], start, match.end(), (start, start)))
+        return tuple(persons) or "no person"
+
+    def write(self, text, sayings):
+        """Return the adjective before each noun."""
+        replacements = []
+        for person, attribute, value in sayings:
+            word = WORDS[attribute.words[value]]
+            replacements.append(Replacement(person.start, person.start, f"{word} "))
+        return replacements

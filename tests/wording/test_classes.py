@@ -1,0 +1,48 @@
+"""Prompts of all classes of facts, labelled by hand: how many are decided as labelled.
+
+`classes.jsonl` was written before the rules were run on it, and the lists were extended after that,
+so its rates are no estimate for other prompts; they must not fall.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from eval.experiments.prompt_rules import decide, read
+from vldebias.wording import Balancer
+
+CLASSES = Path(__file__).with_name("classes.jsonl")
+AT_LEAST = {"fixed": 0.97, "open": 0.95, "group": 0.97, "stated": 0.95}
+
+
+@pytest.fixture(scope="module")
+def rights() -> dict[str, list[bool]]:
+    """Return for each label whether its prompts are decided as labelled."""
+    of_label = defaultdict[str, list[bool]](list)
+    for row in read(CLASSES):
+        of_label[row["label"]].append(decide(row).is_right)
+    return of_label
+
+
+@pytest.mark.parametrize("label", AT_LEAST)
+def test_labelled_prompts_are_decided_as_labelled(
+    rights: dict[str, list[bool]], label: str
+) -> None:
+    assert sum(rights[label]) >= AT_LEAST[label] * len(rights[label])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "names", "words", "result"),
+    [
+        ("a Catholic priest", "age", ["old"], "an old Catholic priest"),
+        ("a Muslim doctor", "race", ["White"], "a white Muslim doctor"),
+        ("a US senator", "age", ["young"], "a young US senator"),
+        ("a US senator", "gender", ["female"], "a US female senator"),
+        ("an American nurse", "race", ["Asian"], "an Asian American nurse"),
+    ],
+)
+def test_nations_and_religions_stand_next_to_the_noun(
+    prompt: str, names: str, words: list[str], result: str
+) -> None:
+    assert Balancer(names).write([prompt], words) == [result]

@@ -1,0 +1,56 @@
+"""Facts of a prompt that fix a value: each rule on its own examples."""
+
+import pytest
+
+from vldebias.prompts import load_prompts, make_prompt_set
+from vldebias.wording import balance_prompts
+from vldebias.wording.english.context import RULES, attribute_kind, find_rules
+from vldebias.wording.english.subject import find_subjects
+
+SETS = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age"}
+NAMES = [f"{rule.kind}: {rule.fixed}" for rule in RULES]
+
+
+def rules_of(prompt, kind):
+    """Return the rules of a kind that apply to a prompt; None where it has no subject."""
+    subjects = find_subjects(prompt)
+    if isinstance(subjects, str):
+        return None
+    subject = subjects[0]
+    return [rule for rule in find_rules(prompt, subject.start, subject.end) if rule.kind == kind]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_each_rule_applies_to_its_example(rule):
+    assert rule in rules_of(rule.fixed, rule.kind)
+    assert balance_prompts(rule.fixed, SETS[rule.kind]).prompts == [rule.fixed]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_no_rule_applies_to_what_looks_like_it(rule):
+    assert rules_of(rule.open, rule.kind) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*SETS.items(), ("race", "fairface-race"), ("gender", "celeba"), ("", "waterbirds")],
+)
+def test_an_attribute_is_known_by_the_words_of_its_values(kind, name):
+    assert attribute_kind(load_prompts(name)) == kind
+
+
+def test_a_prompt_that_is_fixed_is_left_alone_for_that_attribute_only():
+    prompt = "a Catholic bishop blessing the crowd"
+    assert balance_prompts(prompt, "gender").reasons == ["context"]
+    assert balance_prompts(prompt, "race").reasons == [None]
+    assert {rule.kind for rule in find_rules(prompt, 2, 17)} == {"gender"}
+
+
+def test_nothing_is_fixed_for_an_attribute_without_facts():
+    blind = make_prompt_set(
+        name="sight",
+        attribute={"blind": ["blind"], "sighted": ["sighted"]},
+        templates=["a photo of a {attribute} {concept}"],
+        concepts=["cook", "nurse"],
+    )
+    assert balance_prompts("a Catholic bishop blessing the crowd", blind).reasons == [None]

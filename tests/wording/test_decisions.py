@@ -1,0 +1,150 @@
+"""`decide=`: a function of the user says which values the facts of a prompt allow."""
+
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.refusals import refused
+from vldebias.wording import Balancer, balance_prompts
+from vldebias.wording.decisions import Decider
+
+NURSE = "a nurse in a clinic"
+PRIEST = "a Catholic priest at the altar"
+
+
+def test_its_values_are_dealt_and_others_left_out():
+    out = balance_prompts([NURSE] * 6, "race", decide=lambda prompt, values: ["Asian", "Black"])
+    assert Counter(out.values) == {"Asian": 3, "Black": 3}
+
+
+@pytest.mark.parametrize("answer", [[], ["female"], ()])
+def test_one_value_or_none_leaves_the_prompt_alone(answer):
+    out = balance_prompts([NURSE] * 2, "gender", decide=lambda prompt, values: answer)
+    assert (out.prompts, out.reasons) == ([NURSE] * 2, ["context"] * 2)
+
+
+def test_none_lets_the_word_lists_decide_and_an_answer_overrules_them():
+    prompts = [NURSE, PRIEST]
+    lists = balance_prompts(prompts, "gender", decide=lambda prompt, values: None)
+    assert lists.reasons == [None, "context"]
+    overruled = balance_prompts(prompts, "gender", decide=lambda prompt, values: values)
+    assert overruled.reasons == [None, None]
+
+
+def test_it_is_asked_once_for_each_distinct_prompt_that_has_a_place():
+    calls = []
+
+    def decide(prompt, values):
+        calls.append((prompt, values))
+        return values
+
+    balancer = Balancer("gender", decide=decide)
+    balancer.next([NURSE, NURSE, "a red car", "a male cook"])
+    balancer.next([NURSE, "a pilot"])
+    assert calls == [(NURSE, ("male", "female")), ("a pilot", ("male", "female"))]
+
+
+def test_a_function_of_prompts_gets_a_list_in_one_call():
+    calls = []
+
+    def decide(prompts, values):
+        calls.append(list(prompts))
+        return [["female"] if "pilot" in prompt else values for prompt in prompts]
+
+    out = balance_prompts([NURSE, "a pilot", NURSE, "a tree"], "gender", decide=decide)
+    assert calls == [[NURSE, "a pilot"]]
+    assert out.reasons == [None, "context", None, "no person"]
+
+
+def test_shares_hold_among_the_allowed_values():
+    shares = {"White": 0.6, "Black": 0.2, "Asian": 0.2}
+    decide = lambda prompt, values: ["White", "Black"]  # noqa: E731
+    out = balance_prompts([NURSE] * 8, "race", shares=shares, decide=decide)
+    assert Counter(out.values) == {"White": 6, "Black": 2}
+
+
+def test_a_share_of_one_is_kept_where_it_is_allowed():
+    shares = {"female": 1, "male": 0}
+    both = balance_prompts(NURSE, "gender", shares=shares, decide=lambda prompt, values: values)
+    assert both.values == ["female"]
+
+
+def test_find_says_where_and_decide_which():
+    out = balance_prompts(
+        ["der Koch"] * 2,
+        "gender",
+        find=lambda prompt: 4,
+        decide=lambda prompt, values: values[:1],
+    )
+    assert out.reasons == ["context"] * 2
+
+
+def test_answers_may_be_forgotten_while_other_threads_read_theirs():
+    decider = Decider(lambda prompt, values: values, ("female", "male"), capacity=1)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(decider.allowed, [f"a nurse in room {i}" for i in range(4000)]))
+    finally:
+        sys.setswitchinterval(interval)
+    assert set(answers) == {("female", "male")}
+
+
+def test_its_exceptions_are_raised():
+    def decide(prompt, values):
+        raise TimeoutError("no answer")
+
+    with pytest.raises(TimeoutError, match="no answer"):
+        balance_prompts(NURSE, "gender", decide=decide)
+
+
+def wrong_number(prompts, values):
+    return [values] * (len(prompts) + 1)
+
+
+@refused(
+    (lambda prompt, values: "female", "decide: got 'female' .* a list of values"),
+    (lambda prompt, values: ["feminine"], "decide: got .*feminine.* values of"),
+    (lambda prompt, values: True, "decide: got True"),
+    (wrong_number, "decide: got 2 answers for 1 prompts"),
+    ("female", "decide: .* a function"),
+)
+def test_wrong_answers_are_refused(decide):
+    balance_prompts(NURSE, "gender", decide=decide)
+
+
+def test_a_function_of_prompts_gets_all_originals_in_one_call():
+    calls = []
+
+    def decide(prompts, values):
+        calls.append(list(prompts))
+        return [values for _ in prompts]
+
+    rewritten = [f"A man, {prompt}." for prompt in (NURSE, "a pilot")]
+    balance_prompts(rewritten, "gender", original=[NURSE, "a pilot"], decide=decide)
+    assert calls == [[NURSE, "a pilot"]]
+
+
+def test_each_way_of_balancing_asks_for_all_prompts_in_one_call():
+    calls = []
+
+    def decide(prompts, values):
+        calls.append(list(prompts))
+        return [values for _ in prompts]
+
+    prompts = [NURSE, "a pilot"]
+    Balancer("gender", decide=decide).at(prompts, [0, 1])
+    Balancer("gender", decide=decide).write(prompts, ["female", "male"])
+    assert calls == [prompts, prompts]
+
+
+@pytest.mark.parametrize("allowed", [["female"], [], ["male"]])
+def test_where_one_value_is_allowed_nothing_is_written_whatever_its_share(allowed):
+    shares = {"female": 0, "male": 1}
+    balancer = Balancer("gender", shares=shares, decide=lambda prompt, values: allowed)
+    for out in (balancer.next([NURSE] * 2), balancer.at(NURSE, 3)):
+        assert set(out.reasons) == {"context"}
+        assert set(out.prompts) == {NURSE}

@@ -1,0 +1,541 @@
+"""Balanced prompts in other languages: labelled prompts of our own, and laws of all languages."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from eval.languages import measure_rated
+from tests.wording.dutch import Dutch
+from vldebias import balance_prompts
+from vldebias.prompts import make_prompt_set
+from vldebias.wording import languages
+from vldebias.wording.languages import (
+    CODES,
+    language_of,
+    register_language,
+    unregister_language,
+)
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(__file__).parent / "languages"
+IMAGES = 12
+# A cook who is named can be of a stated gender as well; without a person the language may be open.
+REASONS = {
+    "stated": ("stated", "named"),
+    "named": ("named", "stated"),
+    "none": ("no person", "language"),
+    "group": ("group",),
+    "context": ("context",),
+}
+READ = [code for code in CODES if code != "en"]
+
+
+def labelled(code):
+    rows = []
+    for line in (FOLDER / f"{code}.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            label, prompt, *texts = [part.strip() for part in line.split(" | ")]
+            rows.append((label, prompt, tuple(texts)))
+    return rows
+
+
+@pytest.mark.parametrize("code", READ)
+def test_open_prompts_are_written_with_both_values(code):
+    missed = []
+    for label, prompt, texts in labelled(code):
+        if label != "open":
+            continue
+        balanced = balance_prompts([prompt] * IMAGES, "gender", seed=0)
+        written = set(balanced.prompts)
+        is_mixed = any(isinstance(value, Mapping) for value in balanced.values)
+        is_written = prompt not in written and (is_mixed or len(written) > 1)
+        if not is_written or not set(texts) <= written:
+            missed.append((prompt, sorted(written)))
+    assert not missed
+
+
+@pytest.mark.parametrize("code", READ)
+def test_what_states_names_or_shows_nobody_is_left_alone(code):
+    wrong = []
+    for label, prompt, _ in labelled(code):
+        if label == "open":
+            continue
+        balanced = balance_prompts(prompt, "gender", seed=0)
+        if balanced.prompts != [prompt] or not balanced.reasons[0].startswith(REASONS[label]):
+            wrong.append((label, prompt, balanced.prompts, balanced.reasons))
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("threshold", "low", "high", "outside"),
+    [("_SURE", 0.55, 0.7, 0.5), ("_LIKELY", 0.35, 0.7, 0.95), ("_ENGLISH_SHARE", 0.55, 1.0, 0.5)],
+)
+def test_no_labelled_prompt_hangs_on_the_last_digit_of_a_threshold(
+    threshold, low, high, outside, monkeypatch
+):
+    prompts = [prompt for code in languages._LATIN for _, prompt, _ in labelled(code)]
+    expected = list(map(language_of, prompts))
+    for value in (low, high):
+        monkeypatch.setattr(languages, threshold, value)
+        assert list(map(language_of, prompts)) == expected
+    monkeypatch.setattr(languages, threshold, outside)
+    assert list(map(language_of, prompts)) != expected
+
+
+@pytest.mark.parametrize("code", READ)
+def test_sets_of_labelled_prompts_have_enough_of_each_kind(code):
+    rows = labelled(code)
+    assert len(rows) >= 60
+    assert {"open", "stated", "named", "none", "group", "context"} <= {row[0] for row in rows}
+
+
+@pytest.mark.parametrize("code", READ)
+def test_every_prompt_is_read_by_its_language(code):
+    for label, prompt, _ in labelled(code):
+        if label == "open":
+            assert language_of(prompt).code == code, prompt
+
+
+@pytest.mark.parametrize("code", READ)
+def test_what_was_written_is_stated_and_left_alone(code):
+    for label, prompt, _ in labelled(code):
+        if label != "open":
+            continue
+        for text in set(balance_prompts([prompt] * IMAGES, "gender", seed=0).prompts):
+            again = balance_prompts(text, "gender", seed=0)
+            assert again.prompts == [text], prompt
+
+
+@pytest.mark.parametrize("code", READ)
+def test_age_and_gender_are_written_together(code):
+    written = 0
+    for label, prompt, _ in labelled(code):
+        if label != "open":
+            continue
+        ages = balance_prompts([prompt] * IMAGES, ["gender", "age"], seed=0)
+        for text, (gender, age) in zip(ages.prompts, ages.values, strict=True):
+            assert (text == prompt) == (gender is None and age is None)
+        written += ages.values[0][1] is not None
+    assert written >= 10
+
+
+@pytest.mark.parametrize(
+    ("prompt", "name"),
+    [
+        ("A nurse in 東京, film grain", "English"),
+        ("一位护士, masterpiece, best quality, 4k, highly detailed", "Chinese"),
+        ("een dokter in het ziekenhuis", "Dutch"),
+        ("Лікар у лікарні", "Ukrainian"),
+        ("پزشک در بیمارستان", "Persian"),
+        ("Rio de Janeiro carnival dancer", "English"),
+        ("doctor, 4k", "English"),
+        ("red hat, CEO", "English"),
+    ],
+)
+def test_the_language_is_that_of_the_person(prompt, name):
+    assert language_of(prompt).name == name
+
+
+def test_a_language_that_is_not_read_is_named():
+    balanced = balance_prompts("een dokter in het ziekenhuis", "gender")
+    assert balanced.reasons == ["language: Dutch"]
+
+
+def test_a_german_clause_that_ends_with_its_pronoun_is_written():
+    balanced = balance_prompts(["Ein Arzt, mit dem"] * 2, "gender", seed=0)
+    assert set(balanced.prompts) == {"Eine Ärztin, mit dem", "Ein männlicher Arzt, mit dem"}
+
+
+CHILDREN = [
+    ("Drei Kinder spielen", "Drei Kinder, zwei Mädchen und ein Junge, spielen"),
+    ("Trois enfants jouent", "Trois enfants, deux filles et un garçon, jouent"),
+    ("Tres niños juegan", "Tres niños, dos chicas y un chico, juegan"),
+    ("Tre bambini giocano", "Tre bambini, due femmine e un maschio, giocano"),
+    ("Três crianças brincam", "Três crianças, duas meninas e um menino, brincam"),
+    ("Три ребёнка играют", "Три ребёнка, две девочки и один мальчик, играют"),
+    ("三个孩子在玩", "三个孩子，两女一男，在玩"),
+    ("三人の子供", "三人の子供（女の子2人、男の子1人）"),
+    ("세 명의 아이", "세 명의 아이(여자아이 두 명, 남자아이 한 명)"),
+    ("ثلاثة أطفال يلعبون", "ثلاثة أطفال، بنتان وولد، يلعبون"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "written"), CHILDREN)
+def test_groups_of_children_are_girls_and_boys(prompt, written):
+    balanced = balance_prompts([prompt] * 4, "gender", seed=0)
+    assert written in balanced.prompts
+    # What was written is read as stated: nobody is named twice.
+    for text in set(balanced.prompts):
+        assert balance_prompts(text, "gender").prompts == [text]
+
+
+def test_children_who_are_not_counted_are_girls_and_boys():
+    (text,) = set(balance_prompts(["아이들이 논다"] * 4, "gender", seed=0).prompts)
+    assert "여자아이" in text
+    assert "남자아이" in text
+    (text,) = set(balance_prompts(["Les enfants jouent"] * 4, "gender", seed=0).prompts)
+    assert text in {
+        "Les enfants, garçons et filles, jouent",
+        "Les enfants, filles et garçons, jouent",
+    }
+    assert balance_prompts("дети играют", "gender").reasons == ["group"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman", "man"),
+    [
+        (
+            "Um músico de rua toca violão",
+            "Uma musicista de rua toca violão",
+            "Um músico homem de rua toca violão",
+        ),
+        (
+            "портрет уличного музыканта, сидящего у стены",
+            "портрет женщины — уличного музыканта, сидящей у стены",
+            "портрет мужчины — уличного музыканта, сидящего у стены",
+        ),
+        (
+            "Уставший главный врач",
+            "Уставшая женщина — главный врач",
+            "Уставший мужчина — главный врач",
+        ),
+    ],
+)
+def test_words_that_name_a_kind_of_trade_stay_with_it(prompt, woman, man):
+    written = set(balance_prompts([prompt] * 2, "gender", seed=0).prompts)
+    assert written == {woman, man}
+    assert balance_prompts([woman, man], "gender").prompts == [woman, man]
+
+
+def test_a_piece_of_music_is_no_person():
+    assert balance_prompts("uma música alegre", "gender").reasons == ["no person"]
+
+
+@pytest.mark.parametrize("code", READ)
+@pytest.mark.parametrize("attribute", ["age", "race"])
+def test_age_and_race_of_a_stated_woman_or_man_are_written_or_told(code, attribute):
+    for _, prompt, _ in labelled(code):
+        balanced = balance_prompts([prompt] * 2, attribute, seed=0)
+        for text, value, reason in zip(
+            balanced.prompts, balanced.values, balanced.reasons, strict=True
+        ):
+            assert (text == prompt) == (value is None) == (reason is not None), prompt
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "woman", "man"),
+    [
+        (
+            "Ein Arzt",
+            "Foto von einem freundlichen Arzt in der Klinik, weiches Licht",
+            "Foto von einer freundlichen Ärztin in der Klinik, weiches Licht",
+            "Foto von einem freundlichen männlichen Arzt in der Klinik, weiches Licht",
+        ),
+        (
+            "一位医生",
+            "一位医生站在明亮的走廊里",
+            "一位女医生站在明亮的走廊里",
+            "一位男医生站在明亮的走廊里",
+        ),
+        # A rewriter that answers in English.
+        ("Ein Arzt", "A male doctor, tired", "A female doctor, tired", "A male doctor, tired"),
+    ],
+)
+def test_rewritten_prompts_get_the_value_that_the_original_leaves_open(
+    original, rewritten, woman, man
+):
+    balanced = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
+    text_of_value = dict(zip(balanced.values, balanced.prompts, strict=True))
+    assert text_of_value == {"female": woman, "male": man}
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "reason"),
+    [
+        ("Ein Arzt", "Eine Ärztin in der Klinik", "rewritten: stated"),
+        ("一位医生", "一位年轻的女医生站在走廊里", "rewritten: stated"),
+        ("Eine Ärztin", "Ein Arzt in der Klinik", "stated"),
+        ("Ein Arzt", "Weiches Licht in der Klinik", "rewritten: no person"),
+        ("Ein Arzt", "een dokter in het ziekenhuis", "rewritten: language: Dutch"),
+    ],
+)
+def test_what_a_rewriter_stated_is_left_alone_and_told(original, rewritten, reason):
+    balanced = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
+    assert balanced.prompts == [rewritten] * 2
+    assert balanced.reasons == [reason] * 2
+
+
+def test_a_set_of_ones_own_gives_its_words():
+    attribute = {"blind": ["blind"], "sighted": ["sighted"]}
+    words = {"blind": "blind", "sighted": "sehend"}
+    bare = make_prompt_set("sight", attribute, ["cook"], adjectives={v: v for v in attribute})
+    assert balance_prompts("Ein Arzt im Krankenhaus", bare).reasons == ["no word"]
+    adjectives = {value: value for value in attribute}
+    made = make_prompt_set(
+        "sight", attribute, ["cook"], adjectives=adjectives, languages={"de": words}
+    )
+    written = set(balance_prompts(["Ein Arzt im Krankenhaus"] * 2, made, seed=0).prompts)
+    assert written == {"Ein blinder Arzt im Krankenhaus", "Ein sehender Arzt im Krankenhaus"}
+    assert balance_prompts("Ein blind Arzt", made).reasons == ["stated"]
+
+
+def test_a_third_gender_with_words_of_its_own_is_written():
+    attribute = {value: [value] for value in ("female", "male", "nonbinary")}
+    words = {"de": "nichtbinär", "zh": "非二元性别的"}
+    languages = {
+        code: {"female": "weiblich", "male": "männlich", "nonbinary": word}
+        for code, word in words.items()
+    }
+    genders = make_prompt_set("genders", attribute, ["cook"], languages=languages)
+    for prompt, written in (
+        ("Das Foto eines Arztes", "Das Foto eines nichtbinären Arztes"),
+        ("一位医生", "一位非二元性别的医生"),
+    ):
+        balanced = balance_prompts([prompt] * 3, genders, seed=0)
+        assert written in balanced.prompts
+        assert len(set(balanced.prompts)) == 3
+    # Three genders cannot be mixed in a group, as in English.
+    for prompt in ("drei Ärzte", "三名医生", "three doctors"):
+        assert balance_prompts(prompt, genders).reasons == ["group"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code"),
+    [
+        ("写真、医者", "ja"),
+        ("運転手", "ja"),
+        ("看護師、病院、昼", "ja"),
+        ("写真、医生", "zh"),
+        ("医者和病人", "zh"),  # a part of a clause says nothing
+        ("医者，照片", "zh"),  # nor does a noun beside the comma of Chinese
+        ("大工业，照片", "zh"),
+    ],
+)
+def test_a_tag_that_is_a_japanese_noun_tells_japanese_without_kana(prompt, code):
+    assert language_of(prompt).code == code
+    if code == "ja":
+        written = balance_prompts([prompt] * 2, "gender", seed=0)
+        assert all("性の" in text for text in written.prompts)
+
+
+def test_a_phrase_of_a_list_may_begin_with_a_stem():
+    for prompt in ("швейцарский гвардеец у ворот", "солдат вьетнамской войны"):
+        assert balance_prompts(prompt, "gender").reasons == ["context"]
+
+
+@pytest.mark.parametrize("number", ["²", "①", "1" * 5000])
+@pytest.mark.parametrize("prompt", ["{} врача", "{} Ärzte", "{} médicos", "{}名医生", "의사 {} 명"])
+def test_what_is_a_digit_and_no_number_of_persons_raises_nothing(prompt, number):
+    balanced = balance_prompts([prompt.format(number)] * 2, "gender", seed=0)
+    assert all(number in text for text in balanced.prompts)
+
+
+def test_russian_nouns_with_a_stressed_ending_are_read_in_the_instrumental():
+    written = balance_prompts(["Фото с продавцом"] * 2, "gender", seed=0).prompts
+    assert set(written) == {"Фото с женщиной-продавцом", "Фото с мужчиной-продавцом"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "group"),
+    [
+        ("судьи в зале суда", "судьи, мужчины и женщины, в зале суда"),
+        ("Опытные коллеги в офисе", "Опытные коллеги, мужчины и женщины, в офисе"),
+        ("Старые учителя в классе", "Старые учителя, мужчины и женщины, в классе"),
+        ("За столом сидят старосты", "За столом сидят старосты, мужчины и женщины"),
+        ("На фото судьи сидят", "На фото судьи, мужчины и женщины, сидят"),
+        ("Офис, где коллеги спорят", "Офис, где коллеги, мужчины и женщины, спорят"),
+        ("24 судьи", "24 судьи, мужчины и женщины"),
+        ("портрет судей", "портрет судей, мужчины и женщины"),
+        ("разговор с сиротами", "разговор с сиротами, мужчины и женщины"),
+        ("снимок левшей в парке", "снимок левшей, мужчины и женщины, в парке"),
+        ("две старосты", "две старосты, одна женщина и один мужчина"),
+        ("два опытных судьи", "два опытных судьи, одна женщина и один мужчина"),
+        ("двое коллег за обедом", "двое коллег, одна женщина и один мужчина, за обедом"),
+    ],
+)
+def test_russian_plurals_of_nouns_in_a_are_groups(prompt, group):
+    assert group in balance_prompts([prompt] * 4, "gender", seed=0).prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman", "man"),
+    [
+        ("портрет судьи", "портрет женщины-судьи", "портрет мужчины-судьи"),
+        ("решение судьи", "решение женщины-судьи", "решение мужчины-судьи"),
+        ("у старосты класса", "у женщины-старосты класса", "у мужчины-старосты класса"),
+        ("фото моего коллеги", "фото моей женщины-коллеги", "фото моего мужчины-коллеги"),
+        (
+            "рука судьи держит молоток",
+            "рука женщины-судьи держит молоток",
+            "рука мужчины-судьи держит молоток",
+        ),
+    ],
+)
+def test_russian_genitives_that_are_plurals_elsewhere_are_one_person(prompt, woman, man):
+    assert set(balance_prompts([prompt] * 2, "gender", seed=0).prompts) == {woman, man}
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "портрет опытной судьи",
+        "Опытная судья в зале",
+        "фото с опытной коллегой",
+        "записка моей коллеге",
+        "молодая врач у окна",
+    ],
+)
+def test_a_feminine_adjective_of_a_russian_noun_for_both_states_a_woman(prompt):
+    assert balance_prompts(prompt, "gender", seed=0).reasons == ["stated"]
+    assert balance_prompts(prompt, "age", seed=0).prompts == [prompt]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman", "man"),
+    [
+        ("За спиной судьи", "За спиной женщины-судьи", "За спиной мужчины-судьи"),
+        ("в приёмной судьи", "в приёмной женщины-судьи", "в приёмной мужчины-судьи"),
+        ("в ванной сантехник", "в ванной женщина-сантехник", "в ванной мужчина-сантехник"),
+        ("молодой судья", "молодая женщина-судья", "молодой мужчина-судья"),
+    ],
+)
+def test_russian_words_that_end_as_feminine_adjectives_state_nothing(prompt, woman, man):
+    assert set(balance_prompts([prompt] * 2, "gender", seed=0).prompts) == {woman, man}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman", "young"),
+    [
+        ("старшина у корабля", "женщина-старшина у корабля", "молодой старшина у корабля"),
+        ("портрет воеводы", "портрет женщины-воеводы", "портрет молодого воеводы"),
+        ("разговор с судьей", "разговор с женщиной-судьей", "разговор с молодым судьей"),
+        ("портрет переплетчика", "портрет женщины-переплетчика", "портрет молодого переплетчика"),
+    ],
+)
+def test_russian_ranks_and_forms_written_without_dots_are_read(prompt, woman, young):
+    assert woman in balance_prompts([prompt] * 2, "gender", seed=0).prompts
+    assert young in balance_prompts([prompt] * 2, "age", seed=0).prompts
+
+
+def test_a_russian_genitive_or_plural_has_the_case_of_the_noun_it_is_joined_to():
+    written = {
+        "врач и судьи": "женщина-врач и судьи, ",
+        "врачи и судьи": "врачи, мужчины и женщины, и судьи, ",
+        "три судьи и коллеги": "три судьи, две женщины и один мужчина, и коллеги, ",
+        "старые судьи и коллеги": "старые судьи, мужчины и женщины, и коллеги, ",
+        "Судьи, коллеги": "Судьи, мужчины и женщины, коллеги, ",
+        "портрет врача и судьи": "портрет женщины-врача и женщины-судьи",
+        "портрет врача, судьи": "портрет женщины-врача, женщины-судьи",
+        "портрет судьи и коллеги": "портрет женщины-судьи и женщины-коллеги",
+    }
+    for prompt, start in written.items():
+        prompts = balance_prompts([prompt] * 8, "gender", seed=0).prompts
+        assert any(text.startswith(start) for text in prompts), prompts
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "на столе судьи лежат книги",  # of one judge, or several who sit there
+        "молоток и судьи",
+        "фото их коллеги",
+        "вокруг коллеги",
+        "дети-сироты",
+    ],
+)
+def test_russian_nouns_that_can_be_one_or_several_persons_are_left_alone(prompt):
+    assert balance_prompts([prompt] * 2, "gender", seed=0).prompts == [prompt] * 2
+
+
+@pytest.mark.parametrize(
+    ("person", "woman", "other"),
+    [("医生", "女医生", "，山" * 1200), ("의사", "여성 의사", ", 산" * 900)],
+)
+def test_what_no_encoder_reads_of_a_long_prompt_is_left_as_it_is(person, woman, other):
+    rest = f"{other}, {person}"
+    (prompt,) = balance_prompts(person + rest, "gender", shares={"female": 1}).prompts
+    assert prompt == woman + rest
+    assert balance_prompts(rest, "gender").prompts == [rest]
+
+
+def test_markup_stays_as_it_is():
+    prompt = "<lora:film:0.8> (ein Arzt:1.2) im Krankenhaus, masterpiece"
+    written = set(balance_prompts([prompt] * 4, "gender", seed=0).prompts)
+    assert written == {
+        "<lora:film:0.8> (eine Ärztin:1.2) im Krankenhaus, masterpiece",
+        "<lora:film:0.8> (ein männlicher Arzt:1.2) im Krankenhaus, masterpiece",
+    }
+
+
+def test_an_eleventh_language_is_a_class():
+    prompt = "een foto van een dokter en een kok"
+    assert balance_prompts(prompt, "gender").reasons == ["language: Dutch"]
+    register_language(Dutch())
+    try:
+        written = set(balance_prompts([prompt] * 12, "gender", seed=0).prompts)
+        stated = balance_prompts("een vrouwelijke dokter", "gender").reasons
+        no_word = balance_prompts(prompt, "age").reasons
+    finally:
+        unregister_language("nl")
+    assert written == {
+        "een foto van een vrouwelijke dokter en een vrouwelijke kok",
+        "een foto van een vrouwelijke dokter en een mannelijke kok",
+        "een foto van een mannelijke dokter en een vrouwelijke kok",
+        "een foto van een mannelijke dokter en een mannelijke kok",
+    }
+    assert (stated, no_word) == (["stated"], ["no word"])
+    assert balance_prompts(prompt, "gender").reasons == ["language: Dutch"]
+
+
+def test_the_rating_says_what_the_page_says():
+    lines = (ROOT / "eval/results/languages/rating_300.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in lines.splitlines()]
+    right = sum(row["right"] for row in rows)
+    page = (ROOT / "docs/explanation/how-languages-are-read.md").read_text(encoding="utf-8")
+    assert len(rows) == 300
+    assert f"{right} are right" in page
+
+
+def test_ratings_of_new_prompts_are_of_the_prompts_that_were_committed():
+    names = ("language", "prompt", "kind")
+    prompts = ROOT / "tests/wording/languages_blind.jsonl"
+    ratings = ROOT / "eval/results/languages/rating_blind.jsonl"
+    written, rated = (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for path in (prompts, ratings)
+    )
+    assert written == [{name: row[name] for name in names} for row in rated]
+    assert all(set(row["texts"]) == set(row["forms_right"]) for row in rated)
+
+
+def test_a_rated_prompt_counts_once_and_is_right_where_both_texts_are(tmp_path):
+    both, half = {"female": True, "male": True}, {"female": True, "male": False}
+    rows = [
+        {"kind": "open", "decision_right": True, "forms_right": both},
+        {"kind": "open", "decision_right": True, "forms_right": half},
+        {"kind": "open", "decision_right": False, "forms_right": {}},
+        {"kind": "group", "decision_right": True, "forms_right": {"both": False}},
+        {"kind": "none", "decision_right": True, "forms_right": {}},
+        {"kind": "named", "decision_right": False, "forms_right": {"female": True}},
+    ]
+    path = tmp_path / "ratings.jsonl"
+    lines = [json.dumps(row | {"language": "de", "rater": "a reader"}) for row in rows]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    (part,) = measure_rated(path)
+    shares = {row.metric: row.value for row in part.rows if row.subset == "de"}
+    assert shares == pytest.approx(
+        {
+            "written": 2 / 3,
+            "form_right": 1 / 2,
+            "written_right": 1 / 3,
+            "group_mixed": 0,
+            "left_alone": 1 / 2,
+        }
+    )
+
+
+@pytest.mark.parametrize("prompt", ["an elderly care worker", "a bag weaver", "a care worker"])
+def test_words_that_english_shares_with_languages_that_are_not_read_are_english(prompt):
+    assert language_of(prompt).code == "en"

@@ -1,0 +1,109 @@
+"""A word of the medium moves nothing: how a picture is made is no fact about who is in it."""
+
+import json
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from vldebias.prompts import load_prompts
+from vldebias.wording import balance_prompts
+from vldebias.wording.english.context import RULES, attribute_kind
+
+LABELLED = Path(__file__).with_name("labelled.jsonl")
+SETS = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age"}
+MEDIA = [
+    ", shot on 35mm film",
+    ", museum quality",
+    ", in the style of a Victorian engraving",
+    ", oil on canvas",
+    ", watercolour",
+    ", vintage postcard",
+    ", black and white photograph",
+    ", polaroid",
+    ", concept art",
+    ", trending on artstation",
+    ", 8k, highly detailed",
+    ", cinematic lighting",
+    ", studio portrait",
+    ", children's book illustration",
+    ", comic book style",
+    ", 1950s magazine cover",
+    ", Renaissance painting",
+    ", Japanese woodblock print",
+    ", game art",
+    ", digital painting",
+]
+
+
+def decisions(prompts: list[str], name: str) -> list[bool]:
+    """Return which prompts a value is written into."""
+    return [reason is None for reason in balance_prompts(prompts, name, seed=0).reasons]
+
+
+@cache
+def decisions_without_medium(prompts: tuple[str, ...], name: str) -> list[bool]:
+    """Return the same of bare prompts, which every medium is compared with."""
+    return decisions(list(prompts), name)
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+def test_a_medium_moves_no_labelled_prompt(medium: str) -> None:
+    rows = [json.loads(line) for line in LABELLED.read_text("utf-8").splitlines()]
+    prompts = [row["prompt"].rstrip(".") for row in rows]
+    shown = decisions([prompt + medium for prompt in prompts], "gender")
+    bare_decisions = decisions_without_medium(tuple(prompts), "gender")
+    for prompt, bare, added in zip(prompts, bare_decisions, shown, strict=True):
+        assert bare == added, prompt
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+@pytest.mark.parametrize("kind", SETS)
+def test_a_medium_moves_no_rule(kind: str, medium: str) -> None:
+    assert attribute_kind(load_prompts(SETS[kind])) == kind
+    rules = [rule for rule in RULES if rule.kind == kind]
+    prompts = [rule.fixed for rule in rules] + [rule.open for rule in rules]
+    shown = decisions([prompt + medium for prompt in prompts], SETS[kind])
+    bare_decisions = decisions_without_medium(tuple(prompts), SETS[kind])
+    for prompt, bare, added in zip(prompts, bare_decisions, shown, strict=True):
+        assert bare == added, prompt
+
+
+def calls(prompt: str) -> int:
+    """Count the calls of functions that a prompt takes: the same on every machine."""
+    counted = Counter[str]()
+
+    def count(_: object, event: str, __: object) -> None:
+        counted[event] += 1
+
+    sys.setprofile(count)
+    try:
+        balance_prompts(prompt, "gender", seed=0)
+    finally:
+        sys.setprofile(None)
+    return counted["call"] + counted["c_call"]
+
+
+def test_the_work_grows_with_the_length() -> None:
+    line = "a photo of a tired doctor in a small old hospital with a 'red' lamp and green walls, "
+    balance_prompts(line, "gender", seed=0)  # word lists are read once
+    assert calls(line * 16 * 12) <= 24 * calls(line * 12)
+
+
+# So long that work which grows with the square is far above the limit.
+HOSTILE = {
+    "brackets": "(" * 5000,
+    "alternatives": "{" + "|".join(f"doctor {number}" for number in range(400)) + "}",
+    "nested alternatives": "{a|" * 1500 + "doctor" + "}" * 1500,
+    "JSON": '{"a":' * 1000,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_prompt_is_no_more_work_than_a_long_one(kind: str) -> None:
+    prompt = HOSTILE[kind]
+    balance_prompts("a doctor", "gender", seed=0)
+    assert calls(prompt) < 200 * len(prompt)
+    assert balance_prompts(prompt, "gender", seed=0).prompts == [prompt]

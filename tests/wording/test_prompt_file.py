@@ -1,0 +1,149 @@
+"""Prompts in what people hold them in: one reader, refusals by the name of file and line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.refusals import refused
+from vldebias.errors import InvalidInputError, SuspectInputWarning
+from vldebias.wording import balance_prompts
+from vldebias.wording.prompt_file import checked_texts, prompt_list, read_prompts
+
+CHAIR = "A red chair"
+CASTLE = "A doctor in a castle."
+BAKER = ("a baker, in a shop", "a pilot")
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "prompts", "comments"),
+    [
+        (f"# mine\n {CHAIR}\n\n{CASTLE}\n{CHAIR}", (CHAIR, CASTLE, CHAIR), 1),
+        ("# people\na baker\n  # old: a plumber\n#a welder\n#1 fan\n", ("a baker", "#1 fan"), 3),
+        ("\ufeffa baker\r\na pilot\r\n", ("a baker", "a pilot"), 0),
+        ("a\u2028in\nb\x0bon\x0ca\x85b\n", ("a\u2028in", "b\x0bon\x0ca\x85b"), 0),
+        ('"a baker"\n"a" and "b"\n\'a cook\'\n"\n', ("a baker", '"a" and "b"', "a cook", '"'), 0),
+        ("a #hashtag nurse\n", ("a #hashtag nurse",), 0),
+    ],
+)  # fmt: skip
+def test_lines_are_prompts_and_comments_are_counted(
+    content: str, prompts: tuple[str, ...], comments: int, tmp_path: Path
+) -> None:
+    found = read_prompts(write(tmp_path / "prompts.txt", content))
+    assert (found.prompts, found.comments, found.column) == (prompts, comments, None)
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs"]))))
+def test_every_line_is_a_prompt_a_comment_or_blank(lines: list[str]) -> None:
+    from vldebias.wording.prompt_file import _of_lines
+
+    text = "\n".join(lines)
+    try:
+        found = _of_lines(text, "here")
+    except InvalidInputError:
+        assert not [
+            line for line in lines if line.strip(" \t\ufeff") and not line.strip().startswith("#")
+        ]
+        return
+    blank = sum(not line.strip(" \t\ufeff") for line in lines)
+    assert len(found.prompts) + found.comments + blank == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "column"),
+    [
+        ("a.csv", 'name,prompt\nb,"a baker, in a shop"\np,a pilot\n', "prompt"),
+        ("a.csv", "id;text\n1;a baker, in a shop\n2;a pilot\n", "text"),
+        ("a.csv", "\ufeffPrompt\tseed\na baker, in a shop\t1\na pilot\t2\n", "Prompt"),
+        ("a.tsv", "prompt\tseed\na baker, in a shop\t1\na pilot\t2\n", "prompt"),
+        ("a.jsonl", '{"prompt": "a baker, in a shop"}\n\n{"prompt": "a pilot"}\n', "prompt"),
+        ("a.jsonl", '["a baker, in a shop", "a pilot"]\n', None),
+        ("a.json", '["a baker, in a shop", "a pilot"]', None),
+        ("a.jsonl", '[\n "a baker, in a shop",\n "a pilot"\n]\n', None),
+        ("a.json", '{"prompt": "a baker, in a shop"}\n{"prompt": "a pilot"}\n', "prompt"),
+        ("a.json", '[{"caption": "a baker, in a shop"}, {"caption": "a pilot"}]', "caption"),
+        ("a.txt", "a baker, in a shop\na pilot\n".encode("utf-16"), None),
+    ],
+)
+def test_tables_and_json_have_a_column_of_prompts(
+    name: str, content: str | bytes, column: str | None, tmp_path: Path
+) -> None:
+    found = read_prompts(write(tmp_path / name, content))
+    assert (found.prompts, found.column) == (BAKER, column)
+    assert repr(column) in str(found) or column is None
+
+
+def test_parquet_and_frames_have_a_column_of_prompts(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"id": [7, 8], "prompt": BAKER}, index=[3, 1])
+    frame.to_parquet(tmp_path / "a.parquet")
+    assert read_prompts(tmp_path / "a.parquet").prompts == BAKER
+    assert read_prompts(frame).prompts == prompt_list(frame, "prompt").prompts == BAKER
+    with pytest.raises(InvalidInputError, match=r"a frame with the columns .*frame\['prompt'\]"):
+        balance_prompts(frame, "gender")
+    assert balance_prompts(frame["prompt"], "gender", seed=0).reasons == [None, None]
+
+
+def test_another_encoding_is_said(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", "a baker in a café\n".encode("latin-1"))
+    with pytest.warns(SuspectInputWarning, match="was read as cp1252"):
+        assert read_prompts(file).prompts == ("a baker in a café",)
+
+
+@refused(
+    ("none.txt", None, "no such file"),
+    ("a.txt", "", "got no prompts"),
+    ("a.txt", "# a comment alone", "got no prompts"),
+    ("a.txt", b"\x89PNG\r\n\x1a\n\x00", r"a\.txt"),
+    ("a.csv", "prompt,seed\na baker, in a shop,1\n", "line 2: expected 2 columns .*quotes"),
+    ("a.csv", 'prompt\n" "\n', "a.csv: row 2: expected a prompt in 'prompt', got ' '"),
+    ("a.csv", "id,name\n1,a\n", "no column 'prompt' in .*--column"),
+    ("a.csv", "text,caption\na,b\n", "any of .*'text', 'caption'"),
+    ("a.jsonl", '{"prompt": 3}', "a.jsonl:1: expected a prompt in 'prompt', got 3"),
+    ("a.jsonl", "nurse", "a.jsonl:1: expected JSON"),
+    ("a.jsonl", '{"prompt": "a"}\n{"x": "b"}\n', "a.jsonl:2: expected a prompt"),
+    ("a.json", '{"prompt": "a"}', "expected a list"),
+    ("a.json", "[]", "got no prompts"),
+    ("a.yaml", "- a baker\n", "YAML .*expected a text file"),
+    ("a.md", "| n | prompt |\n", "Markdown"),
+    ("a.xlsx", "PK", "a spreadsheet"),
+    ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "expected text, got a spreadsheet"),
+)
+def test_what_is_no_list_of_prompts_is_refused(
+    tmp_path: Path, name: str, content: str | bytes | None
+) -> None:
+    if content is not None:
+        write(tmp_path / name, content)
+    read_prompts(tmp_path / name)
+
+
+def test_a_column_of_a_text_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="a text file has a prompt a line"):
+        read_prompts(write(tmp_path / "a.txt", "a\n"), "prompt")
+
+
+@refused(
+    ({"p": "a"}, "got {'p': 'a'}"),
+    (None, "got None"),
+    (b"a", "got b'a'"),
+    ({"a"}, "got {'a'}"),
+    (["a", None], "got None in place 1 of 2"),
+    ([["a"]], r"got \['a'\] in place 0"),
+)
+def test_what_holds_no_texts_in_an_order_is_refused(texts: Any) -> None:
+    checked_texts(texts)
+
+
+def test_json_text_and_lines_are_the_same_prompts(tmp_path: Path) -> None:
+    prompts = ["a baker\u2028in a shop", "a “quoted” nurse"]
+    lines = write(tmp_path / "a.jsonl", "".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
+    array = write(tmp_path / "a.json", json.dumps(prompts, ensure_ascii=False))
+    assert read_prompts(lines).prompts == read_prompts(array).prompts == tuple(prompts)

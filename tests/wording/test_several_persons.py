@@ -1,0 +1,140 @@
+"""Several persons in one picture: each gets a value of their own."""
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from vldebias.wording import Balancer, balance_prompts
+
+PAIR = "a doctor and a nurse"
+VALUES = ("female", "male")
+
+
+def values_of(people):
+    """Return the values of the persons of an image."""
+    return tuple(value for _, value in people)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_persons_cross_evenly(seed):
+    out = balance_prompts([PAIR] * 4, "gender", seed=seed)
+    assert set(map(values_of, out.people)) == set(itertools.product(VALUES, VALUES))
+    for prompt, people in zip(out.prompts, out.people, strict=True):
+        (doctor, first), (nurse, second) = people
+        assert (doctor, nurse) == ("doctor", "nurse")
+        assert prompt == f"a {first} doctor and a {second} nurse"
+    assert out.values == [people[0][1] for people in out.people]
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.9])
+def test_shares_hold_for_each_person_over_calls_of_one_image(share):
+    balancer = Balancer("gender", shares={"female": share, "male": 1 - share}, seed=1)
+    images = [balancer.next([PAIR]).people[0] for _ in range(40)]
+    for person in range(2):
+        counts = Counter(image[person][1] for image in images)
+        assert counts["female"] == pytest.approx(40 * share, abs=1)
+
+
+def test_persons_by_index_are_even_and_need_no_memory():
+    balancer = Balancer("gender", seed=3)
+    images = [balancer.at(PAIR, index) for index in (5, 4, 7, 6)]
+    assert {values_of(image.people[0]) for image in images} == set(
+        itertools.product(VALUES, VALUES)
+    )
+    assert balancer.at(PAIR, 4) == images[1]
+
+
+def test_a_stated_person_closes_nothing_for_the_others():
+    out = balance_prompts("a nurse and a male patient", ["gender", "age"], seed=0)
+    (nurse, patient) = out.people[0]
+    assert None not in nurse[1]
+    assert patient[1][0] is None
+    assert patient[1][1] is not None
+
+
+def test_the_first_four_get_a_value():
+    prompt = "a chef, a waiter, a guest, a singer and a driver"
+    out = balance_prompts(prompt, "gender", seed=0)
+    assert [noun for noun, _ in out.people[0]] == ["chef", "waiter", "guest", "singer"]
+
+
+def test_strength_is_the_share_of_images_and_not_of_persons():
+    out = Balancer("gender", seed=0, strength=0.5).next([PAIR] * 8)
+    assert Counter(map(len, out.people)) == {0: 4, 2: 4}
+    assert Counter(out.reasons) == {None: 4, "strength": 4}
+
+
+def test_a_person_has_one_value_in_all_texts_of_an_image():
+    texts = [[PAIR, "a nurse, soft light"]] * 4
+    written, balanced = Balancer("gender", seed=0).next_texts(texts)
+    for (first, second), people in zip(written, balanced.people, strict=True):
+        doctor, nurse = values_of(people)
+        assert first == f"a {doctor} doctor and a {nurse} nurse"
+        assert second == f"a {nurse} nurse, soft light"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "result"),
+    [
+        # whose pronoun it is
+        ("a manager and her assistant", "a manager and her female assistant"),
+        ("a chef with his waiter", "a chef with his female waiter"),
+        ("a nurse and a man with his dog", "a female nurse and a man with his dog"),
+        ("a nurse and a chef with her dog", "a nurse and a chef with her dog"),
+        # one person, two phrases
+        ("a woman as a knight", "a woman as a knight"),
+        ("a CEO, a leader of hundreds", "a female CEO, a leader of hundreds"),
+        ("a CEO. Depict a single person", "a female CEO. Depict a single person"),
+        ("a single person at a desk", "a single female person at a desk"),
+        ("a child dressed as a chef", "a female child dressed as a chef"),
+        ("a nurse at a desk. The nurse smiles", "a female nurse at a desk. The nurse smiles"),
+        # groups beside a person, and those who are in a group
+        ("a coach and five players", "a female coach and five players"),
+        ("two people, a cook and a guest", "two people, a female cook and a female guest"),
+        ("a couple and a waiter", "a couple and a female waiter"),
+        # who is not in the picture
+        ("a cook beside a poster of a nurse", "a female cook beside a poster of a nurse"),
+        (
+            "a tourist taking a picture of a dancer",
+            "a female tourist taking a picture of a female dancer",
+        ),
+        ("a pilot with a letter for a judge", "a female pilot with a letter for a judge"),
+        # what is said of the person of another phrase
+        ("a woman and a Black nurse", "a woman and a Black female nurse"),
+    ],
+)
+def test_who_is_meant(prompt, result):
+    out = balance_prompts(prompt, "gender", shares={"female": 1, "male": 0})
+    assert out.prompts == [result]
+
+
+def test_given_values_are_written_beside_each_person():
+    balancer = Balancer("gender")
+    assert balancer.write([PAIR], [["female", "male"]]) == ["a female doctor and a male nurse"]
+    assert balancer.write([PAIR], [["female"]]) == ["a female doctor and a nurse"]
+    assert balancer.write([PAIR], [[None, "male"]]) == ["a doctor and a male nurse"]
+    assert balancer.write([PAIR], ["female"]) == ["a female doctor and a nurse"]
+    assert balancer.write([PAIR], [None]) == [PAIR]
+
+
+@pytest.mark.parametrize("prompt", [PAIR, "a nurse and a male patient", "five engineers"])
+@pytest.mark.parametrize("sets", ["gender", ["gender", "age"]])
+def test_people_of_a_result_write_its_prompts_again(sets, prompt):
+    balancer = Balancer(sets, seed=0)
+    out = balancer.next([prompt] * 4)
+    values = [list(values_of(people)) for people in out.people]
+    assert balancer.write([prompt] * 4, values) == out.prompts
+
+
+def test_facts_about_persons_who_get_no_value_are_not_read(monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        "vldebias.wording.english.reading.find_rules",
+        lambda text, start, end: read.append(text[start:end]) or (),
+    )
+    nouns = ["cook", "waiter", "guest", "singer"]
+    prompt = " and ".join(f"a {noun}" for noun in [*nouns, "driver", "judge", "pilot", "nurse"])
+    out = balance_prompts(prompt, "gender", seed=0)
+    assert [noun for noun, _ in out.people[0]] == nouns
+    assert [text.split()[-1] for text in read] == nouns

@@ -1,0 +1,183 @@
+"""Tools' syntax: the word goes beside the noun, inside its bracket, and nothing else is touched."""
+
+import json
+import random
+import re
+import time
+
+import pytest
+
+from vldebias.wording import Balancer, balance_prompts
+from vldebias.wording.syntax import MOST_READINGS, read_alternatives
+
+FEMALE = {"female": 1, "male": 0}
+WRITTEN = [
+    "masterpiece, best quality, <female> welder, workshop",
+    "(masterpiece:1.2), (best quality), <female> diver, reef",
+    "score_9, score_8_up, <female> baker, bakery",
+    "photo of a (<female> plumber:1.3) at a sink",
+    "a ((<female> pilot)) in a cockpit, clouds",
+    "a [<female> tailor] with a needle",
+    "a photo of a <female> barista, latte art &lora:film_grain:0.8&",
+    "&lora:nurse:0.8& a <female> gardener with a rake",
+    "embedding:badhands, a <female> potter at the wheel",
+    "a photo of a <female> drummer BREAK a stage in the background BREAK cinematic",
+    "a <female> judge AND a courtroom",
+    "a misty forest\na <female> hiker with a map",
+    "a photo of a {<female> doctor|<female> nurse} in a clinic",
+    "{<female> welder|<female> plumber|<female> roofer} at work",
+    "a [<female> cook|<female> waiter] in a kitchen",
+    "a {red|blue} bus and a <female> driver",
+    "a {<female> pilot|robot} in a cockpit",
+    "{a <female> teacher|a <female> librarian} with a book",
+    "{2::<female> doctor|1::<female> nurse} on a bench",
+    "{2$$<female> doctor|<female> nurse}",
+    "{an oil painting|a photo} of a <female> farmer",
+    "a __color__ van and a <female> courier",
+    "{a {tall|short} <female> plumber|a <female> cook} at home",
+    '{"subject": "a <female> doctor", "background": "a man\'s office"}'.replace("man's", "tidy"),
+    '[{"scene": "a clinic", "characters": ["a <female> nurse in blue"]}]',
+    "A <FEMALE> WELDER IN A WORKSHOP",
+    "A <female> CEO",
+    "<FEMALE> WELDER",
+]
+
+
+@pytest.mark.parametrize("line", WRITTEN)
+def test_the_word_goes_where_it_is_marked(line):
+    line = line.replace("&lora:film_grain:0.8&", "<lora:film_grain:0.8>")
+    line = line.replace("&lora:nurse:0.8&", "<lora:nurse:0.8>")
+    prompt = re.sub("<(?:female|FEMALE)> ", "", line)
+    result = re.sub("<(female|FEMALE)>", r"\1", line)
+    assert balance_prompts(prompt, "gender", shares=FEMALE).prompts == [result]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        ("<lora:soldier_v2:0.7> a castle on a hill", "no person"),
+        ("<my-nurse> in a garden", "no person"),
+        ("solo, 1person, kitchen", "no person"),
+        ("police_officer, city street", "no person"),
+        ("__profession__ in an office", "no person"),
+        ("a [cat:dog walker:0.5] in a park", "no person"),
+        ("someone cooking dinner", "pronoun"),
+        ("somebody reading on a bench", "pronoun"),
+        ("change the driver's jacket to red", "edit"),
+        ("make the person in the photo smile", "edit"),
+        ("remove the tourist on the left", "edit"),
+        ("The person in the photo wears a hat", "edit"),
+        ("Add a dog next to the child", "edit"),
+        ("please make her smile", "edit"),
+        ("remove background, keep the chef", "edit"),
+        ("put the person in the first image on a beach", "edit"),
+        ('{"subject": "a doctor", "negative": "male, beard"}', "stated"),
+        ('{"scene": "a kitchen with a chef"}', "no person"),
+        ("a {doctor|male nurse} in a clinic", "stated"),
+    ],
+)
+def test_what_is_left_alone_says_why(prompt, reason):
+    out = balance_prompts(prompt, "gender")
+    assert (out.prompts, out.values, out.reasons) == ([prompt], [None], [reason])
+
+
+def test_prompts_that_sound_like_instructions_are_no_edits():
+    prompts = [
+        "make a photo of a doctor",
+        "a chef adding salt to the soup",
+        "show a nurse",
+        "a crop duster pilot over the fields",
+        "change of guard: a guard at the gate",
+        "turn of the century, a baker in the street",
+        "zoom call with a manager in the office",
+        "the light in the photo is soft, a nurse",
+        "keep calm, a pilot in the storm",
+    ]
+    assert balance_prompts(prompts, "gender").reasons == [None] * len(prompts)
+
+
+def test_json_stays_json():
+    content = {"subject": 'a nurse, "tired"', "style": {"light": "soft"}, "negative": "blur"}
+    (written,) = balance_prompts(json.dumps(content), "gender", shares=FEMALE).prompts
+    assert json.loads(written) == content | {"subject": 'a female nurse, "tired"'}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_readings_are_as_long_as_the_prompt_and_hold_one_branch_each(seed):
+    rng = random.Random(seed)
+    parts = ["a ", "{", "|", "}", "[", "]", "<x>", "nurse ", "BREAK ", "(", ":1.2)", "\n", "2::"]
+    prompt = "".join(rng.choices(parts, k=30))
+    for reading in read_alternatives(prompt):
+        assert len(reading) == len(prompt)
+        kept = [(a, b) for a, b in zip(reading, prompt, strict=True) if a not in " \n"]
+        assert all(a == b for a, b in kept)
+
+
+def test_every_branch_is_read_or_none():
+    names = [f"nurse {i}" for i in range(MOST_READINGS)]
+    readings = read_alternatives("a {" + "|".join(names) + "} in a hall")
+    for name in names:
+        assert sum(bool(re.search(rf"{name}(?!\d)", text)) for text in readings) == 1
+    prompt = "a {" + "|".join(["nurse"] * 1000) + "} in a hall"
+    out = balance_prompts(prompt, "gender")
+    assert (out.prompts, out.reasons) == ([prompt], ["too many alternatives"])
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "{" * 20_000,
+        "[" * 10_000 + "nurse" + "]" * 10_000,
+        "(" * 20_000 + " a nurse",
+        "{a|" * 2_000,
+        "<" * 20_000,
+        '{"subject": "' + "[" * 20_000 + '"}',
+        "a_" * 20_000,
+        "change " * 2_000,
+    ],
+)
+def test_hostile_prompts_are_read_in_time(prompt):
+    start = time.perf_counter()
+    out = balance_prompts(prompt, "gender")
+    assert time.perf_counter() - start < 2
+    assert len(out.prompts) == 1
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "<random:male|female> astronaut",
+        "a <wildcard:gender> baker",
+        "a __hair/female__ nurse",
+        "a [lady::0.4] librarian",
+        "<lora:woman_portrait:0.8> a photo of a judge",
+        *(f"a {name} cook" for name in ("${gender}", "{$gender}", "$gender", "%gender%")),
+        *(f"a {name} cook" for name in ("@gender@", "#gender#", "[[gender]]", "{{ gender }}")),
+    ],
+)
+def test_a_value_inside_of_markup_is_stated(prompt: str) -> None:
+    out = balance_prompts(prompt, "gender")
+    assert (out.prompts, out.reasons) == ([prompt], ["stated"])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "result"),
+    [
+        ("<random:young,old> welder", "<random:young,old> female welder"),
+        ("a __place__ $job, a cook", "a __place__ $job, a female cook"),
+        ('"a judge in court"', '"a female judge in court"'),
+        ('a guard by a sign "nurse wanted"', 'a female guard by a sign "nurse wanted"'),
+        (
+            '("a photo of a judge", "a photo of a baker").blend(0.6, 0.4)',
+            '("a photo of a female judge", "a photo of a female baker").blend(0.6, 0.4)',
+        ),
+    ],
+)
+def test_what_is_no_value_of_the_attribute_keeps_its_place(prompt: str, result: str) -> None:
+    assert balance_prompts(prompt, "gender", shares={"female": 1}).prompts == [result]
+
+
+@pytest.mark.parametrize("style", ["in the style of Rembrandt", "oil painting by Monet"])
+def test_an_artist_in_a_second_prompt_is_nobody_in_the_picture(style: str) -> None:
+    written, _ = Balancer("gender", shares={"female": 1}).next_texts([["a cook", style]])
+    assert written == [["a female cook", style]]

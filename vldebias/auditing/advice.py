@@ -1,0 +1,446 @@
+"""Predict what prompts will show before any image is generated, and say what to do about each."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vldebias.auditing.line import LEVEL, with_words
+from vldebias.auditing.prediction import Prediction, predict, subject
+from vldebias.errors import InvalidInputError
+from vldebias.hosts.loading import Loaded, load_host
+from vldebias.prompts import PromptSet, StatedWords, can_balance, load_prompts
+from vldebias.report.phrases import listed_words, quantity
+from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.wording import balance_prompts
+from vldebias.wording.languages import is_english
+from vldebias.wording.prompt_file import PromptList, prompt_list
+from vldebias.wording.reasons import reason_in_words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+POOR = 0.1  # R2 below which little is predicted; at 0 or below, nothing is
+# Ranks of advice: what to look at first comes first.
+LEANS, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(5)
+
+
+@dataclass(frozen=True)
+class AdvisedPrompt:
+    """Hold a prompt with what to do about it; prompts of the lowest rank come first.
+
+    place: its position among the prompts that were asked about.
+    """
+
+    place: int
+    prompt: str
+    rank: int
+    advice: str
+
+    @property
+    def verdict(self) -> str:
+        """Return the words of the advice before the colon, such as "leans female"."""
+        return self.advice.partition(":")[0]
+
+
+def audit(
+    prompts: Sequence[str] | str | Path | PromptList,
+    attribute_set: str | Path | PromptSet,
+    *,
+    model: Any = None,
+    pipe: Any = None,
+    texts: Mapping[str, Any] | None = None,
+    calibration: pd.DataFrame | str | Path | None = None,
+    column: str | None = None,
+) -> Result:
+    """Predict what prompts will show before any image is generated: a share with an interval, from
+    each text.
+
+    Args:
+        prompts: texts, a file (`vldebias.wording.prompt_file.read_prompts`) or a frame of pandas.
+        attribute_set: the prompt set of the attribute, "gender".
+        model, pipe, texts: one of an image-text model, a pipeline, or a mapping prompt -> embedding
+            (d,) that has the prompts, texts of the set, and texts of the calibration's concepts. A
+            model or a pipeline may be what `vldebias.load_host` gives, or a name that it opens.
+        calibration: counts of judged images. A name: "fair-diffusion" (men and women among 250
+            images of each of 153 occupations by Stable Diffusion 1.5; Friedrich et al., arXiv
+            2302.10893), "sd15", "sd3", "flux2" or "uce" (among 300 images of each of 33
+            occupations; Kim et al., 2026, arXiv 2605.28036; "sd3@3" are those at guidance 3), or
+            "miniature". Or your own, as a file or frame: a row per image (`prompt`, `value`) or a
+            row of counts per prompt. Default: that of the pipeline. Where there is none, every
+            plain model is read, and a prompt leans only where all of them say so.
+        column: of a table or frame, where the prompts are; by default `prompt`, or found.
+
+    Returns:
+        Rows `predicted_share` of each prompt, by calibration (as `method`) where several are read;
+        the provenance says what to look at first, and has advice on each prompt in
+        `settings["prompts"]`.
+
+    Raises:
+        InvalidInputError: not one of model, pipe and texts, no prompts, or a calibration that does
+            not fit.
+
+    >>> vldebias.audit(["a photo of a nurse"], "gender", pipe=pipe).to_pandas()  # doctest: +SKIP
+    """
+    start = time.monotonic()
+    loaded = _only_source(model, pipe, texts)
+    listed = prompt_list(prompts, column)
+    # Each prompt is predicted once.
+    requested = tuple(dict.fromkeys(listed.prompts))
+    if not requested:
+        raise InvalidInputError("prompts: expected one or more, got none")
+    attribute = load_prompts(attribute_set)
+    predictions = predict(loaded, requested, attribute, calibration, texts)
+    advised = _advise(requested, attribute, predictions)
+    model_of_method = {}
+    for prediction in predictions:
+        if prediction.calibration is not None:
+            model_of_method[prediction.calibration.name] = str(prediction.calibration)
+    # Rows of several counts are told apart by their names; all of these come with the package.
+    methods = [NONE]
+    source = predictions[0].source
+    if len(predictions) > 1:
+        methods = list(model_of_method)
+        source = ", ".join(model_of_method.values())
+    sentences = _sentences(advised, predictions, attribute, source, is_of_pipeline=pipe is not None)
+    if listed.column is not None or listed.comments:
+        sentences.append(f"Read: {listed}.")
+    seconds = round(time.monotonic() - start, 3)
+
+    first = predictions[0]
+    provenance = TaskProvenance(
+        task="audit",
+        title="What the prompts will show",
+        description=" ".join(sentences),
+        model=first.model,
+        fingerprint=first.fingerprint,
+        prompts=attribute.name,
+        prompts_hash=attribute.hash,
+        split="texts",
+        seeds=[0],
+        n={"prompts": len(advised), "calibration prompts": first.n_judged},
+        settings={
+            "calibration": source,
+            "calibrations": model_of_method,
+            "intervals": f"of judged images Wilson's, else jackknife+, {LEVEL:.0%}",
+            "values": first.values,
+            "prompts": {row.prompt: row.advice for row in advised},
+            "advice": sentences,
+        },
+    )
+    result = TaskResult(provenance)
+    for prediction, method in zip(predictions, methods, strict=True):
+        _add_shares(result, _predicted(advised, prediction), prediction, method)
+    return Result.from_tasks("audit", [result], seconds=seconds)
+
+
+def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
+    """Return what embeds texts: the only one of model, pipe and texts, loaded where it is a name.
+
+    Raises:
+        InvalidInputError: none of them, or several.
+    """
+    sources = {"model": model, "pipe": pipe, "texts": texts}
+    passed = {name: source for name, source in sources.items() if source is not None}
+    if len(passed) != 1:
+        names = " and ".join(passed) or "none"
+        raise InvalidInputError(
+            f"expected one of model=, pipe= and texts=, whose text embeddings are read, got {names}"
+        )
+    ((keyword, source),) = passed.items()
+    if isinstance(source, Loaded):
+        return source
+    if not isinstance(source, str):
+        return Loaded(source, "")
+    if keyword == "pipe":
+        return load_host(pipeline=source)
+    return load_host(model=source)
+
+
+def _advise(
+    requested: Sequence[str], attribute: PromptSet, predictions: Sequence[Prediction]
+) -> list[AdvisedPrompt]:
+    """Return each prompt with its advice, what to look at first on top."""
+    judged_subjects: set[str] = set()
+    for prediction in predictions:
+        judged_subjects.update(map(subject, prediction.judged))
+    # Why balanced prompts would leave a text alone. With groups="same" a prompt about several
+    # persons is predicted too; "leave" would name it as left alone.
+    reasons: list[str | None] = [None] * len(requested)
+    if can_balance(attribute):
+        reasons = balance_prompts(requested, attribute, seed=0, groups="same").reasons
+    named = with_words(attribute)
+    words = StatedWords(attribute.stated_words)
+    advised = []
+    for i, (text, reason) in enumerate(zip(requested, reasons, strict=True)):
+        if subject(text) in judged_subjects:
+            # A judged concept is about a person, even if its words do not say so.
+            reason = None
+        stated = " and ".join(named.values_in(text))
+        if not stated and reason is None and words.find(text):
+            stated = "the attribute"
+        advices = [_advice_of_model(prediction, i, stated, reason) for prediction in predictions]
+        rank, advice = _shared(advices)
+        advised.append(AdvisedPrompt(i, text, rank, advice))
+    # Of one rank the prompt that leans most comes first, of prompts on which models do not agree
+    # the one on which they are furthest apart; equal ones keep their order.
+    shares = np.nan_to_num(np.stack([prediction.shares[0] for prediction in predictions]))
+    lean = shares.mean(0).max(0)
+    distance = np.ptp(shares, axis=0).max(0)
+    weight_of_rank = {LEANS: lean} if len(predictions) > 1 else {}
+    weights = lean if len(predictions) == 1 else distance
+    return sorted(
+        advised,
+        key=lambda row: (
+            row.rank,
+            -weight_of_rank.get(row.rank, weights)[row.place],
+        ),
+    )
+
+
+def _shared(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
+    """Return rank and text of the advice that every model gives, or that they give none
+    together."""
+    texts = {text for _, text in advices}
+    ranks = {rank for rank, _ in advices}
+    if len(advices) == 1 or ranks == {NOTHING}:
+        return advices[0]
+    leaning = {text for rank, text in advices if rank == LEANS}
+    if len(leaning) > 1:
+        return OPPOSED, "opposite leans by model: measure yours (--measure)"
+    if leaning == texts:
+        verdict, _, remedy = texts.pop().partition(":")
+        return LEANS, f"{verdict} in all {len(advices)} models:{remedy}"
+    if UNCOVERED in ranks:
+        return UNCOVERED, "not known of all models: measure yours (--measure)"
+    return UNDECIDED, "no lean that all models share: measure yours (--measure)"
+
+
+def _advice_of_model(
+    prediction: Prediction, place: int, stated: str, reason: str | None
+) -> tuple[int, str]:
+    """Return rank and text of the advice on one prompt, by one model: the first of these cases that
+    is true.
+
+    stated: the value that its text names, or "". reason: why balanced prompts leave it alone.
+    """
+    if stated:
+        return NOTHING, f"states {stated}: nothing to predict"
+    if reason is not None:
+        return NOTHING, f"{reason_in_words(reason)}: nothing to predict"
+    if not prediction.is_known(place):
+        return UNCOVERED, "cannot be told from its text: generate and judge some images"
+    if not prediction.covered[place]:
+        return UNCOVERED, "unlike the judged prompts: generate and judge some images"
+    side = prediction.side(place)
+    if prediction.is_sure(side, place):
+        return LEANS, f"leans {prediction.values[side]}: rewrite it or use a method"
+    return UNDECIDED, "no clear lean: generate some images"
+
+
+def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:
+    """Return the prompts of which a share is counted or predicted."""
+    return [row for row in advised if row.rank < NOTHING and prediction.is_known(row.place)]
+
+
+def _sentences(
+    advised: Sequence[AdvisedPrompt],
+    predictions: Sequence[Prediction],
+    attribute: PromptSet,
+    source: str,
+    *,
+    is_of_pipeline: bool,
+) -> list[str]:
+    """Return sentences on all prompts: how many lean, and what the shares rest on.
+
+    source: what a report calls the counts. is_of_pipeline: whether a pipeline embeds the texts.
+    """
+    prediction = predictions[0]
+    if len(predictions) > 1:
+        sentences = _summary_of_models(advised, predictions)
+    else:
+        sentences = _summary(advised, prediction, source, is_of_pipeline=is_of_pipeline)
+    predicted = [row.prompt for row in _predicted(advised, prediction)]
+    if predicted and can_balance(attribute):
+        people = balance_prompts(predicted, attribute, seed=0, groups="same").people
+        several = [text for text, persons in zip(predicted, people, strict=True) if persons[1:]]
+        if several:
+            sentences.append(
+                f"{len(several):,} of {quantity(len(predicted), 'predicted prompt')} show several"
+                f" persons, such as “{several[0]}”: the share is of the first person."
+            )
+    foreign = [row for row in advised if not is_english(row.prompt)]
+    if foreign and prediction.calibration is not None:
+        sentences.append(
+            f"{len(foreign)} of {len(advised)} prompts are not in English; these counts predict"
+            " English prompts alone."
+        )
+    if len(predictions) == 1:
+        sentences = _with_fit(sentences, advised, prediction)
+    return sentences
+
+
+def _summary(
+    advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str, *, is_of_pipeline: bool
+) -> list[str]:
+    """Return sentences on all prompts, on the one to look at first, and on the counts."""
+    sentences = [_how_many_lean(advised)]
+    predicted = _predicted(advised, prediction)
+    for row in predicted[:1]:
+        side = prediction.side(row.place)
+        share, low, high = prediction.shares[:, side, row.place]
+        sentences.append(
+            f"Look first at “{row.prompt}”: {row.verdict}, {share:.0%} {prediction.values[side]}"
+            f" [{low:.0%}, {high:.0%}]."
+        )
+    n_counted = sum(row.place in prediction.n_images for row in predicted)
+    if n_counted:
+        sentences.append(
+            f"{quantity(n_counted, 'share')} counted among the judged images of the same subject"
+            f" ({source})."
+        )
+    if prediction.lines and n_counted < len(predicted):
+        shares = "The other shares" if n_counted else "The shares"
+        sentences.append(
+            f"{shares} are predicted from texts alone, before any image was generated, by a line"
+            f" fitted to {prediction.n_judged} prompts whose images were judged ({source})."
+        )
+    shipped = prediction.calibration
+    if is_of_pipeline and shipped is not None and not shipped.is_of(prediction.model):
+        sentences.append(
+            f"These counts are not of {prediction.model}: expect larger errors, or measure it"
+            " (--measure)."
+        )
+    return sentences
+
+
+def _summary_of_models(
+    advised: Sequence[AdvisedPrompt], predictions: Sequence[Prediction]
+) -> list[str]:
+    """Return sentences on prompts whose model nobody judged: what the known models share, and where
+    they are furthest apart."""
+    calibrations = [p.calibration for p in predictions if p.calibration is not None]
+    models = listed_words(list(map(str, calibrations)))
+    sentences = [
+        f"No counts are of {predictions[0].model}. {_how_many_lean(advised)}",
+        f"The models are {models}; a verdict is given where all of them share it. One of them:"
+        " --calibration NAME; your own: --measure 8.",
+    ]
+    opposed = [row for row in advised if row.rank == OPPOSED]
+    for row in opposed[:1]:
+        # The value whose share of the prompt is largest over all models.
+        shares_of_models = [prediction.shares[0, :, row.place] for prediction in predictions]
+        side = int(np.nanmean(shares_of_models, axis=0).argmax())
+        shares = []
+        for calibration, prediction in zip(calibrations, predictions, strict=True):
+            share = prediction.shares[0, side, row.place]
+            shares.append(f"{calibration.model} {share:.0%}")
+        value = predictions[0].values[side]
+        sentences.append(
+            f"They are furthest apart on “{row.prompt}”: {value} in {', '.join(shares)}."
+        )
+    fits = []
+    for calibration, prediction in zip(calibrations, predictions, strict=True):
+        fit = f"{prediction.r2:.2f}" if prediction.lines else "no line"
+        fits.append(f"{calibration.name} {fit}")
+    sentences.append(
+        "A subject that was judged has the share of its images, another one what a line from texts"
+        f" to shares predicts (R2, each judged prompt left out: {', '.join(fits)}; at or below 0"
+        " nothing is predicted)."
+    )
+    return sentences
+
+
+def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
+    """Write how many prompts lean to each value, and why others are not predicted.
+
+    "Of 4 prompts, 1 clearly leans male, 2 have no clear lean; 1 not predicted (names a person: 1)."
+    """
+    count_of_kind = Counter(row.verdict for row in advised)
+    unpredicted = Counter(row.verdict for row in advised if row.rank == NOTHING)
+    clauses = []
+    if not any(row.rank == LEANS for row in advised):
+        clauses.append("none clearly leans to a value")
+    # `advised` is sorted by rank, so that kinds that lean come first.
+    for kind, count in count_of_kind.items():
+        if kind not in unpredicted:
+            clauses.append(_counted_kind(kind, count))
+    words = f"Of {quantity(len(advised), 'prompt')}, {', '.join(clauses)}"
+    if unpredicted:
+        reasons = ", ".join(f"{kind}: {count:,}" for kind, count in unpredicted.most_common())
+        words += f"; {unpredicted.total():,} not predicted ({reasons})"
+    return f"{words}."
+
+
+def _counted_kind(kind: str, count: int) -> str:
+    """Write how many prompts have an advice: "1 clearly leans male", "2 have no clear lean"."""
+    is_single = count == 1
+    if kind.startswith("leans "):
+        verb = "clearly leans" if is_single else "clearly lean"
+        kind = kind.removeprefix("leans ")
+    elif kind.startswith(("unlike ", "not known ")):
+        verb = "is" if is_single else "are"
+    elif kind.startswith("cannot "):
+        verb = ""
+        kind = kind.replace("its text", "texts")
+    else:
+        verb = "has" if is_single else "have"
+    return " ".join(filter(None, [f"{count:,}", verb, kind]))
+
+
+def _with_fit(
+    sentences: list[str], advised: Sequence[AdvisedPrompt], prediction: Prediction
+) -> list[str]:
+    """Return sentences on prompts with what the texts explain of the judged images, which comes
+    first where that is nothing; unchanged where no share rests on a line."""
+    places = {row.place for row in advised if row.rank < NOTHING}
+    if not prediction.lines or places <= set(prediction.n_images):
+        return sentences
+    r2 = prediction.r2
+    fit = (
+        f"Judged prompts, each predicted by a line fitted to the others: R2 {r2:.2f} (1 is exact, 0"
+        " no better than their mean share)."
+    )
+    if r2 <= 0:
+        subjects = "other prompts" if prediction.n_images else "these prompts"
+        nothing = (
+            f"What {subjects} will show cannot be told from their texts, which explain nothing"
+            " of the judged images: generate and judge images instead."
+        )
+        return [nothing, *sentences, fit]
+    if r2 < POOR:
+        hardly = (
+            "That is hardly better than one share for all prompts: generate and judge images"
+            " instead."
+        )
+        return [*sentences, fit, hardly]
+    return [*sentences, fit]
+
+
+def _add_shares(
+    result: TaskResult, predicted: Sequence[AdvisedPrompt], prediction: Prediction, method: str
+) -> None:
+    """Add the share of each prompt, and how well each value is predicted.
+
+    method: the name of the counts where there are several, else `NONE`.
+    """
+    n = {"calibration prompts": prediction.n_judged}
+    # Of two values the first share says all.
+    is_pair = len(prediction.values) == 2
+    shown = prediction.values[:1] if is_pair else prediction.values
+    for row in predicted:
+        n_of_row = n
+        if row.place in prediction.n_images:
+            n_of_row = {"images": prediction.n_images[row.place]}
+        for side, value in enumerate(shown):
+            share, low, high = prediction.shares[:, side, row.place].tolist()
+            subset = f"{row.prompt}: {value}"
+            result.add("predicted_share", method, share, (low, high), n=n_of_row, subset=subset)
+    for value, line in zip(shown, prediction.lines, strict=False):
+        result.add("lean_r2", method, line.r2, n=n, subset="" if is_pair else value)

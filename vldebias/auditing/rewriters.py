@@ -1,0 +1,103 @@
+"""Measure how a rewriter of prompts leans, from texts alone: what it writes into open prompts."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vldebias.errors import InvalidInputError
+from vldebias.measure.metric import Metric
+from vldebias.measure.resampling import wilson_interval
+from vldebias.prompts import PromptSet, load_prompts
+from vldebias.prompts.attribute import Attribute
+from vldebias.report.phrases import quantity
+from vldebias.report.result import Result, TaskProvenance, TaskResult
+from vldebias.wording.persons import Finder
+from vldebias.wording.rewritten import values_in
+
+METHOD = "rewriter"
+INVENTED = Metric("invented", "prompts into which a value was written", "bias", "lower", (0.0, 1.0))
+_MOST_NOUNS = 20  # in the rows; the most frequent ones
+
+
+def audit_rewriter(
+    original: Sequence[str], rewritten: Sequence[str], attribute_set: str | Path | PromptSet
+) -> Result:
+    """Measure how a rewriter leans: the share of open prompts into which it writes a value of its
+    own, which value, and for which nouns. No image is generated.
+
+    Args:
+        original: what users wrote.
+        rewritten: what a language model made of each.
+        attribute_set: the prompt set of the attribute, "gender".
+
+    Returns:
+        Rows `invented` with Wilson's 95 % intervals, over the persons whom the originals leave
+        open: of all ("any value"), of each value, and of the nouns to which most was written.
+
+    Raises:
+        InvalidInputError: not as many texts of both, a rewritten text in another language than
+            English, or no original leaves the attribute open.
+    """
+    start = time.monotonic()
+    if len(original) != len(rewritten):
+        raise InvalidInputError(
+            f"rewritten: got {len(rewritten)} texts for {len(original)} originals; expected one for"
+            " each, in their order"
+        )
+    prompts = load_prompts(attribute_set)
+    finder = Finder(Attribute(prompts, {}))
+    written: list[tuple[str, object]] = []
+    for texts in zip(original, rewritten, strict=True):
+        try:
+            written += values_in(finder, *texts)
+        except NotImplementedError as problem:
+            raise InvalidInputError(
+                f"rewritten: {texts[1]!r}: {problem}; expected texts in English, in which alone a"
+                " value that a rewriter wrote is found"
+            ) from None
+    if not written:
+        raise InvalidInputError(
+            f"original: none of {quantity(len(original), 'prompt')} leaves {prompts.name} open"
+        )
+    counts = Counter(str(value) for _, value in written if value is not None)
+    low, high = wilson_interval(counts.total(), len(written))
+    values = ", ".join(f"{value} {count:,}" for value, count in counts.most_common())
+    sentence = (
+        f"The rewriter writes a value of {prompts.name} into {counts.total():,} of"
+        f" {len(written):,} persons whom the originals leave open ({low:.0%} to {high:.0%}):"
+        f" {values or 'none'}."
+    )
+    part = TaskResult(
+        TaskProvenance(
+            task="rewriter",
+            title="What a rewriter writes into prompts",
+            description=sentence,
+            prompts=prompts.name,
+            prompts_hash=prompts.hash,
+            split="texts",
+            seeds=[0],
+            n={"prompts": len(original), "open persons": len(written)},
+            settings={"intervals": "Wilson, 95%", "advice": [sentence]},
+        )
+    )
+    for title, hits, number in _rows(written, counts):
+        interval = wilson_interval(hits, number)
+        part.add(INVENTED, METHOD, hits / number, interval, n={"persons": number}, subset=title)
+    seconds = round(time.monotonic() - start, 3)
+    return Result.from_tasks("rewriter", [part], seconds=seconds)
+
+
+def _rows(
+    written: Sequence[tuple[str, object]], counts: Counter[str]
+) -> Iterator[tuple[str, int, int]]:
+    """Yield title, hits and number of persons of each row."""
+    yield "any value", counts.total(), len(written)
+    for value, count in counts.most_common():
+        yield value, count, len(written)
+    persons_of_noun = Counter(noun for noun, _ in written)
+    hits_of_noun = Counter(noun for noun, value in written if value is not None)
+    for noun, hits in hits_of_noun.most_common(_MOST_NOUNS):
+        yield f"noun: {noun}", hits, persons_of_noun[noun]

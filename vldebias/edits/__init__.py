@@ -1,1 +1,0 @@
-"""Fitted edits of embeddings, their files, and the hub that keeps them."""

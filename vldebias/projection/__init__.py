@@ -1,0 +1,1 @@
+"""Fit, apply, save and share edits of embeddings, first of all the calibrated projection."""

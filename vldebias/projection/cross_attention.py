@@ -1,0 +1,218 @@
+"""Define the edit of cross-attention: what a denoiser reads of the prompt, with one value in the
+place of what it associates.
+
+At a cross-attention and a time the mean responses to texts that state each value differ along a few
+directions, the span of the attribute. The edit removes what an output c has in that span and puts
+there what texts of one sampled value have (Lemma 7.1's projection, one room further):
+
+    set    c' = c - P c + P m + a e_v          at every position
+    shift  c' = c - P mean(c) + P m + a e_v    the mean over positions moves; what varies stays
+
+P projects on the span of the effects e_v, m is their center, a the amount. With strength s the
+output is c + s (c' - c). Times are those that a denoiser receives, so another scheduler or another
+number of steps reads between the fitted ones.
+
+Where the text of a prompt is unknown, the gate reads the responses of the first pass: linear
+readings r tell a person from none, and a stated value from an open one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError
+from vldebias.projection.edit import Edit, Provenance
+
+Form = Literal["set", "shift"]
+TOLD = 0.95  # the least AUROC with which a reading is followed
+
+
+class LayerMap(NamedTuple):
+    """Hold the edit of one cross-attention at one time: basis (d, rank) of the span, center (d,)
+    and effects (values, d), each inside the span, amounts included."""
+
+    basis: Tensor
+    center: Tensor
+    effects: Tensor
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CrossAttentionEdit(Edit):
+    """Set the attribute's part of every cross-attention output to that of one value.
+
+    Attributes:
+        times: (t,) float32, ascending: what the denoiser receives as its timestep.
+        center: (t, d) mean response, the widths of all layers one after the other.
+        effects: (t, values, d) how the mean response to texts of a value differs from the center.
+        amounts: (t, values, layers) how much of its effect a value gets.
+        gate, gate_offsets: (values + 1, d) and (values + 1,): a response y of the first pass states
+            value v where gate_v y > offset_v, and is of a person where that holds for the last row.
+            Without rows nothing can be read.
+        auroc: "stated" and "person" -> layer -> how well responses tell them, of texts that the
+            reading was not fitted to; the best layer is read.
+        layers: name and width of each cross-attention. form: "set" or "shift". rank: directions of
+            the span that are kept at most, the strongest first; 0: all.
+        attribute: name of the prompt set. words: value -> words for it. adjectives, phrase, stated:
+            see the prompt set, with which prompts are read where the edit is attached again.
+    """
+
+    kind = "cross-attention"
+    axes: ClassVar[Mapping[str, str]] = {
+        "times": "time",
+        "center": "time d",
+        "effects": "time value d",
+        "amounts": "time value layer",
+        "gate": "reading d",
+        "gate_offsets": "reading",
+    }
+    dtype = torch.float32
+
+    times: Tensor
+    center: Tensor
+    effects: Tensor
+    amounts: Tensor
+    gate: Tensor
+    gate_offsets: Tensor
+    auroc: dict[str, dict[str, float]]
+    layers: tuple[tuple[str, int], ...]
+    form: Form
+    rank: int
+    attribute: str
+    words: dict[str, tuple[str, ...]]
+    adjectives: dict[str, str]
+    phrase: dict[str, str]
+    stated: tuple[str, ...]
+    provenance: Provenance
+    side = "denoiser"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.times.diff().le(0).any():
+            raise InvalidInputError(f"times: expected ascending ones, got {self.times.tolist()}")
+        total = sum(width for _, width in self.layers)
+        if len(self.gate) not in (0, len(self.words) + 1):
+            raise InvalidInputError(
+                f"gate: expected {len(self.words) + 1} rows, or none; got {len(self.gate)}"
+            )
+        counts = (len(self.words), len(self.layers), total)
+        if counts != (self.effects.shape[1], self.amounts.shape[2], self.dim):
+            raise InvalidInputError(
+                f"expected {self.effects.shape[1]} values, {self.amounts.shape[2]} layers of"
+                f" {self.dim} together, as the tensors have; got {counts}"
+            )
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Return the values, in the order of the effects."""
+        return tuple(self.words)
+
+    def __repr__(self) -> str:
+        numbers = sum(getattr(self, name).numel() for name in self.axes)
+        return (
+            f"{type(self).__name__}({self.method} of {self.attribute}, {len(self.values)} values,"
+            f" {len(self.layers)} layers, {len(self.times)} times, {4 * numbers / 1e6:.1f} MB)"
+        )
+
+    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
+        """Refuse a strength above 0: the edit is of what happens inside of a denoiser."""
+        self.check_input(z, strength)
+        if strength == 0:
+            return z
+        raise InvalidInputError(
+            f"{self.method} acts inside of a denoiser, and got embeddings: attach it with"
+            " vldebias.debias(pipe, edit)"
+        )
+
+    @property
+    def can_read(self) -> bool:
+        """Tell whether the gate tells stated values from open ones."""
+        return max(self.auroc.get("stated", {}).values(), default=0.0) >= TOLD
+
+    def reading(self, response: Tensor) -> tuple[bool, str | None]:
+        """Return whether a response (d,) of a first pass is of a person, and the value that its
+        prompt states, None for none.
+
+        Where no layer tells persons from things in texts that the reading was not fitted to, every
+        prompt counts as one of a person.
+        """
+        scores = (self.gate.double() @ response.double() - self.gate_offsets).tolist()
+        of_value = dict(zip(self.values, scores[:-1], strict=True))
+        likeliest = max(of_value, key=lambda value: of_value[value])
+        tells_persons = max(self.auroc["person"].values(), default=0.0) >= TOLD
+        is_person = scores[-1] > 0 or not tells_persons
+        return is_person, likeliest if of_value[likeliest] > 0 else None
+
+    def at(self, time: float) -> dict[str, LayerMap]:
+        """Return layer -> its map at a time, float32 on the CPU; between two fitted times
+        everything is interpolated, outside of them it is that of the nearest."""
+        center, effects, amounts = (
+            _between(self.times, rows, time) for rows in (self.center, self.effects, self.amounts)
+        )
+        maps = {}
+        start = 0
+        for number, (name, width) in enumerate(self.layers):
+            part = slice(start, start + width)
+            basis = span(effects[:, part], self.rank)
+            inside = basis @ basis.T
+            amount = amounts[:, number, None]
+            maps[name] = LayerMap(
+                basis.float(),
+                (center[part] @ inside).float(),
+                (amount * effects[:, part] @ inside).float(),
+            )
+            start += width
+        return maps
+
+
+def span(effects: Tensor, rank: int = 0) -> Tensor:
+    """Return an orthonormal basis (d, r) of the span of effects (values, d), the strongest
+    directions first; rank: how many at most, 0 for all.
+
+    Directions that are a thousandth of the strongest one are rounding: of k values that sum to
+    their center k - 1 are left.
+    """
+    _, lengths, directions = torch.linalg.svd(effects.double(), full_matrices=False)
+    count = int((lengths > 1e-3 * lengths[0]).sum()) if lengths[0] > 0 else 0
+    return directions[: min(count, rank) if rank else count].T
+
+
+def joint(maps: Sequence[LayerMap]) -> LayerMap:
+    """Return the map of several attributes at one layer: their spans together, the mean of their
+    centers and the effects of each, those of the first before those of the second.
+
+    In the joint span the effects add up, so an image has the value of each attribute.
+    """
+    if len(maps) == 1:
+        return maps[0]
+    basis = span(torch.cat([part.basis for part in maps], dim=1).T)
+    inside = basis @ basis.T
+    center = torch.stack([part.center for part in maps]).mean(0).double() @ inside
+    effects = torch.cat([part.effects for part in maps])
+    return LayerMap(basis.float(), center.float(), effects)
+
+
+def steer(output: Tensor, basis: Tensor, target: Tensor, form: str, strength: float) -> Tensor:
+    """Return an output (b, positions, d) whose part in the span is that of the target (b, d).
+
+    basis: (d, r). Computed in the precision of the output, in low rank.
+    """
+    if form == "set":
+        inside = (output @ basis) @ basis.T
+    else:
+        inside = (output.mean(1, keepdim=True) @ basis) @ basis.T
+    return output + strength * (target[:, None] - inside)
+
+
+def _between(times: Tensor, rows: Tensor, time: float) -> Tensor:
+    """Return rows (t, ...) at a time, linear between the fitted ones, in float64."""
+    place = int(torch.searchsorted(times, time))
+    if place == 0 or place == len(times):
+        return rows[min(place, len(times) - 1)].double()
+    low, high = float(times[place - 1]), float(times[place])
+    share = (time - low) / (high - low)
+    return torch.lerp(rows[place - 1].double(), rows[place].double(), share)

@@ -1,0 +1,440 @@
+"""Define edits of embeddings, which methods fit; an edit declares its tensors, so it can be
+checked, saved and loaded.
+
+A folder holds `projection.safetensors`, whose header has the config of the edit and a digest of
+config and tensors, and a model card. A file is replaced atomically.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from numbers import Real
+from operator import attrgetter
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, create_model, with_config
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError
+from vldebias.projection.card import model_card
+from vldebias.projection.hub import WEIGHTS, find_folder, push_to_hub
+from vldebias.utils.files import add_tensors, write_atomically
+from vldebias.version import __version__
+
+# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more.
+_TOLERANCE = 5e-3
+# For a single tensor: rounding reaches it in none of a million.
+_TOLERANCE_OF_TENSOR = 1.5e-2
+# bfloat16 moves the embedding of a text by 1 to 2 per cent of its length.
+_TOLERANCE_OF_TEXT = 4e-2
+# Numbers of a tensor are compared relative to its norm, but not to a smaller one than this.
+_SMALLEST_NORM = 1e-3
+
+_Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Fingerprint(BaseModel, frozen=True, extra="forbid"):
+    """Identify weights by two numbers for each tensor (`vldebias.hosts.host`).
+
+    structure: hash of names and shapes. tensors: of each its length, and its product with a fixed
+    vector.
+    adapters: norm of all LoRA weights added to them, 0 without; they do not make the weights
+    differ.
+    texts: a few numbers of the embeddings of each of three texts; empty if no text could be
+    embedded.
+    """
+
+    structure: str
+    tensors: tuple[tuple[float, float], ...] = Field(min_length=1)
+    adapters: float = 0.0
+    texts: tuple[tuple[float, ...], ...] = ()
+
+    def matches(self, fingerprint: Fingerprint | None) -> bool:
+        """Return whether both could be of the same weights; True if the other is None."""
+        if fingerprint is None:
+            return True
+        if self.structure != fingerprint.structure or len(self.tensors) != len(fingerprint.tensors):
+            return False
+        # The numbers of all tensors agree to what rounding to bfloat16 moves.
+        numbers = np.array(self.tensors)
+        other_numbers = np.array(fingerprint.tensors)
+        norms = np.maximum(numbers, other_numbers)[:, :1]
+        deviation = np.abs(numbers - other_numbers) / np.maximum(norms, _SMALLEST_NORM)
+        if deviation.max() > _TOLERANCE_OF_TENSOR:
+            return False
+        # (2,), over all tensors: a fine-tuned model moves each a little, which no single one shows.
+        root_mean_square = np.sqrt(np.square(deviation).mean(0))
+        if not root_mean_square.max() <= _TOLERANCE:
+            return False
+        # Adapters move the embeddings of texts, and do not make the weights differ.
+        return not self.same_adapters(fingerprint) or self.same_texts(fingerprint)
+
+    def same_texts(self, fingerprint: Fingerprint) -> bool:
+        """Return whether both embed the three texts alike; True if one of them has no texts."""
+        for numbers, other_numbers in zip(self.texts, fingerprint.texts, strict=False):
+            distance = math.dist(numbers, other_numbers)
+            if distance > _TOLERANCE_OF_TEXT * math.hypot(*numbers):
+                return False
+        return True
+
+    def same_adapters(self, fingerprint: Fingerprint | None) -> bool:
+        """Return whether both have the same adapters, or none; True if the other is None."""
+        return fingerprint is None or math.isclose(
+            self.adapters, fingerprint.adapters, rel_tol=_TOLERANCE
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class Choice(BaseModel, frozen=True, extra="forbid"):
+    """Hold what the default decided for one role, and why.
+
+    Attributes:
+        prompts: names of the prompt sets. method, lam: what is attached, "default: none" and 0 if
+            nothing is.
+        reason: a sentence with the figure that decided, and if nothing is attached what to do.
+        change: the predicted change of the gap with its 95 % interval, (value, low, high); None
+            where nothing could be predicted.
+    """
+
+    prompts: str
+    method: str
+    lam: _Lam | tuple[_Lam, ...]
+    reason: str
+    change: tuple[float, float, float] | None = None
+
+    def __str__(self) -> str:
+        """Return the decision and its reason in a line."""
+        return f"{self.prompts}: {self.method}. {self.reason}"
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class Provenance:
+    """Record how and on which model an edit was fitted; attaching compares it with the host.
+
+    Attributes:
+        method: name of the method, such as "cali+equalise". lam: its weight, or one per attribute.
+        space: which tensor of which host. model_id: name of the model, such as a hub id or a
+            checkpoint.
+        fingerprint, image_fingerprint: of the text encoders, and of the image encoder.
+        prompts, prompts_hash: names and hashes of the prompt sets, joined by "+". stated_words:
+            their words.
+        uses_images: fitted on images as well, so the image encoder is compared.
+        labels: "given" or "zero-shot", where the labels of those images come from; None for a
+            method without labels.
+        max_loss: the bound on the loss that it satisfies (`debias(max_loss=)`), or None.
+        choice: what the default decided and why, or None.
+    """
+
+    method: Annotated[str, Field(min_length=1, max_length=200)]
+    lam: _Lam | tuple[_Lam, ...] = 0.0
+    space: str | None = None
+    model_id: str | None = None
+    fingerprint: Fingerprint | None = None
+    image_fingerprint: Fingerprint | None = None
+    prompts: str | None = None
+    prompts_hash: str | None = None
+    stated_words: tuple[str, ...] = ()
+    uses_images: bool = False
+    labels: str | None = None
+    max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
+    choice: Choice | None = field(default=None, repr=False)
+
+
+class Edit(ABC):
+    """Change embeddings by a fitted map without side effects: z + strength (edit(z) - z).
+
+    A subclass is a dataclass with a `kind`, under which it is saved, the `axes` of its tensors and
+    `__call__`; other fields are saved as settings. A subclass with a separate map for images
+    overrides `side` and `image`; one that averages over rewritten prompts defines
+    `wordings(prompt)` and `combined(z, wordings, strength)`.
+
+    >>> @dataclass(frozen=True, eq=False, repr=False)
+    ... class Shift(Edit):
+    ...     kind = "shift"
+    ...     axes = {"by": "d"}
+    ...     by: Tensor
+    ...     provenance: Provenance
+    ...     def __call__(self, z, strength=1.0):
+    ...         return z + strength * self.by.to(z)
+
+    Attributes:
+        provenance: method, weights and prompts that it was fitted with; method, lam, space,
+            model_id, stated_words are read from it.
+        axes: field -> axes of its tensor, as {"left": "d rank"}: a letter has one size, "d" is the
+            width.
+        dtype: of all its tensors, or None.
+        side: which embeddings of an image-text model it changes by default: "text", "image" or
+            "both".
+    """
+
+    kind: ClassVar[str]
+    kinds: ClassVar[dict[str, type[Edit]]] = {}
+    axes: ClassVar[Mapping[str, str]] = {}
+    dtype: ClassVar[torch.dtype | None] = None
+    dim: int
+    provenance: Provenance
+    side: Any = "text"
+    method: Any = property(attrgetter("provenance.method"))
+    lam: Any = property(attrgetter("provenance.lam"))
+    space: Any = property(attrgetter("provenance.space"))
+    model_id: Any = property(attrgetter("provenance.model_id"))
+    stated_words: Any = property(attrgetter("provenance.stated_words"))
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in vars(cls):
+            Edit.kinds[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        """Check the tensors and set `dim`; called again when the edit is saved.
+
+        Raises:
+            InvalidInputError: wrong axes, dtypes or values.
+        """
+        # An axis name that occurs twice, as "d" in left and right, must have one size.
+        size_of_axis: dict[str, int] = {}
+        for name, axes in self.axes.items():
+            tensor = getattr(self, name)
+            names = axes.split()
+            fits = tensor.ndim == len(names) and self.dtype in (None, tensor.dtype)
+            if fits:
+                for axis, size in zip(names, tensor.shape, strict=True):
+                    fits = fits and size_of_axis.setdefault(axis, size) == size
+            if not fits:
+                dtype = self.dtype or "any dtype"
+                raise InvalidInputError(
+                    f"{name}: expected a tensor ({', '.join(names)}) of {dtype}, sizes"
+                    f" {size_of_axis}; got {tensor.dtype} {tuple(tensor.shape)}"
+                )
+            bad = int((~tensor.isfinite()).sum())
+            if bad:
+                raise InvalidInputError(
+                    f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} holds"
+                    f" {bad} NaN or infinite values; expected finite ones; look for rows of zeros"
+                    " or NaN in what it was fitted to"
+                )
+        if "d" in size_of_axis:
+            # Subclasses may be frozen.
+            object.__setattr__(self, "dim", size_of_axis["d"])
+
+    @abstractmethod
+    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
+        """Return changed embeddings (b, ..., d) in the shape, dtype and device of `z`; strength 0
+        gives `z` itself."""
+
+    def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
+        """Return changed image embeddings (b, d); by default with the same map as texts."""
+        return self(x, strength)
+
+    def check_input(self, z: Any, strength: float) -> None:
+        """Refuse embeddings of another width or type, and a strength that is not a number in [0,
+        1]."""
+        is_number = isinstance(strength, (Real, Tensor)) and not isinstance(strength, bool)
+        if not is_number or not 0 <= strength <= 1:
+            raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength!r}")
+        if not isinstance(z, Tensor):
+            received = type(z).__name__
+        else:
+            received = f"{z.dtype} {tuple(z.shape)}"
+            # torch neither multiplies nor promotes float8.
+            is_float = z.is_floating_point() and z.itemsize > 1
+            if z.ndim and z.shape[-1] == self.dim and is_float:
+                return
+        raise InvalidInputError(
+            f"expected float embeddings (..., {self.dim}) of 16 bits or more, got {received}; the"
+            f" edit was fitted for {self.where()}"
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the other fields, which are saved with the tensors."""
+        return {name: getattr(self, name) for name in _settings_of(type(self)).model_fields}
+
+    def with_provenance(self, **fields: Any) -> Self:
+        """Return a copy of the edit with some fields of its provenance replaced."""
+        edit = copy(self)  # the tensors have been checked
+        object.__setattr__(edit, "provenance", replace(self.provenance, **fields))
+        return edit
+
+    def where(self) -> str:
+        """Return its width, space and model as text for messages."""
+        return (
+            f"dim {self.dim}, space {self.space or 'unknown'}, model {self.model_id or 'unknown'}"
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.method}, lam={self.lam}, {self.where()})"
+
+    def save_pretrained(self, directory: str | Path) -> Path:
+        """Write the tensors with their config, and a model card, into `directory` (made if
+        missing); return it.
+
+        An interrupted save leaves the previous content or the new edit, never a mixture.
+
+        Raises:
+            InvalidInputError: NaN or infinite values.
+        """
+        from safetensors.torch import save
+
+        # Tensors may have been changed since the edit was made: nothing broken is written.
+        self.__post_init__()
+        folder = Path(directory)
+        tensors = {
+            name: getattr(self, name).detach().cpu().contiguous().clone() for name in self.axes
+        }
+        config = _Config(
+            kind=self.kind, provenance=self.provenance, settings=self.settings()
+        ).model_dump_json()
+        header = {"format": "pt", "config": config, "sha256": _digest(config, tensors)}
+        # The card first: what a reader takes for an edit is the file of tensors.
+        write_atomically(folder / "README.md", model_card(self))
+        content = save(tensors, metadata=header)
+        # safetensors writes the metadata in an order that changes from call to call. Sorted, equal
+        # edits are equal files: 8 bytes with the length of the header, the header in JSON, filled
+        # up with spaces, and the tensors.
+        end = 8 + int.from_bytes(content[:8], "little")
+        entries = json.loads(content[8:end])
+        sorted_header = json.dumps(entries, sort_keys=True, separators=(",", ":")).encode()
+        sorted_header += b" " * (-len(sorted_header) % 8)
+        length = len(sorted_header).to_bytes(8, "little")
+        write_atomically(folder / WEIGHTS, length + sorted_header + content[end:])
+        return folder
+
+    push_to_hub = push_to_hub
+
+    @classmethod
+    def from_pretrained(cls, directory_or_repo: str | Path, *, revision: str | None = None) -> Self:
+        """Load an edit that `save_pretrained` or `push_to_hub` wrote, from a folder or a hub
+        repository.
+
+        Raises:
+            InvalidInputError: no such folder or repository, damaged files, or an edit of another
+                kind.
+        """
+        weights = find_folder(directory_or_repo, revision) / WEIGHTS
+        header, tensors = _read_tensors(weights)
+        try:
+            return cls._rebuild(header, tensors)
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"{weights}: {error}; save the edit or download it again"
+            ) from None
+
+    @classmethod
+    def _rebuild(cls, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Self:
+        """Return the edit that a file's header and tensors describe.
+
+        Raises:
+            TypeError, ValueError: damaged content, an edit of another kind, or other tensors.
+        """
+        config_text = header.get("config", "")
+        # The digest covers config and tensors, so a lam that was edited by hand is refused as well.
+        if header.get("sha256") != _digest(config_text, tensors):
+            raise ValueError("damaged: content and digest do not match")
+        config = _Config.model_validate_json(config_text)
+        kind: Any = Edit.kinds.get(config.kind)
+        if kind is None or not issubclass(kind, cls):
+            expected = [name for name, known in Edit.kinds.items() if issubclass(known, cls)]
+            raise ValueError(
+                f"holds an edit of kind {config.kind!r}; expected {' or '.join(sorted(expected))}; "
+                "vldebias.load_edit reads every kind that is installed"
+            )
+        if tensors.keys() != kind.axes.keys():
+            raise ValueError(
+                f"expected the tensors {', '.join(kind.axes)}, got {', '.join(tensors)}"
+            )
+        settings = dict(_settings_of(kind).model_validate(config.settings))
+        edit: Self = kind(**tensors, **settings, provenance=config.provenance)
+        return edit
+
+
+class Rowwise(Edit):
+    """Replace each embedding by a function of its unit vector, times its length, computed in
+    float64."""
+
+    @abstractmethod
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
+        """Return what replaces unit rows (n, d) of texts or of images; None leaves them as they
+        are."""
+
+    def __call__(self, z: Tensor, strength: float = 1.0, *, image: bool = False) -> Tensor:
+        """Return changed embeddings (..., d) of texts, or of images, in the shape, dtype and device
+        of `z`."""
+        self.check_input(z, strength)
+        if strength == 0:
+            return z
+        rows = z.detach().cpu().double().reshape(-1, self.dim)
+        # The maps are fitted at length 1.
+        length = rows.norm(dim=1, keepdim=True)
+        replacement = self._replacement(rows / length.clamp(min=1e-12), image)
+        if replacement is None:
+            return z
+        return torch.lerp(rows, length * replacement, strength).reshape(z.shape).to(z)
+
+    def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
+        """Return changed image embeddings (..., d)."""
+        return self(x, strength, image=True)
+
+
+@cache
+def _settings_of(kind: type[Edit]) -> type[BaseModel]:
+    """Return a model of the fields that are neither tensors nor the provenance."""
+    types = get_type_hints(kind)
+    settings = dict[str, Any]()
+    for setting in fields(kind):  # type: ignore[arg-type]
+        if setting.init and setting.name not in {*kind.axes, "provenance"}:
+            # Required: a file that lacks a setting is damaged, and a default would hide it.
+            settings[setting.name] = (types[setting.name], ...)
+    return create_model(kind.__name__, **settings)
+
+
+class _Config(BaseModel, extra="forbid"):
+    """Hold everything needed to rebuild an edit except its tensors."""
+
+    format: Literal[4] = 4
+    kind: str
+    provenance: Provenance
+    settings: dict[str, Any] = {}
+    vldebias_version: str = __version__
+
+
+def _read_tensors(weights: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the header and the tensors of a safetensors file.
+
+    Raises:
+        InvalidInputError: the file is missing or cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(weights, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {}
+            for name in file.keys():  # noqa: SIM118 (the file is no mapping)
+                # A mapped file is not aligned as torch allocates, which would change products in
+                # the last bit.
+                tensors[name] = file.get_tensor(name).clone()
+    except (OSError, SafetensorError) as error:
+        raise InvalidInputError(
+            f"{weights}: missing or unreadable ({error}); save the projection again"
+        ) from None
+    return header, tensors
+
+
+def _digest(config: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of a config and the tensors."""
+    total = hashlib.sha256(config.encode())
+    add_tensors(total, sorted(tensors.items()))
+    return total.hexdigest()

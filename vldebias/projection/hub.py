@@ -1,0 +1,163 @@
+"""Access the Hugging Face hub: check once whether it answers, describe errors, upload and download
+edits.
+
+Without a network huggingface_hub tries every file six times, with pauses of 23 seconds, and prints
+each attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from multiprocessing import TimeoutError
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from vldebias.errors import InvalidInputError
+from vldebias.projection.card import WEIGHTS, model_card
+from vldebias.version import __version__
+
+if TYPE_CHECKING:
+    from vldebias.projection.edit import Edit
+
+_PATIENCE = 3.0  # seconds for the hub to answer; the libraries ask for a minute before they give up
+
+NO_CODE: dict[str, Any] = {"trust_remote_code": False}
+"""For every `from_pretrained`: left out, transformers asks on the terminal, and runs a folder's
+code at a "y"."""
+
+
+# What the libraries say where the hub does not answer, each with advice about its own traceback.
+_UNREACHED = (
+    "couldn't connect to",
+    "cannot find the requested files",
+    "outgoing traffic has been disabled",
+    "root cause in the stacktrace above",
+)
+
+
+@contextmanager
+def offline_reason(name: str | Path | None = None) -> Iterator[str]:
+    """Check whether the hub answers and yield the reason if not, else ""; without it libraries only
+    read their caches.
+
+    name: what is loaded; for a local file or folder the check is skipped.
+    """
+    if name is not None and Path(name).exists():
+        yield ""
+        return
+    from huggingface_hub import constants
+
+    was_offline = constants.HF_HUB_OFFLINE
+    why_offline = ""
+    if was_offline:
+        why_offline = "HF_HUB_OFFLINE is set"
+    elif not _answers(constants.ENDPOINT):
+        why_offline = f"{urlsplit(constants.ENDPOINT).hostname} does not answer"
+    # A variable of the process, so it is put back below whatever happens.
+    constants.HF_HUB_OFFLINE = bool(why_offline)  # read at every request
+    try:
+        yield why_offline
+    finally:
+        constants.HF_HUB_OFFLINE = was_offline
+
+
+def _answers(endpoint: str) -> bool:
+    """Return whether a server accepts a connection within some seconds, or a proxy is asked."""
+    if urllib.request.getproxies().get("https"):
+        return True  # a proxy knows names that this machine does not
+    server = urlsplit(endpoint)
+    port = server.port
+    if port is None:
+        port = 80 if server.scheme == "http" else 443
+    # In a thread, since looking up a name has no time limit.
+    with ThreadPool(1) as pool, suppress(OSError, TimeoutError):
+        arguments = ((server.hostname, port), _PATIENCE)
+        # One limit is for the connection, the other for the look-up of its name as well.
+        connection = pool.apply_async(socket.create_connection, arguments)
+        connection.get(_PATIENCE).close()
+        return True
+    return False
+
+
+def reason(error: BaseException) -> str:
+    """Return in one line why something could not be loaded, from any exception of a library."""
+    # torch's error advises to run the code; transformers 4 wraps it in errors of its own.
+    is_pickle = False
+    cause: BaseException | None = error
+    while cause is not None:
+        is_pickle = is_pickle or type(cause).__name__ == "UnpicklingError"
+        cause = cause.__cause__ or cause.__context__
+    if is_pickle:
+        return (
+            "it holds Python objects beside its tensors (a pickle), which can run code where they"
+            " are loaded; convert it where you trust it: safetensors.torch.save_file(state_dict,"
+            " 'model.safetensors')"
+        )
+    text = str(error)
+    if any(words in text for words in _UNREACHED):
+        return "it is not in the cache of this machine, and the hub cannot be reached"
+    first = text.strip().partition("\n")[0].rstrip(".:")
+    understood = isinstance(error, (OSError, ValueError, RuntimeError)) and first
+    return first if understood else f"{type(error).__name__}: {first}"
+
+
+def find_folder(name: str | Path, revision: str | None) -> Path:
+    """Return a local folder, or download the edits of a hub repository and return their folder.
+
+    Raises:
+        InvalidInputError: no such folder, and no repository of this name that can be read.
+    """
+    if os.path.isdir(name):
+        return Path(name)
+    from huggingface_hub import snapshot_download
+
+    try:
+        with offline_reason():
+            return Path(
+                snapshot_download(str(name), revision=revision, allow_patterns=[f"*{WEIGHTS}"])
+            )
+    except (OSError, ValueError) as error:  # every error of the hub is one of the two
+        raise InvalidInputError(
+            f"{str(name)[:200]}: neither a folder nor a repository that can be read"
+            f" ({reason(error)}); expected a folder written by save_pretrained or the name of a hub"
+            " repository"
+        ) from error
+
+
+def push_to_hub(
+    edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None
+) -> str:
+    """Upload a fitted edit, or edits by role, and a model card, without model weights; return the
+    URL of the commit.
+
+    Raises:
+        InvalidInputError: the hub cannot be reached or denies write access.
+    """
+    import huggingface_hub
+
+    edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
+    # Only what `save_pretrained` writes is uploaded, never a folder of the user's.
+    with tempfile.TemporaryDirectory() as folder:
+        for role, edit in edit_of_role.items():
+            edit.save_pretrained(Path(folder) / role)
+        roles = [role for role in edit_of_role if role]
+        Path(folder, "README.md").write_text(model_card(edit, roles), encoding="utf-8")
+        try:
+            repo = huggingface_hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            message = f"Upload an edit (vldebias {__version__})"
+            commit_url = huggingface_hub.upload_folder(
+                repo_id=repo, folder_path=folder, commit_message=message
+            )
+            return str(commit_url)
+        except (OSError, ValueError, huggingface_hub.errors.HTTPError) as error:
+            raise InvalidInputError(
+                f"{repo_id}: not uploaded: {reason(error)}; expected a connection to the hub and a"
+                " token with write access (`hf auth login`, or HF_TOKEN)"
+            ) from error

@@ -1,1 +1,0 @@
-"""Predict from prompts alone who will appear, and how a rewriter of prompts leans."""

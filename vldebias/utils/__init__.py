@@ -1,0 +1,1 @@
+"""Provide what every package needs: files, tables of text, names, options, progress."""

@@ -1,0 +1,340 @@
+"""Find packaged files, write files atomically, lock folders, and read untrusted YAML and JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import secrets
+import socket
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vldebias.errors import InvalidInputError, did_you_mean, shortened, warn
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+LOCK = ".vldebias.lock"  # of a folder that a run writes
+_MAX_YAML = 1_000_000  # bytes of a file that people write
+_MAX_JSON = 50_000_000  # bytes of a file that programs write: results of a large suite have 3 MB
+_FORMULA = (  # what a spreadsheet runs, with full-width signs
+    "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+)
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def packaged(kind: str) -> dict[str, Path]:
+    """Return the packaged YAML files by name; kind: "prompts" or "suites"."""
+    # A wheel has the files inside of the package, a checkout next to it.
+    folder_in_wheel = _PACKAGE / "_resources" / kind
+    folder_in_checkout = _PACKAGE.parent / {"prompts": "prompts", "suites": "eval/suites"}[kind]
+    for folder in (folder_in_wheel, folder_in_checkout):
+        file_of_name = {path.stem: path for path in folder.glob("*.yaml")}
+        if file_of_name:
+            return dict(sorted(file_of_name.items()))
+    raise InvalidInputError(f"got no files *.yaml in {folder}; reinstall vldebias")
+
+
+def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], object]) -> Path:
+    """Write a file atomically and synced: after a crash or on a full disk the old file or the new
+    one is complete.
+
+    content: text (as UTF-8), bytes, or a function that writes to a given path. Missing folders are
+    created; an existing file keeps its mode.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.partial")
+    try:
+        partial.touch()  # its mode is that of the umask
+        # An existing file keeps its mode, whatever the umask is now.
+        mode = partial.stat().st_mode
+        if path.exists():
+            mode = path.stat().st_mode
+        if isinstance(content, str):
+            partial.write_bytes(content.encode())
+        elif isinstance(content, bytes):
+            partial.write_bytes(content)
+        else:
+            content(partial)
+        partial.chmod(mode & 0o777)  # also where a library has made the file itself
+        sync(partial)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    # The move itself is an entry of the folder, which may be lost with the power as well.
+    sync(path.parent)
+    return path
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a folder to disk, so that it survives a power loss; folders are skipped
+    outside of POSIX."""
+    if path.is_dir() and os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def shielded(text: str) -> str:
+    """Return a text that no spreadsheet runs as a formula: "'" is put before a leading =, +, -, @,
+    tab or line break.
+
+    "=1+1" -> "'=1+1"; `unshielded` gives every text back. Source: OWASP, "CSV Injection".
+    """
+    return f"'{text}" if re.match(_FORMULA, text) else text
+
+
+def unshielded(cell: str) -> str:
+    """Return the original text of a cell that `shielded` made."""
+    return re.sub(f"^'({_FORMULA})", r"\1", cell)
+
+
+def digest(path: str | Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def add_tensors(state: Any, tensors: Iterable[tuple[str, Any]]) -> None:
+    """Update a hashlib object with names, types, shapes and contents of tensors; memory-mapped ones
+    are not copied."""
+    import torch
+
+    for name, tensor in tensors:
+        state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+_held: dict[Path, int] = {}  # folder -> thread of this process that writes it
+
+
+@contextlib.contextmanager
+def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iterator[None]:
+    """Lock a folder for writing against other processes and other threads; a thread may enter
+    again.
+
+    The lock is a POSIX record lock: it ends with the process that holds it and is not inherited by
+    forks.
+    say: called with a message if the file system has no locks.
+
+    Raises:
+        InvalidInputError: another run writes there; the message says which and what to do.
+        OSError: the folder cannot be written.
+    """
+    folder = Path(folder).resolve()
+    thread = threading.get_ident()
+    if _held.get(folder) == thread:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK
+    writer = f"process {os.getpid()} on {socket.gethostname()}"
+    expected = (
+        "expected one run at a time. Wait until it has ended, stop it, or choose another folder"
+        " (--out)."
+    )
+    if folder in _held:  # to open and close the file once more would end the lock
+        raise InvalidInputError(f"{folder}: {writer} writes there; {expected}")
+    with path.open("a+") as file:
+        try:
+            import fcntl
+
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            other_writer = path.read_text(errors="replace").strip() or "another process"
+            raise InvalidInputError(
+                f"{folder}: {other_writer:.300} writes there; {expected}"
+            ) from None
+        except (ImportError, OSError) as error:
+            say(
+                f"{folder}: cannot be locked ({error}); do not start a second run there before this"
+                " one has ended"
+            )
+        # Only now that the lock is ours: before, the file names who writes there.
+        file.truncate(0)
+        print(writer, file=file, flush=True)
+        _held[folder] = thread
+        try:
+            yield
+        finally:
+            del _held[folder]
+
+
+def read_yaml(path: str | Path) -> dict[Any, Any]:
+    """Return the mapping in an untrusted YAML file; aliases and repeated keys are refused.
+
+    Raises:
+        InvalidInputError: the file cannot be read, is too large, or is no mapping in YAML; the
+            message names the line.
+    """
+    import yaml
+
+    text = read_bytes(path, max_bytes=_MAX_YAML)
+    try:
+        content = yaml.load(text.decode("utf-8-sig"), _strict_loader())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidInputError(
+            f"{path}: got {' '.join(str(error).split()):.300}; expected YAML in UTF-8"
+        ) from None
+    if not isinstance(content, dict):
+        raise InvalidInputError(
+            f"{path}: got {content!r:.60}; expected a mapping of keys to values, 'key: value'"
+        )
+    return content
+
+
+@cache
+def _strict_loader() -> Any:
+    """Return a loader of YAML like the safe one that refuses aliases, with which a few lines stand
+    for gigabytes, and repeated keys."""
+    # Many commands read no YAML, and its library takes a twentieth of a second to import.
+    import yaml
+
+    class StrictLoader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event: Any = self.peek_event()
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.AliasEvent):
+                raise yaml.YAMLError(f"the alias *{event.anchor}, line {line}; write the value out")
+            node: Any = super().compose_node(parent, index)
+            if isinstance(node, yaml.MappingNode):
+                # The safe loader takes the last of two equal keys in silence.
+                counts = Counter(str(key.value) for key, _ in node.value)
+                for key, times in counts.items():
+                    if times > 1:
+                        raise yaml.YAMLError(
+                            f"the key {key!r} twice in the mapping of line {line}; merge the two"
+                        )
+            return node
+
+    return StrictLoader
+
+
+def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> Any:
+    """Return the content of an untrusted JSON file; numbers that are not finite are refused.
+
+    Raises:
+        InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names
+            file and place.
+    """
+    text = read_bytes(path, max_bytes=max_bytes)
+    try:
+        # Python's reader takes NaN and Infinity, which are no JSON and no figures.
+        return json.loads(text, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{path}: got {error}; expected JSON in UTF-8") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]}")
+    return value
+
+
+def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
+    """Return the content of an untrusted file.
+
+    Raises:
+        InvalidInputError: the file is unreadable or has over `max_bytes`.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = None
+            # Looked at before it is read, so that a large file never comes into memory.
+            if os.fstat(file.fileno()).st_size <= max_bytes:
+                data = file.read(max_bytes + 1)  # a pipe has no size until it is read
+    except FileNotFoundError:
+        raise InvalidInputError(
+            f"{path}: got no such file; expected a file that can be read; check the path"
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        raise InvalidInputError(
+            f"{path}: got {type(error).__name__} ({error}); expected a file that can be read;"
+            " check the path"
+        ) from None
+    if data is None or len(data) > max_bytes:
+        raise InvalidInputError(
+            f"{path}: got more than {max_bytes:,} bytes; expected a shorter file; split it"
+        )
+    return data
+
+
+_EXPECTED = {
+    "missing": "missing; expected a value",
+    "string_type": "expected a text; in YAML put quotes around yes, no, numbers and dates",
+    "tuple_type": "expected a list",
+    "extra_forbidden": "unknown key",
+}
+
+
+def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) -> str:
+    """Return the first problem that pydantic found in words: where, what was expected, what came.
+
+    Args:
+        place: where the content stands.
+        known: the keys that exist, of which one that is close to a wrong one is named.
+    """
+    problem = error.errors()[0]
+    path = [place] if place else []
+    for key in problem["loc"]:
+        if not str(key).startswith("function-"):  # pydantic's name of a validator
+            path.append(str(key))
+    where = ".".join(path)
+    inner_error = problem.get("ctx", {}).get("error")
+    if isinstance(inner_error, type(error)):
+        return explain(inner_error, where, known)
+    expected = _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Value error, "))
+    if problem["type"] == "extra_forbidden":
+        expected += f"; {did_you_mean(problem['loc'][-1], known, 'take it out')}"
+    if not where:
+        return expected
+    if isinstance(problem["input"], Mapping):  # too long to repeat
+        return f"{where}: {expected}"
+    return f"{where}: {expected}; got {shortened(repr(problem['input']), 80)}"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that results depend on: package -> version."""
+    version_of_package = {"python": platform.python_version()}
+    for name in ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):  # run from a checkout that is not installed
+            version_of_package[name] = version(name)
+    return version_of_package
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout this package runs from, "-dirty" where tracked files
+    differ; None for a wheel.
+
+    Files in eval/results are ignored, because earlier results do not change what is measured.
+    """
+    run = partial(
+        subprocess.check_output, cwd=_PACKAGE.parent, text=True, stderr=subprocess.DEVNULL
+    )
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, or no commit
+        if (_PACKAGE.parent / ".git").exists():
+            head = run(["git", "rev-parse", "--short=12", "HEAD"]).strip()
+            changed = run(
+                ["git", "diff", "--name-only", "HEAD", "--", ".", ":(exclude)eval/results"]
+            )
+            if changed:
+                return f"{head}-dirty"
+            return head
+    return None

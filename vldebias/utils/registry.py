@@ -1,0 +1,109 @@
+"""Register methods, tasks and metrics by name; other packages can add theirs by entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+from vldebias.errors import InvalidInputError, did_you_mean, warn
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """Map names to registered objects. Entry points of other packages are loaded for a new name,
+    and to list all.
+
+    Args:
+        kind: the noun for one object in messages: "method".
+        group: name of the entry points of other packages: "vldebias.methods".
+        base: class of the objects, which have a `name`; of an entry point that names a class, an
+            instance is registered. Or a function from a class to its name: then classes are
+            registered.
+        modules: name -> the module of this package that registers it, imported when the name is
+            first used.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        base: type[Any] | Callable[[Any], str],
+        modules: Mapping[str, str] | None = None,
+    ) -> None:
+        self.kind = kind
+        self._modules = dict(modules or {})
+        self.group = group
+        self._base = base
+        self._searched = False
+        self.data: dict[str, T] = {}
+
+    def register(self, new: Any) -> T:
+        """Register an object or a class and return it.
+
+        Raises:
+            InvalidInputError: the wrong kind, or a name that another object has.
+        """
+        name = self._name_of(new)
+        # The same object twice is fine: a notebook runs a cell again.
+        registered = self.data.setdefault(name, new)
+        if registered != new:
+            raise InvalidInputError(
+                f"{self.kind} {name!r}: this name is taken by {registered!r}; choose another name"
+            )
+        return registered
+
+    def _name_of(self, new: Any) -> str:
+        """Return the name under which an object or a class is registered; refuse another kind."""
+        base = self._base
+        if not isinstance(base, type):
+            return base(new)
+        if not isinstance(new, base) or not hasattr(new, "name"):
+            expected = f"{base.__module__}.{base.__name__}"
+            raise InvalidInputError(f"{self.kind}: expected a {expected} with a name, got {new!r}")
+        return str(new.name)
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._modules:
+            import_module(self._modules[name])
+        if name in self:
+            return self.data[name]
+        hint = did_you_mean(name, self.data)
+        raise InvalidInputError(
+            f"{self.kind}: expected one of {', '.join(self.data)}, got {name!r}; {hint}"
+        )
+
+    def __contains__(self, name: object) -> bool:
+        # A list, say, is no name, and cannot be looked up.
+        if not isinstance(name, str):
+            return False
+        return name in self.data or name in self._modules or name in self._all()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> dict[str, T]:
+        for module in self._modules.values():
+            import_module(module)
+        if not self._searched:
+            from importlib.metadata import entry_points
+
+            # Before the loop: an entry point that imports this package may ask for names in turn.
+            self._searched = True
+            for point in entry_points(group=self.group):
+                try:
+                    loaded = point.load()
+                    registers_instances = isinstance(self._base, type)
+                    if registers_instances and isinstance(loaded, type):
+                        loaded = loaded()
+                    self.register(loaded)
+                except Exception as error:  # one broken package must not disable the others
+                    warn(
+                        f"entry point {point.name!r} of {self.group} ({point.value}):"
+                        f" {type(error).__name__}: {error}"
+                    )
+        return self.data

@@ -1,0 +1,621 @@
+"""Balance prompts: state a sampled value of an attribute where the prompt leaves it open. Plain
+Python, no model.
+
+"A CEO in an office" becomes "A female CEO in an office" for one half of the images and "A male CEO
+in an office" for the other; "five engineers" become "five engineers, three women and two men". A
+prompt is left alone where a value is stated ("a lady editor", "his dog"), where the person is
+named, where the facts of the prompt leave one value, where no person is in the picture, and
+whenever that is in doubt.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import chain
+from numbers import Integral, Real
+from operator import itemgetter
+from pathlib import Path
+from threading import Lock
+from typing import Any, cast
+from weakref import WeakSet
+
+from vldebias.errors import InvalidInputError
+from vldebias.prompts.attribute import GROUPS, Attribute, words_of_values
+from vldebias.prompts.attribute import can_balance as can_balance
+from vldebias.prompts.prompt_set import PromptSet, load_prompts
+from vldebias.utils.markup import html_table
+from vldebias.wording.dealing import Dealer, block_length, draw_seed, seed_from
+from vldebias.wording.decisions import Decide, Decider
+from vldebias.wording.language import Language, Replacement, Saying, Value, replace_all
+from vldebias.wording.persons import NEXT_TEXT, Find, Finder
+from vldebias.wording.prompt_file import checked_texts
+from vldebias.wording.rewritten import why_not_replaced, write_rewritten
+
+Sets = (
+    str
+    | Path
+    | PromptSet
+    | Mapping[str, Any]
+    | Sequence[str | Path | PromptSet | Mapping[str, Any]]
+)
+
+_Values = list[list[Value]]  # of an image: for each attribute the values of its open persons
+
+MOST = 10_000  # prompts that a Balancer remembers
+_LONGEST_BLOCK = 1000  # images over which `Balancer.at` is even
+# The soft hyphen, the space and the joiner without width, and the mark at the beginning of a file.
+# The joiners of emoji and of Persian words stay: they change what is read.
+_INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))
+
+
+@dataclass(frozen=True)
+class BalancedPrompts:
+    """Hold prompts in which values of an attribute are stated.
+
+    Attributes:
+        prompts: the prompts in their order, changed or not.
+        values: the value that was written into each, or None if it was left alone. For a group with
+            several values in one picture, a mapping of value -> number of persons (None where the
+            prompt does not count them). For several sets, tuples of values.
+        reasons: why a prompt was left alone: "stated", "named", "no person", "context", "group",
+            ...; None if a value was written. For several sets, tuples of reasons.
+        seed: the seed that was used: with it the same call gives the same values.
+        people: for each image its persons who were given a value, in their order, each as (noun,
+            value): `values` is of the first of them. For several sets, (noun, tuple of values).
+    """
+
+    prompts: list[str]
+    values: list[Any]
+    reasons: list[Any]
+    seed: int
+    people: list[list[tuple[str, Any]]] = field(default_factory=list)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: each prompt, what was written, or why nothing was."""
+        written = sum(value is not None for value in self.values)
+        title = f"{written} of {len(self.prompts)} prompts written, seed {self.seed}"
+        rows = zip(self.prompts, self.values, self.reasons, strict=True)
+        return html_table(title, ("prompt", "written", "left alone because"), rows)
+
+
+def balance_prompts(
+    prompts: str | Iterable[str],
+    sets: Sets,
+    *,
+    shares: Mapping[str, float] | None = None,
+    seed: int | None = None,
+    groups: str = "mixed",
+    find: Find | None = None,
+    decide: Decide | None = None,
+    original: str | Iterable[str] | None = None,
+) -> BalancedPrompts:
+    """State sampled values in prompts that leave them open, in even shares or in `shares`.
+
+    If a list has a prompt n times, each of k values is written into n / k of them (rounded up or
+    down), in an order that the seed determines. Remainders are distributed as evenly as possible
+    over different prompts.
+
+    Args:
+        prompts: one prompt, or one for each image.
+        sets: a prompt set by name, path or as a `PromptSet`, or several: gender, age, race, skin
+            tone or one of yours.
+        shares: value -> share of the images; those of each set sum to 1. Sets without shares are
+            balanced evenly.
+        seed: decides which images get which value. None: each call draws a new one, so that calls
+            with one image each get different values; the seed that was drawn is in the result.
+        groups: what happens to several persons: "mixed" writes the numbers of women and men after
+            the noun, so that one picture shows both (other attributes are left alone); "leave"
+            leaves them alone; "same" gives all of them one value.
+        find: a function of your own that says where the words go: prompt -> offset of a character,
+            or None to leave it alone. None: the first person, found by English word lists.
+        decide: a function of your own that says which values the facts of a prompt allow:
+            (prompt, values) -> a list of values, or None to let the word lists decide. It is called
+            once for each distinct prompt; if its first argument is named `prompts`, once with a
+            list of them. Two or more values are balanced; with one or none the prompt is left
+            alone.
+        original: what the user wrote, where a language model rewrote it to `prompts`: one text for
+            each of them. It decides what is open, and which images are of one prompt. What the
+            rewriter added about the attribute becomes the value of the image, all through the
+            text; a prompt in which that cannot be replaced is left alone, as "rewritten: ...".
+
+    Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}",
+    "{skin_tone}".
+
+    Raises:
+        InvalidInputError: an unknown set, one that is not about persons, or two of one attribute;
+            shares that do not sum to 1; arguments of a wrong type.
+
+    >>> balance_prompts(
+    ...     ["A CEO", "a lady editor"], "gender", shares={"female": 1, "male": 0}, seed=0
+    ... )
+    BalancedPrompts(prompts=['A female CEO', 'a lady editor'], values=['female', None],
+    reasons=[None, 'stated'], seed=0, people=[[('CEO', 'female')], []])
+    """
+    balancer = Balancer(sets, shares, seed, find, decide=decide, groups=groups)
+    return balancer.next(_as_list(prompts), None if original is None else _as_list(original))
+
+
+def _as_list(prompts: str | Iterable[str]) -> Iterable[str]:
+    return [prompts] if isinstance(prompts, str) else prompts
+
+
+@dataclass
+class _Image:
+    """Hold an image while its prompt is balanced.
+
+    Attributes:
+        prompt: the text that says who is open; the shares hold over the images of equal prompts.
+        text: the text into which values are written: the prompt, or what a rewriter made of it.
+        received: `text` as the user gave it.
+        kept: number of an attribute -> why a rewritten text keeps the value that it states.
+        values: for each attribute the values of the open persons, in their order.
+    """
+
+    prompt: str
+    text: str = ""
+    received: str = ""
+    kept: dict[int, str] = field(default_factory=dict)
+    values: _Values = field(default_factory=list)
+
+
+@dataclass(repr=False, eq=False)
+class Balancer:
+    """Balance prompts over several calls: the shares of each prompt hold over all calls.
+
+    Use one for the whole life of a service. It may be called from several threads. In a forked
+    child one that drew its seed draws another, so that workers do not deal in step; one that was
+    given a seed keeps it: workers that share a seed share a counter too, and call `at`.
+
+    sets, shares, seed, find, decide, groups: see `balance_prompts`; afterwards `seed` is the one
+    that was drawn. strength: share of the images that are given a value, in [0, 1]; it may be set
+    between calls. most: prompts whose counts are remembered; the one not asked for longest is
+    forgotten first.
+
+    Raises:
+        InvalidInputError: see `balance_prompts`.
+    """
+
+    sets: Sets
+    shares: Mapping[str, float] | None = None
+    seed: int | None = None
+    find: Find | None = None
+    strength: float = 1.0
+    decide: Decide | None = None
+    groups: str = "mixed"
+    most: int = MOST
+    has_drawn_seed: bool = field(default=False, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
+
+    def __post_init__(self) -> None:
+        self._check_arguments()
+        if self.seed is None:
+            self.has_drawn_seed = True
+            self.seed = draw_seed()
+        _BALANCERS.add(self)
+        is_one_set = isinstance(self.sets, str | Path | PromptSet | Mapping)
+        sets: Any = [self.sets] if is_one_set else self.sets
+        # A set over several attributes, such as "fairface", is balanced by each of them.
+        parts: list[PromptSet] = []
+        for prompt_set in map(load_prompts, sets):
+            parts += prompt_set.parts or (prompt_set,)
+        if not parts:
+            raise InvalidInputError(f"sets: got {self.sets!r}; expected at least one prompt set")
+        shares = self.shares or {}
+        _check_names_of_shares(shares, parts)
+        self._finders: list[Finder] = []
+        for part in parts:
+            decider = None
+            if self.decide is not None:
+                decider = Decider(self.decide, part.attributes, self.most)
+            attribute = Attribute(part, shares, self.groups)
+            self._finders.append(Finder(attribute, self.find, decider))
+        _check_different(self._finders)
+        self._single = is_one_set and len(parts) == 1
+        self._dealer = Dealer[Value](self.seed, self.most)
+
+    def next(
+        self, prompts: Iterable[str], original: Iterable[str] | None = None
+    ) -> BalancedPrompts:
+        """Balance one prompt for each image, counting the values that earlier calls gave to the
+        same prompt.
+
+        original: see `balance_prompts`; with it the original prompts are counted.
+        """
+        self._check_strength()
+        images = self._read(prompts, original)
+        with self._lock:
+            self._deal(images, self._dealer)
+            return self._result(images)
+
+    def _read(self, prompts: Any, original: Any = None) -> list[_Image]:
+        """Return the images of a call, without values."""
+        received = checked_texts(prompts)
+        originals = received if original is None else checked_texts(original)
+        if len(originals) != len(received):
+            raise InvalidInputError(
+                f"original: got {len(originals)} texts for {len(received)} prompts; expected one"
+                " for each, in their order"
+            )
+        images: list[_Image] = []
+        for text, prompt in zip(received, originals, strict=True):
+            images.append(_Image(_readable(prompt), _readable(text), text))
+        # All prompts at once, since `decide` may take a list.
+        for finder in self._finders:
+            finder.ask([image.prompt for image in images])
+        if original is not None:
+            why_kept = cache(partial(why_not_replaced, self._finders))  # of equal images once
+            for image in images:
+                image.kept = why_kept(image.prompt, image.text)
+        return images
+
+    def _deal(self, images: Iterable[_Image], dealer: Dealer[Value]) -> None:
+        """Give each image its values."""
+        images_of_prompt = defaultdict[str, list[_Image]](list)
+        for image in images:
+            image.values = [[] for _ in self._finders]
+            images_of_prompt[image.prompt].append(image)
+        for prompt, equal_images in images_of_prompt.items():
+            # Equal prompts get their values in an order that the seed decides.
+            generator = random.Random(f"{dealer.seed}/{dealer.images_of(prompt)}/{prompt}")
+            generator.shuffle(equal_images)
+            for number, finder in enumerate(self._finders):
+                # A rewritten text may keep the value that it states.
+                dealt_images = [image for image in equal_images if number not in image.kept]
+                for person, outcomes in enumerate(finder.outcomes(prompt, self.strength)):
+                    # Equal values stand together: so persons and attributes cross evenly.
+                    dealt_images.sort(key=lambda image: list(map(str, chain(*image.values))))
+                    # Where the first person got nothing, the others get nothing either.
+                    open_images = [
+                        image for image in dealt_images if image.values[number][:1] != [None]
+                    ]
+                    values = dealer.deal(number, person, prompt, len(open_images), outcomes)
+                    for image in dealt_images:
+                        image.values[number].append(None)
+                    for image, value in zip(open_images, values, strict=True):
+                        image.values[number][person] = value
+
+    def _result(self, images: Sequence[_Image]) -> BalancedPrompts:
+        """Write the values of all images, and return them with reasons and people."""
+        form: Any = itemgetter(0) if self._single else tuple
+        result = BalancedPrompts([], [], [], cast(int, self.seed))  # `__post_init__` has drawn it
+        for image in images:
+            values: list[Value] = []
+            reasons: list[str | None] = []
+            values_of_place: dict[tuple[Any, ...], list[Value]] = {}
+            for number, finder in enumerate(self._finders):
+                persons, why_nobody = finder.open_persons(image.prompt)
+                value_of_first = next(iter(image.values[number]), None)
+                values.append(value_of_first)
+                reason = why_nobody or image.kept.get(number, "strength")
+                reasons.append(reason if value_of_first is None else None)
+                for person, value in zip(persons, image.values[number], strict=False):
+                    if value is not None:
+                        row = values_of_place.setdefault(person.place, [None] * len(self._finders))
+                        row[number] = value
+            result.prompts.append(self._write(image))
+            result.values.append(form(values))
+            result.reasons.append(form(reasons))
+            people: list[tuple[str, Any]] = []
+            for place, row in sorted(values_of_place.items(), key=itemgetter(0)):
+                _, _, noun = place
+                people.append((noun, form(row)))
+            result.people.append(people)
+        return result
+
+    def _write(self, image: _Image) -> str:
+        """Return the text of an image with its values wherever a person is mentioned; as it was
+        received where nothing is written."""
+        if image.text != image.prompt:
+            written = write_rewritten(self._finders, image.prompt, image.values, image.text)
+            return image.received if written == image.text else written
+        # Texts of one image, and alternatives of one text, may be in several languages.
+        sayings_of_text = defaultdict[tuple[int, Language], list[Saying]](list)
+        for finder, values in zip(self._finders, image.values, strict=True):
+            persons, _ = finder.open_persons(image.prompt)
+            for person, value in zip(persons, values, strict=False):
+                for number_of_text, mention, language in person.mentions:
+                    if mention.can_be(value):
+                        saying = (mention, finder.attribute, value)
+                        sayings_of_text[number_of_text, language].append(saying)
+        texts = image.text.split(NEXT_TEXT)
+        replacements = [list[Replacement]() for _ in texts]
+        for (number_of_text, language), sayings in sayings_of_text.items():
+            replacements[number_of_text] += language.write(texts[number_of_text], sayings)
+        written = NEXT_TEXT.join(map(replace_all, texts, replacements))
+        return image.received if written == image.text else written
+
+    def restart(self, seed: int) -> None:
+        """Forget all calls and start again with this seed."""
+        with self._lock:
+            self.seed = _whole_number("seed", seed)
+            self.has_drawn_seed = False
+            self._dealer = Dealer[Value](self.seed, self.most)
+
+    def at(
+        self,
+        prompts: str | Sequence[str],
+        index: int | Iterable[int],
+        original: str | Sequence[str] | None = None,
+    ) -> BalancedPrompts:
+        """Balance the image of a prompt that has this index, without remembering anything.
+
+        The same index gives the same value in every process that has the seed, and indices from 0
+        on are even: over every two images for two even values, every ten for .7 and .3. Take the
+        index from a counter that all processes share, such as a row of a database.
+
+        Lists of prompts and indices are the images of one call, which is even in itself: where the
+        indices alone would make it uneven, they decide its values together.
+
+        original: see `balance_prompts`.
+        """
+        self._check_strength()
+        images = self._read(_as_list(prompts), None if original is None else _as_list(original))
+        numbers = index if isinstance(index, Iterable) else [index]
+        indices = [_whole_number("index", number, least=0) for number in numbers]
+        if len(indices) != len(images):
+            raise InvalidInputError(
+                f"index: got {len(indices)} for {len(images)} prompts; expected one for each"
+            )
+        sources = [image.prompt for image in images]
+        values_of_images = self._values_at(sources, indices)
+        if len(images) > 1:
+            even = self._values_of_call(sources, seed_from(self.seed, *indices))
+            if not _are_as_even(sources, values_of_images, even):
+                values_of_images = even
+        for image, values in zip(images, values_of_images, strict=True):
+            image.values = list(values)
+            for number in image.kept:
+                image.values[number] = []
+        return self._result(images)
+
+    def _values_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[_Values]:
+        """Return the values of each image by its index alone."""
+        values_of_images: list[_Values] = []
+        values_of_block: dict[tuple[str, int], list[_Values]] = {}
+        for prompt, index in zip(prompts, indices, strict=True):
+            # The number of images over which the shares of all persons are even.
+            length = 1
+            for finder in self._finders:
+                for outcomes in finder.outcomes(prompt, self.strength):
+                    length *= block_length(outcomes)
+            length = min(length, _LONGEST_BLOCK)
+            block, row = divmod(index, length)
+            # Every block is a call of its own, with a seed that follows from its number.
+            if (prompt, block) not in values_of_block:
+                seed = seed_from(self.seed, block)
+                values_of_block[prompt, block] = self._values_of_call([prompt] * length, seed)
+            values_of_images.append(values_of_block[prompt, block][row])
+        return values_of_images
+
+    def _values_of_call(self, prompts: Sequence[str], seed: int) -> list[_Values]:
+        """Return the values of images that remember no other call."""
+        images = [_Image(prompt) for prompt in prompts]
+        self._deal(images, Dealer(seed, self.most))
+        return [image.values for image in images]
+
+    def next_texts(
+        self,
+        images: Iterable[Sequence[str]],
+        indices: Sequence[int] | None = None,
+        original: Sequence[str] | None = None,
+    ) -> tuple[list[list[str]], BalancedPrompts]:
+        """Balance the texts of each image, which a pipeline with several encoders takes.
+
+        All texts of an image get the same value, wherever a subject is found in them, and any of
+        them may state it. Images with equal texts count as one prompt.
+
+        Args:
+            images: for each image its texts, as many for each.
+            indices: of the images, see `at`; None: earlier calls are counted, see `next`.
+            original: one for each image, see `balance_prompts`.
+
+        Returns:
+            The new texts of each image, and the values and reasons of all images. Its prompts are
+            the first texts.
+        """
+        rows = [checked_texts(texts) for texts in images]
+        joined = [NEXT_TEXT.join(texts) for texts in rows]
+        if indices is None:
+            balanced = self.next(joined, original)
+        else:
+            balanced = self.at(joined, indices, original)
+        written = [prompt.split(NEXT_TEXT) for prompt in balanced.prompts]
+        first = [texts[0] for texts in written]
+        return written, replace(balanced, prompts=first)
+
+    def write(
+        self,
+        prompts: Sequence[str],
+        values: Sequence[Any],
+        original: Sequence[str] | None = None,
+    ) -> list[str]:
+        """Write given values into prompts, such as second prompts of the same images.
+
+        Args:
+            prompts: one for each image.
+            values: for each image a list of the values of its open persons, in their order, as
+                `people` of a result has them; or a single value, which is that of the first person.
+                Of several sets tuples take the place of values. None leaves a person alone.
+            original: one for each image, see `balance_prompts`.
+        """
+        images = self._read(prompts, original)
+        if isinstance(values, str) or len(values) != len(images):
+            raise InvalidInputError(
+                f"values: got {values!r} for {len(images)} prompts; expected a list, one for each"
+            )
+        for image, received in zip(images, values, strict=True):
+            image.values = self._values_of_people(image.prompt, received)
+            for number in image.kept:
+                image.values[number] = []
+        return list(map(self._write, images))
+
+    def _values_of_people(self, prompt: str, values: Any) -> _Values:
+        """Return for each attribute the given values of the persons who are open for it."""
+        if not isinstance(values, list):
+            return [[value] for value in self._as_row(values)]
+        # A person may be open for one attribute and stated for another.
+        places: set[tuple[Any, ...]] = set()
+        for finder in self._finders:
+            persons, _ = finder.open_persons(prompt)
+            places.update(person.place for person in persons)
+        value_of_place = dict(zip(sorted(places), values, strict=False))
+        values_of_attributes: _Values = []
+        for number, finder in enumerate(self._finders):
+            persons, _ = finder.open_persons(prompt)
+            rows = [self._as_row(value_of_place.get(person.place)) for person in persons]
+            values_of_attributes.append([row[number] for row in rows])
+        return values_of_attributes
+
+    def _as_row(self, values: Any) -> Sequence[Value]:
+        """Return one value for each attribute.
+
+        Raises:
+            InvalidInputError: there are fewer or more, or an attribute has no such value.
+        """
+        row = [values] if self._single or values is None else values
+        if values is None:
+            row = [None] * len(self._finders)
+        if not isinstance(row, list | tuple) or len(row) != len(self._finders):
+            raise InvalidInputError(
+                f"values: got {values!r} for a person; expected a tuple with a value for each of"
+                f" the {len(self._finders)} prompt sets, or None"
+            )
+        for finder, value in zip(self._finders, row, strict=True):
+            known = list(finder.attribute.words)
+            if value not in (None, *known) and not isinstance(value, Mapping):
+                raise InvalidInputError(
+                    f"values: got {value!r} for a person; expected one of {known}, or None"
+                )
+        return row
+
+    def _check_strength(self) -> None:
+        # It may have been set since the last call.
+        if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
+            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
+
+    def _check_arguments(self) -> None:
+        if self.seed is not None:
+            self.seed = _whole_number("seed", self.seed)
+        self.most = _whole_number("most", self.most, least=1)
+        if not isinstance(self.sets, Iterable | PromptSet | Path):
+            raise InvalidInputError(
+                f"sets: got {self.sets!r}; expected a prompt set by name or path, or a list of them"
+            )
+        if self.groups not in GROUPS:
+            raise InvalidInputError(f"groups: got {self.groups!r}; expected one of {GROUPS}")
+        for name in ("find", "decide"):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise InvalidInputError(f"{name}: got {function!r}; expected a function or None")
+        if self.shares is not None and not isinstance(self.shares, Mapping):
+            raise InvalidInputError(
+                f"shares: got {self.shares!r}; expected a mapping of value -> share, such as"
+                " {'female': 0.5, 'male': 0.5}"
+            )
+
+
+def _are_as_even(
+    prompts: Sequence[str], values_of_images: Sequence[_Values], even: Sequence[_Values]
+) -> bool:
+    """Return whether values are spread over images as evenly as values that were dealt in one call:
+    over those of each prompt, and over all."""
+    counts = _counts(prompts, values_of_images)
+    even_counts = _counts(prompts, even)
+    for group in counts.keys() | even_counts.keys():
+        count_of_value = counts[group]
+        even_count_of_value = even_counts[group]
+        # Three images of two values are even either way round.
+        if sorted(count_of_value.values()) != sorted(even_count_of_value.values()):
+            return False
+        for value in count_of_value | even_count_of_value:
+            if abs(count_of_value[value] - even_count_of_value[value]) > 1:
+                return False
+    return True
+
+
+def _counts(
+    prompts: Sequence[str], values_of_images: Sequence[_Values]
+) -> dict[tuple[Any, ...], Counter[str]]:
+    """Return (attribute, person, prompt) -> how many images got which value; the prompt None is
+    all of them."""
+    counts = defaultdict[tuple[Any, ...], Counter[str]](Counter)
+    for prompt, values_of_image in zip(prompts, values_of_images, strict=True):
+        for attribute, values in enumerate(values_of_image):
+            for person, value in enumerate(values):
+                counts[attribute, person, prompt][str(value)] += 1
+                counts[attribute, person, None][str(value)] += 1
+    return counts
+
+
+_BALANCERS: WeakSet[Balancer] = WeakSet()
+
+
+def _draw_new_seeds() -> None:
+    """Draw new seeds for the balancers of a forked child."""
+    for balancer in list(_BALANCERS):
+        balancer._lock = Lock()  # another thread of the parent may have held it
+        if balancer.has_drawn_seed:
+            balancer.restart(draw_seed())
+            balancer.has_drawn_seed = True
+
+
+# Windows does not fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_draw_new_seeds)
+
+
+def _readable(text: str) -> str:
+    """Return a text as the word lists have it: each accent and letter in one character, and without
+    characters that nobody sees.
+
+    macOS, and files that were named there, have "e" and an accent apart: "un me\u0301decin". Texts
+    from pages and documents have soft hyphens and spaces without width: "a doc\u00adtor".
+    """
+    return unicodedata.normalize("NFC", text).translate(_INVISIBLE)
+
+
+def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:
+    """Return a whole number, of Python or of numpy, as an int.
+
+    Raises:
+        InvalidInputError: something else, or a number less than the least.
+    """
+    is_whole = isinstance(number, Integral) and not isinstance(number, bool)
+    if not is_whole or number < least:
+        smallest = "" if least == -math.inf else f" from {least} on"
+        raise InvalidInputError(f"{name}: got {number!r}; expected a whole number{smallest}")
+    return int(number)
+
+
+def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSet]) -> None:
+    """Raise InvalidInputError where shares name a value of no set, or are no numbers."""
+    known = sorted(set(chain(*map(words_of_values, parts))))
+    unknown = sorted(map(str, set(shares).difference(known)))
+    if unknown:
+        raise InvalidInputError(f"shares: got {unknown[0]!r}; expected values of the sets: {known}")
+    for value, share in shares.items():
+        if isinstance(share, str) or not hasattr(share, "__float__"):
+            raise InvalidInputError(f"shares: got {share!r} for {value!r}; expected a number")
+
+
+def _check_different(finders: Sequence[Finder]) -> None:
+    """Raise InvalidInputError where two sets are about one attribute."""
+    name_of_kind: dict[str, str] = {}
+    for finder in finders:
+        attribute = finder.attribute
+        name = attribute.set.name
+        kinds = {attribute.kind} if attribute.kind else set(attribute.words.values())
+        for kind in kinds:
+            if kind in name_of_kind:
+                raise InvalidInputError(
+                    f"sets: {name_of_kind[kind]!r} and {name!r} are about the same attribute"
+                    f" ({kind}); expected one set for each attribute"
+                )
+        name_of_kind |= dict.fromkeys(kinds, name)

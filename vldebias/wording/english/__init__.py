@@ -1,0 +1,1 @@
+"""Read English prompts and write values into them."""

@@ -1,0 +1,66 @@
+"""Read the years that numbers of a prompt stand for: "1943", "the 1870s", "14th century"."""
+
+from __future__ import annotations
+
+import re
+
+from vldebias.wording.english.text import Text
+
+# "1943", "1870s", "1914-18"; "79ad", "480bce".
+_YEAR = re.compile(r"(1\d{3})(['\u2019]?s)?(?:-\d+)?|\d{1,4}(bce?|ad|ce)")
+_MODERN_YEAR = re.compile(r"20[0-4]\ds?")
+_CENTURY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)(?:-century)?")
+_CENTURY_NAMES = (
+    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"),
+    *("tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth"),
+    *("seventeenth", "eighteenth", "nineteenth"),
+)
+# Words beside a number that make it no year: "1024 x 1024", "1500 lbs".
+_UNITS = frozenset(
+    {"x", "px", "mm", "words", "dpi", "k", "iso", "m", "km", "steps", "pieces", "fps", "by", "lbs"}
+)
+_ERAS = frozenset({"bc", "bce", "ad", "ce"})
+MODERN = 2000
+_ANCIENT = 0
+
+
+def year_of_word(text: Text, i: int) -> int | None:
+    """Return the last year that word i stands for; None if it stands for none.
+
+    "1943" is 1943, "1870s" 1879, "14th-century" 1399; before our era is year 0, today is 2000.
+    """
+    word = text.bare[i]
+    if _MODERN_YEAR.fullmatch(word):
+        return MODERN
+    before = text.before(i)
+    following = text.after(i)
+    has_era = following in _ERAS or before == "ad"
+    if has_era and word.isdigit():
+        return _ANCIENT  # "400 BC", "AD 79"
+    match = _YEAR.fullmatch(word)
+    has_unit = not _UNITS.isdisjoint((before, following))  # "1920 x 1080"
+    if match and not has_unit:
+        digits, plural, era = match.groups()
+        if era:
+            return _ANCIENT  # "480bc"
+        year = int(digits)
+        if plural and year % 10 == 0:
+            # "the 1800s" are a century, "the 1870s" ten years.
+            year += 99 if year % 100 == 0 else 9
+        return year
+    return _last_year_of_century(text, i)
+
+
+def _last_year_of_century(text: Text, i: int) -> int | None:
+    """Return the last year of the century that word i and the next name: 1399 for "14th
+    century"."""
+    word = text.bare[i]
+    if not word.endswith("-century") and text.after(i) not in ("century", "centuries"):
+        return None
+    match = _CENTURY.fullmatch(word)
+    if match:
+        return int(match[1]) * 100 - 1
+    name = word.removesuffix("-century")
+    if name not in _CENTURY_NAMES:
+        return None
+    return (_CENTURY_NAMES.index(name) + 1) * 100 - 1

@@ -1,0 +1,132 @@
+"""Find facts in a prompt: words and phrases of the lists in `facts/` and of peoples.
+
+A list is a line "name: words", continued on indented lines; "_" stands for a space, "prostat*" is
+every word that begins so and "*ologist" every word that ends so. Plurals are found as well.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from vldebias.prompts.english.words import PEOPLES, entries_of_lists, read_lists, singular
+from vldebias.wording.english.text import Text
+
+_FOLDERS = (Path(__file__).parent / "facts", PEOPLES)
+_SHORTEST_STEM = 4
+_OF_PEOPLE = ("-speaking", "-born", "-descended")  # "a Quechua-speaking farmer"
+
+
+class Fact(NamedTuple):
+    """Hold a match of a list: words first to stop - 1 of a text are an entry of the list `name`."""
+
+    name: str
+    first: int
+    stop: int
+
+
+class _Index:
+    """Find the lists that contain a word or phrase; a possessive "'s" is dropped from entries.
+
+    Attributes:
+        lists_of_phrase, lists_of_stem, lists_of_ending: phrase, stem or ending -> names of lists.
+        openings: the beginnings of phrases of several words. With them a search stops early: most
+            words open no phrase.
+    """
+
+    def __init__(self) -> None:
+        self.lists_of_phrase = defaultdict[str, list[str]](list)
+        self.lists_of_stem = defaultdict[str, list[str]](list)
+        self.lists_of_ending = defaultdict[str, list[str]](list)
+        self.openings: set[str] = set()
+
+    def add(self, phrase: str, name: str) -> None:
+        """Add an entry of a list."""
+        phrase = " ".join(re.sub(r"'s?$", "", plain(word)) for word in phrase.split())
+        if phrase.endswith("*"):
+            self.lists_of_stem[phrase[:-1]].append(name)
+        elif phrase.startswith("*"):
+            self.lists_of_ending[phrase[1:]].append(name)
+        else:
+            self.lists_of_phrase[phrase].append(name)
+            words = phrase.split()
+            for n in range(1, len(words)):
+                self.openings.add(" ".join(words[:n]))
+
+    def lists_of(self, word: str) -> frozenset[str]:
+        """Return the names of the lists that have a word, in the singular or plural."""
+        noun = singular(word)
+        names = {*self.lists_of_phrase.get(word, ()), *self.lists_of_phrase.get(noun, ())}
+        names.update(self.lists_of_phrase.get(word.removesuffix("s"), ()))
+        names.update(self.lists_of_phrase.get(word.replace("-", " "), ()))  # "sixth-form"
+        for n in range(_SHORTEST_STEM, len(word) + 1):
+            names.update(self.lists_of_stem.get(word[:n], ()))
+            names.update(self.lists_of_ending.get(noun[-n:], ()))
+        return frozenset(names)
+
+
+@cache
+def _index() -> _Index:
+    index = _Index()
+    paths = chain.from_iterable(folder.glob("*.txt") for folder in _FOLDERS)
+    for path in sorted(paths, key=lambda path: path.name):
+        for name, phrases in read_lists(path).items():
+            for phrase in phrases:
+                index.add(phrase, name)
+    return index
+
+
+@cache
+def names_of_history() -> frozenset[str]:
+    """Return the words in lower case for peoples, troops, churches and periods: no names."""
+    history = ("troops", "one-origin", "period", "church", "expedition", "war", "war-site")
+    lists_of_peoples = ("people", "open-nation", "league", "closed-school")
+    return entries_of_lists(_FOLDERS, *lists_of_peoples, *history)
+
+
+@cache
+def lists_of_word(word: str) -> frozenset[str]:
+    """Return the names of the lists that have a word in lower case, in the singular or plural."""
+    word = plain(word)
+    for ending in _OF_PEOPLE:
+        word = word.removesuffix(ending)
+    return _index().lists_of(word)
+
+
+@cache
+def plain(word: str) -> str:
+    """Return a word without accents: "burkinabe" for "burkinabé"."""
+    if word.isascii():
+        return word
+    letters = ""
+    for character in unicodedata.normalize("NFD", word):
+        if not unicodedata.combining(character):
+            letters += character
+    return letters
+
+
+def find_facts(text: Text) -> list[Fact]:
+    """Return the facts of a text in their order; a phrase does not cross the end of a clause."""
+    index = _index()
+    facts = []
+    for first, word in enumerate(text.bare):
+        facts += [Fact(name, first, first + 1) for name in sorted(lists_of_word(word))]
+        # Entries of several words that begin here. The end of a text opens a clause as well, so
+        # that stop is never after it.
+        phrase = plain(word)
+        stop = first + 1
+        while phrase in index.openings and not text.opens[stop]:
+            last = plain(text.bare[stop])
+            # "boy scouts" as well as "boy scout".
+            names = index.lists_of_phrase.get(f"{phrase} {last}", [])
+            if not names:
+                names = index.lists_of_phrase.get(f"{phrase} {singular(last)}", [])
+            stop += 1
+            facts += [Fact(name, first, stop) for name in names]
+            phrase = f"{phrase} {last}"
+    return facts

@@ -1,0 +1,108 @@
+"""Find the groups of an English prompt, and say their mixtures: "three women and two men"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+
+from vldebias.prompts.english.words import has_listed, listed, lists, person, singular
+from vldebias.wording.english.subject import Subject
+from vldebias.wording.groups import Group
+
+_COLLECTIVE_SIZES = {"pair": 2, "duo": 2, "trio": 3, "quartet": 4, "quintet": 5, "both": 2}
+# Groups in which nobody is counted: "a crowd of angry nurses".
+_MANY = re.compile(
+    r"\b(?:couples?|crowds?|bands?|famil(?:y|ies)|audiences?|mob|throng|hordes?|swarm|procession"
+    r"|parade|hundreds|thousands|millions|sea|mass) of\s+(?:\w+\s+){0,3}$",
+    re.IGNORECASE,
+)
+# "both women and men", in whichever order the values are.
+_ORDER_OF_NOUNS = ("women", "girls", "men", "boys")
+_ADULTS = {"female": ("woman", "women"), "male": ("man", "men")}
+_YOUTHS = {"female": ("girl", "girls"), "male": ("boy", "boys")}
+_NEXT_NOUN = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)")
+_BEFORE = 60  # characters before a noun in which its number stands
+
+
+def find_group(prompt: str, subject: Subject) -> Group | None:
+    """Return the group that a subject names, or None if it is one person."""
+    noun = re.search(r"[\w'\u2019-]+$", prompt[subject.start : subject.end])
+    word = noun[0].lower() if noun else ""
+    before = prompt[max(0, subject.start - _BEFORE) : subject.start]
+    is_left_alone = listed(word, "group-left-alone")
+    if not subject.plural and not is_left_alone:
+        return None
+    size = _size(before)
+    end = subject.end
+    if not size:
+        # After the last of several nouns: "doctors and nurses in a hallway".
+        following = _NEXT_NOUN.match(prompt, end)
+        while following and person(following[1]) and singular(following[1]) != following[1]:
+            end = following.end()
+            following = _NEXT_NOUN.match(prompt, end)
+    mixes = not is_left_alone and not _MANY.search(before)
+    return Group(end, size, listed(word, "young"), mixes)
+
+
+def _size(before: str) -> int | None:
+    """Return the number that stands before a noun: "a pair of ", "five very ", "the two ".
+
+    It is None where the number is not exact, "two or three ", or part of a name, "Apollo 11 ".
+    """
+    clause = re.split(r"[,.;:!?|\n]", before)[-1]
+    words = re.findall(r"[\w'-]+", clause)[-5:]
+    # "a pair of", "five of the": the number stands before these words.
+    while words and words[-1].lower() in ("of", "the", "these", "those"):
+        words.pop()
+    if not words:
+        return None
+    number = words[-1].lower()
+    previous = words[-2] if len(words) > 1 else ""
+    is_name = number.isdigit() and previous[:1].isupper()
+    previous = previous.lower()
+    if number == "dozen":
+        is_twelve = previous == "a" and "half" not in clause.lower()
+        return 12 if is_twelve else None
+    # "about ten", "two or three"
+    is_inexact = listed(previous, "inexact") or previous in _sizes()
+    if is_name or is_inexact:
+        return None
+    return _sizes().get(number)
+
+
+@cache
+def _sizes() -> dict[str, int]:
+    """Return the number that a word or the digits of a number say, from 2 to 12."""
+    sizes = {word: size for size, word in enumerate(lists()["number-word"], 2)}
+    return sizes | {str(size): size for size in sizes.values()} | _COLLECTIVE_SIZES
+
+
+def names_a_group(prompt: str) -> bool:
+    """Return whether a prompt shows a couple, a family, a band or a crowd, who are left alone."""
+    words = re.findall(r"\w+", prompt.lower())
+    return has_listed(words, "group-left-alone")
+
+
+def describe(mixture: Mapping[str, int | None], words: Mapping[str, str], young: bool) -> str:
+    """Return how a mixture is written after a noun.
+
+    words: value -> its adjective, "female" or "male".
+
+    >>> describe({"f": 3, "m": 1}, {"f": "female", "m": "male"}, young=False)
+    'three women and a man'
+    """
+    nouns = _YOUTHS if young else _ADULTS
+    numbers = list(lists()["number-word"])
+    parts = []
+    for value, count in mixture.items():
+        noun, plural = nouns[words[value].lower()]
+        if count is None:
+            parts.append(plural)
+        elif count == 1:
+            parts.append(f"a {noun}")
+        else:
+            parts.append(f"{numbers[count - 2]} {plural}")
+    if None in mixture.values():
+        return "both " + " and ".join(sorted(parts, key=_ORDER_OF_NOUNS.index))
+    return " and ".join(parts)

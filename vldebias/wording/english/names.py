@@ -1,0 +1,165 @@
+"""Find the names of persons in a prompt, and whether the person of a noun has one."""
+
+from __future__ import annotations
+
+import re
+
+from vldebias.prompts.english.words import (
+    STOPS,
+    adjective,
+    base,
+    has_listed,
+    kinds,
+    listed,
+    origins,
+    person,
+)
+from vldebias.wording.english.facts import names_of_history
+from vldebias.wording.english.text import Text
+
+# "14th", "1870s"
+_NUMBER = re.compile(r"\d+(?:st|nd|rd|th|s)?")
+
+
+def find_names(text: Text) -> list[tuple[int, int]]:
+    """Return the runs of words (first, one after the last) that may name a person or a well-known
+    figure."""
+    runs: list[tuple[int, int]] = []
+    stop = -1  # of the last run
+    for i in range(len(text.words)):
+        goes_on = stop == i and not text.opens[i]
+        if not _is_name(text, i, goes_on):
+            continue
+        # The next word of a name is added to the run: "Tom", "Tom Baker".
+        first = i
+        if goes_on:
+            first, _ = runs.pop()
+        stop = i + 1
+        runs.append((first, stop))
+    return [run for run in runs if _is_name_of_person(text, *run)]
+
+
+def _is_name(text: Text, i: int, inside: bool) -> bool:
+    """Return whether word i can be part of a name; `inside`, after another such word."""
+    word = text.bare[i]
+    if listed(word, *STOPS, "tag", "draw", "picture"):
+        return False
+    if word in names_of_history() and not inside:
+        return False  # "a Tudor king", "a hoplite"
+    if _is_in_full_name(text, i) or listed(word, "famous"):
+        return True
+    word_classes = kinds(word)
+    is_only_name = not word_classes.strip("fliu")
+    is_inflected = not text.capital[i] and base(word) != word
+    if is_only_name and not is_inflected:
+        return True  # not "parks" of "a driver parks the bus"
+    if text.capital[i]:
+        return _is_name_in_capitals(text, i, inside)
+    # "mark jones" in small letters: a given name that is a rare word, before a family name.
+    is_given_name = "f" in word_classes and "u" in word_classes
+    return is_given_name and bool(set(kinds(text.after(i))) & set("li"))
+
+
+def _is_name_in_capitals(text: Text, i: int, inside: bool) -> bool:
+    """Return whether a word with a capital can be part of a name."""
+    word_classes = kinds(text.bare[i])
+    is_person = person(text.bare[i])
+    is_surname = "l" in word_classes or not is_person
+    if inside and is_surname:
+        return True  # "Baker" of "Tom Baker"
+    if "f" in word_classes and text.after(i) in ("", "the"):
+        return True  # "Frank the waiter"
+    return not text.sentence[i] and not is_person
+
+
+def _is_in_full_name(text: Text, i: int) -> bool:
+    """Return whether word i is of a full name, capitals or not: "john smith", "tom hanks"."""
+    first = i if listed(text.low[i], "given-name") else i - 1
+    last = first + 1
+    if first < 0 or text.opens[last]:
+        return False
+    if not listed(text.low[first], "given-name"):
+        return False
+    classes_of_last = kinds(text.bare[last])
+    return "l" in classes_of_last or not classes_of_last
+
+
+def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
+    """Return whether a run of name words is that of a person, not of a place, a brand or a
+    thing."""
+    words = text.bare[first:stop]
+    for i in range(first, stop):
+        if _is_in_full_name(text, i):
+            return True
+    # "La Liga", "the Supreme Court", "a Roman"; "a Black nurse"
+    is_origin = len(words) == 1 and (words[0] in origins() or listed(words[0], "origin"))
+    is_of_history = " ".join(words) in names_of_history()
+    if is_origin or is_of_history or has_listed(words, "no-name"):
+        return False
+    for word in words:
+        if listed(word, "famous") or "i" in kinds(word):
+            return True
+    has_given_name = "f" in kinds(words[0])
+    has_family_name = len(words) > 1
+    if text.capital[first]:
+        return has_given_name or has_family_name
+    return has_given_name and has_family_name
+
+
+def is_of_picture(text: Text, first: int) -> bool:
+    """Return whether a name says how a picture is made: "in the style of Monet", "Monet style",
+    "oil painting, Monet"; not "a painting of Monet"."""
+    if text.credited[first]:
+        return True
+    if text.before(first) in ("of", "with"):
+        return False
+    return has_listed(text.low, "style-word", "picture", "tag")
+
+
+def is_named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
+    """Return whether one of the names is of the person at word i, or of somebody shown with this
+    person."""
+    has_title = listed(text.before(i), "title")
+    is_capitalised = text.words[i].istitle()
+    if text.capital[i] and is_capitalised and (has_title or text.before(i) == "the"):
+        return True  # "the Joker", "Doctor Smith"
+    is_adjective = adjective(text.before(i))  # "General Nurse On Duty"
+    if is_capitalised and has_title and not is_adjective and "l" in kinds(text.bare[i]):
+        return True  # "Portrait of Dr. Baker", where all words have capitals
+    for first, stop in names:
+        if first <= i < stop or _is_in_picture(text, first, stop, i):
+            return True
+    return False
+
+
+def _is_in_picture(text: Text, first: int, stop: int, i: int) -> bool:
+    """Return whether a name is that of somebody in the picture, not of a place, an artist or a
+    style."""
+    before = _word_before_name(text, first)
+    after = text.after(stop - 1)
+    if text.credited[first] or listed(before, "elsewhere"):
+        return False
+    if first < i:
+        # Before the person: a name of its own, not one that describes the person, "a Ford driver".
+        if not after or text.opens[first]:
+            return True
+        return has_listed(text.low[stop:i], *STOPS)
+    ends_before_name = True in text.opens[i + 1 : first]
+    if not ends_before_name and not text.opens[first]:
+        names_a_thing = not listed(after, *STOPS) and "n" in kinds(after)
+        return before not in ("of", "by", "wearing") and not names_a_thing
+    # A clause of its own right after that of the person: "a singer, Ella Fitzgerald".
+    is_clause = not before and not after
+    return is_clause and not ends_before_name
+
+
+def _word_before_name(text: Text, first: int) -> str:
+    """Return the word before a name and what goes with it: "in" of "in medieval New France"."""
+    before = text.before(first)
+    while before:
+        is_time = listed(before, "time-of-place") or _NUMBER.fullmatch(before)
+        if not text.capital[first - 1] and not is_time:
+            break
+        first -= 1
+        before = text.before(first)
+    return before

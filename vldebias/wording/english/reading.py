@@ -1,0 +1,268 @@
+"""Find the persons of an English text, and write values beside them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from vldebias.prompts.attribute import Attribute
+from vldebias.prompts.english.adjectives import rank_of
+from vldebias.prompts.english.words import has_gendered, is_proper
+from vldebias.prompts.prompt_set import StatedWords, append_word
+from vldebias.wording.english.context import attribute_kind, find_rules
+from vldebias.wording.english.groups import describe, find_group, names_a_group
+from vldebias.wording.english.rewritten import (
+    is_pronoun,
+    match,
+    replace_gender,
+    sides_in,
+    strip,
+)
+from vldebias.wording.english.statements import find_stated, group_mentions, is_joined, states
+from vldebias.wording.english.subject import Subject, find_subjects, is_foreign
+from vldebias.wording.english.text import read_text
+from vldebias.wording.groups import Group, Mixture, can_mix
+from vldebias.wording.language import (
+    MOST_PERSONS,
+    Language,
+    NounValue,
+    Person,
+    Replacement,
+    RewrittenPromptError,
+    Saying,
+    Value,
+    replace_all,
+)
+from vldebias.wording.syntax import is_in_capitals
+
+# The person is a pronoun alone, "someone at a desk": there is no noun to write before.
+_PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
+
+# Where words go: start, end, and "before" a noun ("a female CEO"), "after" it ("a cook who is
+# blind"), or "aside", between commas ("five engineers, three women and two men,").
+_Place = tuple[int, int, str]
+
+
+class English(Language):
+    """Read and write English prompts, by word lists."""
+
+    code = "en"
+    name = "English"
+
+    def reads(self, text: str) -> bool:
+        """Return whether a text is in English, or at least in no other language."""
+        return not is_foreign(read_text(text))
+
+    def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
+        """Return the persons of a text, or the reason why nobody gets a value."""
+        subjects = find_subjects(text)
+        if isinstance(subjects, str):
+            return "stated" if states(text, attribute) else _why_nobody(subjects, text)
+        persons = group_mentions(read_text(text), subjects)
+        is_stated = find_stated(text, persons, attribute)
+        found: list[Person] = []
+        n_open = 0
+        for mentions, stated in zip(persons, is_stated, strict=True):
+            # The facts about further persons are not read: these get no value.
+            is_closed = stated or n_open == MOST_PERSONS
+            person = _person(text, mentions[0], attribute, is_closed, not found)
+            # Facts that fix the first person fix everybody whom no "and" joins to the scene.
+            is_with_fixed = bool(found) and found[0].reason == "context"
+            if is_with_fixed and not is_joined(read_text(text), mentions[0]):
+                person = person._replace(reason=person.reason or "context")
+            found.append(person)
+            n_open += not person.reason
+        return tuple(found)
+
+    def states(self, text: str, attribute: Attribute) -> bool:
+        """Return whether any word of a text states a value."""
+        return states(text, attribute)
+
+    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return the replacements that write values beside nouns, with the articles that fit."""
+        in_capitals = is_in_capitals(text)  # "A CEO IN AN OFFICE" gets "FEMALE"
+        # Words for one place are written together: "an old female nurse".
+        words_of_place = defaultdict[_Place, list[tuple[int, str]]](list)
+        for person, attribute, value in sayings:
+            after_noun = person.end if person.group is None else person.group.end
+            if isinstance(value, Mapping):
+                is_young = person.group is not None and person.group.young
+                word = describe(value, attribute.words, is_young)
+                place = (after_noun, after_noun, "aside")
+            else:
+                word = attribute.words[value]
+                place = (*person.place, "before")
+                if attribute.has_phrases:
+                    # It takes the place of a placeholder, or stands after the noun.
+                    start, end = person.place
+                    place = (start if start < end else after_noun, after_noun, "after")
+            word = word.upper() if in_capitals else word
+            words_of_place[place].append((attribute.rank, word))
+        replacements: list[Replacement] = []
+        for (start, end, kind), ranked in words_of_place.items():
+            words = [word for _, word in sorted(ranked)]
+            if kind == "before":
+                replacements.append(_write_before(text, start, end, " ".join(words)))
+                continue
+            if kind == "after":
+                start = len(text[:start].rstrip())
+                written = f" {' and '.join(words)}"
+            else:
+                written = f", {', '.join(words)}"
+                if not re.match(r"\s*(?:[^\w\s'\"(<-]|$)", text[end:]):
+                    written += ","
+            if re.match(r"\w", text[end:]):
+                written += " "
+            replacements.append(Replacement(start, end, written))
+        return replacements
+
+    def replace_values(self, text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
+        """Return a rewritten prompt in which the people have these values, whatever it states."""
+        if attribute.gender:
+            replaced, is_said = replace_gender(text, attribute, people)
+        else:
+            replaced = strip(text, attribute, people)
+            is_said = [False] * len(people)
+        unsaid: dict[int | None, tuple[str, str | Mixture]] = {}
+        for number, (noun, value) in enumerate(people):
+            if value is not None and not is_said[number]:
+                unsaid[number] = (noun, value)
+        sayings = _sayings_of_rest(replaced, attribute, people, unsaid)
+        return replace_all(replaced, self.write(replaced, sayings))
+
+    def values_in(
+        self, text: str, attribute: Attribute, people: Sequence[NounValue]
+    ) -> list[Value]:
+        """Return which value a text states of each of these people; None where it states none."""
+        if attribute.gender:
+            return sides_in(text, attribute, people)
+        stated: list[Value] = []
+        for value, words in attribute.set.attributes.items():
+            if StatedWords((*words, attribute.words[value])).find(text):
+                stated.append(value)
+        first = stated[0] if len(stated) == 1 else None
+        return [first, *[None] * (len(people) - 1)]
+
+
+def _sayings_of_rest(
+    replaced: str,
+    attribute: Attribute,
+    people: Sequence[NounValue],
+    unsaid: dict[int | None, tuple[str, str | Mixture]],
+) -> list[Saying]:
+    """Return the values that are still to be written: of the people of whom no word says one yet.
+
+    unsaid: number -> person; those who are found are removed from it.
+
+    Raises:
+        RewrittenPromptError: the text still states a value, or has no noun for somebody.
+    """
+    words = read_text(replaced)
+    subjects = find_subjects(replaced)
+    persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)
+    is_stated = find_stated(replaced, persons, attribute)
+    matched = match(words, persons, people)
+    sayings: list[Saying] = []
+    for mentions, stated, matched_number in zip(persons, is_stated, matched, strict=True):
+        if matched_number not in unsaid:
+            continue
+        if stated and not attribute.gender:
+            raise RewrittenPromptError("rewritten: stated")
+        _, value = unsaid.pop(matched_number)
+        phrase = words.low[mentions[0].opening : mentions[0].head + 1]
+        if attribute.gender and has_gendered(word for word in phrase if not is_pronoun(word)):
+            continue  # "her little girl"
+        person = _person(replaced, mentions[0], attribute, is_stated=False, is_first=True)
+        if not person.can_be(value):
+            raise RewrittenPromptError("rewritten: group")
+        sayings.append((person, attribute, value))
+    # The rest are in the text without being read as persons of the picture.
+    for noun, value in unsaid.values():
+        place = re.search(rf"\b{re.escape(noun)}\b", replaced, re.IGNORECASE)
+        if place is None or not isinstance(value, str):
+            raise RewrittenPromptError(f"rewritten: no person named {noun}")
+        start, end = place.span()
+        sayings.append((Person(place[0], start, end, (start, start)), attribute, value))
+    return sayings
+
+
+# ---- whether a person is open
+
+
+def _person(
+    text: str, subject: Subject, attribute: Attribute, is_stated: bool, is_first: bool
+) -> Person:
+    """Return the person of a phrase, with the reason why no value is written; "" if one can be."""
+    group = find_group(text, subject)
+    reason = ""
+    if is_stated:
+        reason = "stated"
+    elif group is not None and (not is_first or _leaves(group, attribute)):
+        reason = "group"  # "a teacher and students": the teacher gets a value
+    else:
+        rules = find_rules(text, subject.start, subject.end)
+        if attribute_kind(attribute.set) in {rule.kind for rule in rules}:
+            reason = "context"  # "a Catholic priest"
+    start, _ = subject.words[-1]
+    noun = text[start : subject.end]
+    # English writes a value before the first adjective that comes as late or later in its order.
+    place = start
+    for offset, word in subject.words[:-1]:
+        if rank_of(word) >= attribute.rank:
+            place = offset
+            break
+    return Person(noun, start, subject.end, (place, place), reason, group)
+
+
+def _leaves(group: Group, attribute: Attribute) -> bool:
+    """Return whether a group is left alone: it cannot be mixed, and is not of one value."""
+    if attribute.groups == "leave":
+        return True
+    if attribute.groups == "same" or 1 in attribute.shares.values():
+        return attribute.has_phrases
+    if not group.mixes or not attribute.gender:
+        return True  # only women and men have nouns in the plural
+    return not can_mix(attribute.words.values())
+
+
+def _why_nobody(reason: str, text: str) -> str:
+    """Return a more precise reason than "no person": "group" or "pronoun"."""
+    if not reason.startswith("no person"):
+        return reason
+    if _PRONOUN.search(text):
+        return "pronoun"
+    return "group" if names_a_group(text) else reason
+
+
+# ---- writing
+
+
+def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
+    """Return the replacement that writes a word before a noun, with the article that fits.
+
+    The word is in small or capital letters as the placeholder whose place it takes, {gender},
+    {Gender} or {GENDER}; at the start of a text it takes over the capital of the noun.
+    """
+    letters = text[start:end].strip("{ }")
+    if len(letters) > 1 and letters.isupper():
+        word = word.upper()
+    elif letters[:1].isupper():
+        word = word[0].upper() + word[1:]
+    text_before = text[:start]
+    text_behind = text[end:].lstrip()
+    end = len(text) - len(text_behind)
+    noun_start = ""
+    if not text_before.strip() and re.match(r"[A-Z][a-z]", text_behind):
+        word = word[0].upper() + word[1:]
+        if not is_proper(text_behind.split()[0].lower()):  # "Tibetan priests"
+            noun_start = text_behind[0].lower()
+            end += 1
+    written = append_word(text_before, word)
+    if is_in_capitals(text):
+        written = written.upper()  # "A CEO IN AN OFFICE" gets "AN ASIAN"
+    # Only what changes is replaced: the word alone, or from an article on, "a " -> "an Asian".
+    start = len(text_before)
+    while not written.startswith(text_before[:start]):
+        start -= 1
+    return Replacement(start, end, f"{written[start:]} {noun_start}")

@@ -1,0 +1,237 @@
+"""Tell of whom an English text states a value: "a nurse and a male patient" leaves the nurse open.
+
+A word that states a value counts for every person of the text, unless it stands in the phrase of
+another person, or is a pronoun that cannot stand for this one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from vldebias.prompts.attribute import Attribute
+from vldebias.prompts.english.adjectives import rank_of
+from vldebias.prompts.english.words import has_gendered, listed, person, singular
+from vldebias.wording.english.scene import read_scene
+from vldebias.wording.english.subject import Subject, is_gendered_noun
+from vldebias.wording.english.text import Text, read_text
+
+_FEMALE = frozenset({"she", "her", "hers", "herself"})
+_MALE = frozenset({"he", "him", "his", "himself"})
+_PRONOUNS = _FEMALE | _MALE
+# A noun after such a word is the person before it: "a woman as a doctor", "a child is a hero".
+_LINKS = frozenset(
+    {"as", "like", "be", "become", "is", "are", "was", "being", "becomes", "becoming", "or", "than"}
+    | {"named", "called", "playing", "cosplaying", "pretending", "impersonating", "portraying"}
+)
+_ANYBODY = ("person", "individual", "human")
+_JOINS = ("and", "&", "plus")
+_SENTENCE_END = re.compile(r"[.!?\n|]")
+_UNSPECIFIED = re.compile(
+    r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)\b",
+    re.IGNORECASE,
+)
+_MOST_READ = 16  # persons of a text whose statements are read; later ones are closed
+
+
+def group_mentions(text: Text, subjects: Sequence[Subject]) -> list[list[Subject]]:
+    """Return the persons of a text, each with all phrases that name this one.
+
+    "a CEO, a leader of hundreds" is one person, "a cook, a waiter and a guest" are three.
+    """
+    persons: list[list[Subject]] = []
+    for number, subject in enumerate(subjects):
+        if not persons:
+            persons.append([subject])
+            continue
+        # The phrase may say who is in the group before it: "two cooks, a woman and a man".
+        group = persons[-1]
+        words = _words_between(text, subjects, number)
+        goes_on = not words or (len(group) > 1 and words == ["and"])
+        is_of_group = goes_on and group[0].plural
+        if is_of_group and not _SENTENCE_END.search(_gap(text, subjects, number)):
+            if not is_gendered_noun(text.low[subject.head]) and len(group) == 1:
+                persons[-1] = [subject]  # "two people, a cook and a waiter" are these two
+            else:
+                group.append(subject)
+        elif _is_same(text, subjects, number):
+            group.append(subject)
+        else:
+            persons.append([subject])
+    return persons
+
+
+def is_joined(text: Text, subject: Subject) -> bool:
+    """Return whether "and" joins a phrase to what stands before it."""
+    return text.low[subject.opening - 1] in _JOINS
+
+
+def _is_same(text: Text, subjects: Sequence[Subject], number: int) -> bool:
+    """Return whether a phrase names the person of the phrase before it."""
+    # In a list only commas part the phrases, until "and": "a cook, a waiter and a guest".
+    words = _words_between(text, subjects, number)
+    later = number
+    words_behind = words
+    while not words_behind and later + 1 < len(subjects):
+        later += 1
+        words_behind = _words_between(text, subjects, later)
+    if not words and words_behind and words_behind[0] in _JOINS:
+        return False
+    subject = subjects[number]
+    if text.low[subject.head] in _ANYBODY and "single" in text.low[subject.opening : subject.head]:
+        return True  # "a CEO in an office. Depict a single person"
+    if words:
+        return words[-1] in _LINKS
+    return not _SENTENCE_END.search(_gap(text, subjects, number))
+
+
+def _words_between(text: Text, subjects: Sequence[Subject], number: int) -> list[str]:
+    """Return the words between a phrase with its determiners and the phrase before it."""
+    return text.low[subjects[number - 1].head + 1 : subjects[number].opening]
+
+
+def _gap(text: Text, subjects: Sequence[Subject], number: int) -> str:
+    """Return the characters between a phrase and the one before it."""
+    return text.prompt[subjects[number - 1].end : text.start[subjects[number].opening]]
+
+
+def find_stated(
+    prompt: str, persons: Sequence[Sequence[Subject]], attribute: Attribute
+) -> list[bool]:
+    """Return for each person of a prompt whether a value of an attribute is stated."""
+    text = read_text(prompt)
+    quoted = [i for i in range(len(text.low)) if text.silent[i]]
+    unquoted = _without(prompt, text, quoted)
+    is_stated = [False] * len(persons)
+    if states(unquoted, attribute):
+        owners = _owners_of_pronouns(text, persons) if attribute.gender else {}
+        for number in range(len(persons)):
+            if number >= _MOST_READ:
+                is_stated[number] = True
+                continue
+            left_out = {i for i, owner in owners.items() if number not in owner}
+            rest = _without_others(unquoted, text, persons, number, left_out)
+            is_stated[number] = states(rest, attribute) and not _states_of_picture_alone(
+                rest, prompt, persons[number][0], attribute
+            )
+    for number, mentions in enumerate(persons):
+        if attribute.kind and _states_in_phrase(prompt, mentions[0], attribute):
+            is_stated[number] = True
+    return is_stated
+
+
+def states(text: str, attribute: Attribute) -> bool:
+    """Return whether any word of a text states a value of an attribute."""
+    if attribute.gender and has_gendered(read_text(text).low):
+        return True
+    return _states_by_set(text, attribute) or _is_unspecified(text, attribute)
+
+
+def _is_unspecified(text: str, attribute: Attribute) -> bool:
+    """Return whether a text says that a value is to stay open: "of unspecified gender"."""
+    for name in _UNSPECIFIED.findall(text):
+        if name.lower() in attribute.names:
+            return True
+    return False
+
+
+def _states_by_set(text: str, attribute: Attribute) -> bool:
+    """Return whether a word of the set is in a text; roles such as "alumnus" state gender alone."""
+    for word in attribute.stated.find(text):
+        is_role = attribute.gender and person(word.lower())
+        if not is_role:
+            return True
+    return False
+
+
+def _without_others(
+    prompt: str,
+    text: Text,
+    persons: Sequence[Sequence[Subject]],
+    number: int,
+    left_out: Iterable[int],
+) -> str:
+    """Return a prompt without the phrases of all persons but one, and without some words."""
+    words = set(left_out)
+    for place, mentions in enumerate(persons):
+        if place == number:
+            continue
+        for subject in mentions:
+            phrase = range(subject.opening, subject.head + 1)
+            # "her assistant": the pronoun is about somebody else.
+            words.update(i for i in phrase if text.low[i] not in _PRONOUNS)
+    return _without(prompt, text, words)
+
+
+def _without(prompt: str, text: Text, words: Iterable[int]) -> str:
+    """Return a prompt with spaces in the place of the words at these positions."""
+    kept = list(prompt)
+    for i in words:
+        start = text.start[i]
+        end = start + len(text.words[i])
+        kept[start:end] = " " * (end - start)
+    return "".join(kept)
+
+
+def _owners_of_pronouns(text: Text, persons: Sequence[Sequence[Subject]]) -> dict[int, set[int]]:
+    """Return position of a pronoun -> the persons, by number, for whom it may stand.
+
+    It stands for a person before it: for the nearest, if that one is stated to be of its gender;
+    else for any of them. One without a person before it counts for all.
+    """
+    owners: dict[int, set[int]] = {}
+    for i, word in enumerate(text.low):
+        if word not in _PRONOUNS:
+            continue
+        before = {number for number, mentions in enumerate(persons) if mentions[0].head < i}
+        if not before:
+            owners[i] = set(range(len(persons)))
+            continue
+        nearest = max(before)
+        genders = {_gender_of(text, subject) for subject in persons[nearest]}
+        is_of_nearest = (_FEMALE if word in _FEMALE else _MALE) in genders
+        owners[i] = {nearest} if is_of_nearest else before
+    return owners
+
+
+def _gender_of(text: Text, subject: Subject) -> frozenset[str] | None:
+    """Return the pronouns of the gender that a phrase states; None if it states none."""
+    words = [singular(word) for word in text.low[subject.opening : subject.head + 1]]
+    for word in words:
+        if listed(word, "female-noun") or word.endswith(("woman", "women", "girl")):
+            return _FEMALE
+    if has_gendered(words) and not _PRONOUNS.intersection(words):
+        return _MALE
+    return None
+
+
+def _states_of_picture_alone(
+    rest: str, prompt: str, subject: Subject, attribute: Attribute
+) -> bool:
+    """Return whether all that states a value says how a picture is made, or where a thing is from:
+    "a nurse, Japanese woodblock print", "a chef in a Japanese restaurant"."""
+    if attribute.gender and has_gendered(read_text(rest).low):
+        return False
+    scene = read_scene(prompt, subject.start, subject.end)
+    kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")
+    if _is_unspecified(rest, attribute):
+        return False
+    both = [" " if " " in pair else pair[0] for pair in zip(rest, kept, strict=True)]
+    return not _states_by_set("".join(both), attribute)
+
+
+def _states_in_phrase(text: str, subject: Subject, attribute: Attribute) -> bool:
+    """Return whether an adjective of the subject's phrase states a value."""
+    for offset, word in subject.words[:-1]:
+        if attribute.kind == "origin" and word.endswith("skinned"):
+            return True  # "a pale skinned nurse"
+        if rank_of(word) != attribute.rank:
+            continue
+        scene = read_scene(text, subject.start, subject.end)
+        if word == "senior" and not listed(scene.noun, "people"):
+            continue  # "a senior engineer", not "a senior couple"
+        # "a newborn photographer" says for whom, not how old.
+        position = scene.text.start.index(offset)
+        if attribute.kind != "age" or not scene.is_for_age(position):
+            return True
+    return False

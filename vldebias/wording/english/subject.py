@@ -1,0 +1,442 @@
+"""Find the persons of an English prompt: the noun phrases of those who are in the picture.
+
+No parser is used. A noun for a person is looked up, its phrase extends to the left over adjectives
+and nouns, and the surrounding words decide whether it is a person in the picture. In doubt there is
+none.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from vldebias.prompts.english.words import (
+    STOPS,
+    adjective,
+    base,
+    classes,
+    gendered,
+    has_listed,
+    kinds,
+    listed,
+    lists,
+    origins,
+    person,
+    singular,
+)
+from vldebias.wording.english.names import find_names, is_named, is_of_picture
+from vldebias.wording.english.text import Text, read_text
+
+# "the king's guard": a possessive stands in the place of a determiner.
+_POSSESSIVE = ("'s", "s'")
+_LONGEST_PHRASE = 20  # words
+_AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
+_DEFINITE = frozenset({"the", "this", "that", "these", "those"})
+
+
+class Subject(NamedTuple):
+    """Hold the noun phrase of a person in a prompt.
+
+    Attributes:
+        words: offset and word in lower case of the adjectives and of the first noun.
+        start: offset of the phrase after its determiners ("tired" of "two tired coaches").
+        end: offset after its last noun.
+        plural: whether the last noun is a plural.
+        opening: position of its first determiner among the words of the text.
+        head: position of its last noun.
+    """
+
+    words: list[tuple[int, str]]
+    start: int
+    end: int
+    plural: bool
+    opening: int
+    head: int
+
+
+@lru_cache(maxsize=1000)  # the images of a prompt ask again
+def find_subjects(prompt: str) -> tuple[Subject, ...] | str:
+    """Return the persons of a prompt in their order, or the reason why there are none."""
+    text = read_text(prompt)
+    if len(text.prompt) > 4 and text.prompt.isupper():
+        return "upper case"
+    words = f" {' '.join(text.low)} "
+    for phrase in lists()["unique"]:
+        if f" {phrase} " in words:
+            return "named"  # somebody whom everybody knows by an office
+    if has_listed(text.low, "token"):
+        return "named"  # "a photo of sks person": a token that stands for somebody
+    return _find_persons(text)
+
+
+def is_foreign(text: Text) -> bool:
+    """Return whether more words are foreign than English."""
+    foreign = 0
+    before = ""
+    for word in text.words:
+        # "van" of "Vincent van Gogh" is no foreign word.
+        if listed(word.lower(), "foreign") and not before[:1].isupper():
+            foreign += 1
+        if word[0] > "\u024f":
+            foreign += 1
+        before = word
+    return foreign > sum(listed(word, "english") for word in text.low)
+
+
+def _find_persons(text: Text) -> tuple[Subject, ...] | str:
+    """Return the unnamed persons in the picture, or the reason why there are none."""
+    names = find_names(text)
+    has_names = not all(is_of_picture(text, first) for first, _ in names)
+    has_noun = False
+    subjects: list[Subject] = []
+    nouns = set[str]()
+    for i, word in enumerate(text.low):
+        if not _may_be_person(text, i):
+            continue
+        has_noun = True
+        subject = _phrase(text, i)
+        if subject is None:
+            continue
+        if is_named(text, names, i):
+            if not subjects:
+                return "named"
+            continue
+        if subjects and _is_nobody_else(text, subject, subjects[-1], nouns):
+            continue
+        nouns.add(singular(word))
+        subjects.append(subject)
+        # "a Black nurse and a patient": what describes the nurse is no name beside the patient.
+        names = [name for name in names if not subject.opening <= name[0] <= subject.head]
+    if subjects:
+        return tuple(subjects)
+    if has_names:
+        return "named"
+    return "no person in the picture" if has_noun else "no person"
+
+
+def _may_be_person(text: Text, i: int) -> bool:
+    """Return whether word i can be a noun for a person."""
+    word = text.low[i]
+    if text.silent[i] or listed(word, "no-single-value"):
+        return False
+    # A thing may be a person by its words: "a fan" is one in "a fan in the stands".
+    if person(word) or listed(singular(word), "thing") or _has_face(text, i):
+        return True
+    if is_gendered_noun(word):
+        return True
+    return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
+
+
+def _has_face(text: Text, i: int) -> bool:
+    """Return whether word i is an agent whose face or portrait the prompt asks for: "the face of a
+    mover", "a headshot of a tile setter", not "the face of a river"."""
+    noun = singular(text.low[i])
+    if not noun.endswith(_AGENT_ENDINGS) or listed(noun, "agent-like", "animal"):
+        return False
+    if text.after(i) and not listed(text.after(i), *STOPS) and not text.after(i).endswith("ing"):
+        return False  # not the head: "the face of a tower clock"
+    for j in range(i - 1, max(-1, i - 6), -1):
+        if text.opens[j + 1]:
+            return False
+        if text.low[j] == "of":
+            before = text.before(j)
+            if listed(before, "face"):
+                return True
+            # A portrait may be of a thing, so only of an unknown one that ends so.
+            return before == "portrait" and not classes(noun)
+    return False
+
+
+def is_gendered_noun(word: str) -> bool:
+    """Return whether a word in lower case is a noun for a person of one gender."""
+    if listed(word, "gendered-noun", "gendered-title"):
+        return True
+    return gendered(word) and word.endswith(("man", "men", "woman", "women"))
+
+
+def _is_nobody_else(text: Text, subject: Subject, before: Subject, nouns: set[str]) -> bool:
+    """Return whether a phrase after another is not a further person.
+
+    It names somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
+    Spitfire"; or a baby, whose gender a picture does not show.
+
+    before: the person before this one. nouns: those of all persons before.
+    """
+    word = text.words[subject.head]
+    noun = singular(text.low[subject.head])
+    is_make = text.capital[subject.head] and not word.isupper()
+    if is_make or listed(noun, "baby"):
+        return True
+    is_bare = not subject.plural and text.start[subject.opening] == subject.start
+    if is_bare and not listed(text.before(subject.opening), "joins"):
+        return True  # a tag: "a pilot, clouds, sky runner"
+    is_next_sentence = True in text.sentence[before.head + 1 : subject.head + 1]
+    if text.low[subject.opening] in _DEFINITE:
+        # "A nurse helps the doctor" shows both.
+        return noun in nouns or is_next_sentence
+    return noun in nouns and is_next_sentence
+
+
+# ---- the phrase of a person
+
+
+def _phrase(text: Text, i: int) -> Subject | None:
+    """Return the phrase whose head is word i, a noun for a person; None where it is no person in
+    the picture."""
+    noun = singular(text.low[i])
+    is_plural = text.low[i] != noun
+    start, first_noun = _extend_left(text, i)
+    modifiers = text.low[start:i]
+    determiner = text.before(start)
+    if determiner == "no" or not _is_head(text, i, is_plural):
+        return None
+    if _is_thing(text, i, noun, modifiers) and not _has_face(text, i):
+        return None
+    # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
+    has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
+    is_bare = not is_plural and not has_determiner
+    # What decides stands after none of them: "by" in "by all the masters".
+    opening = start
+    while listed(text.before(opening), "determiner"):
+        opening -= 1
+    if not _shows_person(text, text.before(opening), opening - 1, is_bare):
+        return None
+    if text.before(opening) == "of" and _is_on_thing(text, opening - 2):
+        return None
+    if is_bare and not _is_tag_of_person(text, noun, start, modifiers):
+        return None
+    words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
+    end = text.start[i] + len(text.words[i])
+    return Subject(words, text.start[start], end, is_plural, opening, i)
+
+
+def _is_head(text: Text, i: int, plural: bool) -> bool:
+    """Return whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
+    after = text.after(i)
+    rest = text.after(i + 1)
+    if after in ("portrait", "headshot") and rest == "of":
+        return False  # "a professional portrait of"
+    if _ends_with_head(after, rest):
+        return True
+    verb_classes = kinds(base(after))
+    may_be_verb = after.endswith("s") and "v" in verb_classes
+    if may_be_verb and not plural:
+        return _is_verb(text, i, verb_classes)
+    if listed(after, "made") and not listed(rest, "determiner"):
+        return False  # "a child drawing", "an old master painting"
+    return not _is_before_noun(text, i, plural)
+
+
+def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
+    """Return whether word i is no noun, or says of which kind the next noun is: "an alien
+    liquid"."""
+    after = text.after(i)
+    is_noun = plural or "a" not in kinds(text.low[i])  # not as in "an alien liquid"
+    if after.endswith("ing"):
+        if is_noun or listed(after, "human-verb"):
+            return False  # "a nurse reading"
+        return _noun_follows(text, i + 1)
+    is_subject_of_verb = plural and "v" in classes(after)
+    if is_subject_of_verb:
+        return False  # "nurses walk"
+    return not is_noun or _noun_follows(text, i)
+
+
+def _is_verb(text: Text, i: int, verb_classes: str) -> bool:
+    """Return whether the word in -s after word i is a verb, by the words around it: "the chef
+    cooks a meal", "a nurse talks to a child", not a noun in the plural: "the nurse uniforms".
+
+    verb_classes: those of its base form.
+    """
+    rest = text.after(i + 1)
+    has_object = listed(rest, "determiner", "pronoun") or adjective(rest)
+    # "a nurse uniforms" is no English, so a verb follows "a nurse" whatever else it may be.
+    start, _ = _extend_left(text, i)
+    is_inflected = base(text.after(i)) != text.after(i)  # not "a coach bus"
+    if is_inflected and listed(text.before(start), "one-determiner"):
+        is_plural = singular(rest) != rest
+        if not rest or has_object or is_plural or listed(rest, *STOPS) or rest.endswith("ly"):
+            return True
+    if classes(text.after(i)).startswith("n"):
+        return False
+    is_mostly_verb = "v" in verb_classes.partition("n")[0]
+    return has_object or is_mostly_verb or listed(rest, "verb-preposition")
+
+
+def _ends_with_head(after: str, rest: str) -> bool:
+    """Return whether a phrase ends before a word, by the word and the one after it."""
+    if not after or listed(after, *STOPS, "asleep", "tag", "past"):
+        return True
+    if after in ("number", "no") and rest.isdigit():
+        return True  # "a nurse number 3"
+    if adjective(after) and listed(rest, "preposition"):
+        return True  # "a master deep in thought"
+    is_noun = bool(set(kinds(after)) & set("nx"))
+    return after.endswith("ly") and not is_noun
+
+
+def _noun_follows(text: Text, i: int) -> bool:
+    """Return whether a noun follows word i, at once or after adjectives, and is the head: "a giant
+    floating castle"."""
+    word = text.after(i)
+    while word and not listed(word, *STOPS, "tag"):
+        if not adjective(word):
+            return True
+        i += 1
+        word = text.after(i)
+    return False
+
+
+def _extend_left(text: Text, i: int) -> tuple[int, int]:
+    """Return where the phrase of word i starts, and where its nouns do: "tired old | police
+    officer"."""
+    start = i
+    first_noun = i
+    while not text.opens[start] and i - start < _LONGEST_PHRASE:
+        word = text.low[start - 1]
+        following = text.low[start]
+        joins = _joins_adjectives(text, start)
+        is_compound = first_noun == start and _is_compound(word, following)
+        if not is_compound and not joins:
+            # "the", "her", "draw" are none of the phrase.
+            is_request = listed(word, "draw") and text.opens[start - 1]
+            if is_request or word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
+                break
+            # A value goes before the first noun, not between two: "tired old | police officer".
+            is_compound = _is_part_of_noun(text, start, text.low[i])
+        start -= 1
+        is_noun = is_compound and not joins
+        if is_noun and first_noun == start + 1:
+            first_noun = start
+    return start, first_noun
+
+
+def _joins_adjectives(text: Text, start: int) -> bool:
+    """Return whether the word before start goes on with adjectives: "tall and tired", "very
+    tired"."""
+    word = text.low[start - 1]
+    if word != "and" or start < 2:
+        return word in ("very", "quite", "most", "so")
+    return adjective(text.low[start]) and adjective(text.low[start - 2])
+
+
+def _is_compound(word: str, following: str) -> bool:
+    """Return whether a list or a dictionary has two words as one noun: "police officer"."""
+    if listed(f"{word} {singular(following)}", "person-phrase", "pair"):
+        return True
+    return classes(f"{word} {following}") in ("c", "p", "n") and not listed(word, "age")
+
+
+def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
+    """Return whether the word before start is part of the noun and no adjective: "civil
+    engineer"."""
+    word = text.low[start - 1]
+    describes = adjective(word) or listed(word, "size", "age", "skin")
+    if not describes or listed(word, "occupational"):
+        return True
+    if listed(word, "place-adjective") and text.capital[start]:
+        return True  # "New York chef"
+    is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
+    if is_gerund and listed(singular(head), "gerund-head"):
+        return True  # "swimming coach"
+    # Both of one proper name: "Red Cross"; not the first word of a sentence, "Japanese American".
+    if text.sentence[start - 1] or word in origins() or listed(word, "origin"):
+        return False
+    return text.capital[start] and text.capital[start - 1]
+
+
+def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
+    """Return whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a
+    server in a rack"."""
+    after = text.after(i)
+    is_comic_book = noun == "comic" and after in ("about", "of")
+    if is_comic_book or _is_made_or_animal(noun, modifiers):
+        return True
+    if modifiers:
+        phrase = f"{modifiers[-1]} {noun}"  # "dish washer"
+        if listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"):
+            return True
+    if listed(noun, "cued-thing"):
+        if noun == "model" and after == "of" and not modifiers:
+            return True  # "a model of an atom"
+        return has_listed(text.low, "thing-cue")
+    if noun in ("head", "chair"):
+        nouns_behind = map(singular, text.low[i + 2 : i + 5])
+        is_of_people = after == "of" and has_listed(nouns_behind, "organization")
+        return not is_of_people  # "the head of the department" is one
+    return listed(noun, "thing") and not _is_human(text, noun, modifiers, after)
+
+
+def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
+    """Return whether modifiers make a noun a product, a toy or an animal: "a Ford Explorer"."""
+    for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
+        if has_listed(modifiers, kind) and not listed(noun, exceptions):
+            return True
+    if listed(noun, "handles"):
+        return False  # "a horse trainer"
+    for word in modifiers:
+        if listed(singular(word), "animal"):
+            return True  # "a rabbit detective"
+        is_usual = gendered(word) or adjective(word) or listed(word, "not-animal")  # "a male nurse"
+        if "x" in kinds(word)[:2] and not is_usual:
+            return True
+    return False
+
+
+def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
+    """Return whether a noun that is often a thing is a person: "a fan in the stands"."""
+    if listed(after, "human-verb") or has_listed(modifiers, "thing-person"):
+        return True
+    if has_listed(text.low, "person-cue"):
+        return True
+    if noun not in ("character", "figure"):
+        return False
+    return not modifiers or adjective(modifiers[-1])
+
+
+def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -> bool:
+    """Return whether a noun without a determiner is a subject: "doctor, 4k", not "a lake, award
+    winning photographer"."""
+    clauses_before = sum(text.opens[1 : start + 1])
+    if listed(noun, "style-tag") and not modifiers:
+        return False
+    if clauses_before and listed(noun, "style-tag", "art-tag"):
+        return False
+    if clauses_before < 2:
+        return True
+    # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
+    for word in modifiers:
+        if adjective(word) or set(kinds(word)) & set("npa"):
+            return True
+    return False
+
+
+def _is_on_thing(text: Text, where: int) -> bool:
+    """Return whether the noun at a position is a picture inside of the picture: "a cook beside a
+    poster of a nurse", not "a poster of a nurse" or "taking a picture of a nurse"."""
+    if not listed(text.low[where], "picture"):
+        return False
+    start, _ = _extend_left(text, where)
+    words = text.low[:start]
+    while words and listed(words[-1], "determiner"):
+        words.pop()
+    if not words or listed(words[-1], "takes-picture"):
+        return False
+    return any(person(word) or is_gendered_noun(word) for word in words)
+
+
+def _shows_person(text: Text, relation: str, where: int, bare: bool) -> bool:
+    """Return whether what stands before a phrase leaves the person in the picture: not "a painting
+    by a master"."""
+    before = text.before(where)
+    if listed(relation, "not-subject"):
+        return False
+    if relation == "by":
+        is_verb = before.endswith(("ed", "ing")) or listed(before, "past")
+        return is_verb and not listed(before, "credit-verb", "picture")
+    if relation == "of":
+        kinds_of_noun = ("picture", "group", "part", "container", "number")
+        return listed(before, *kinds_of_noun) or listed(singular(before), *kinds_of_noun)
+    if not bare or not relation:
+        return True
+    return listed(relation, "joins", "draw")  # "beside chef" is no person, "draw chef" is

@@ -1,0 +1,162 @@
+"""Identify the language of a prompt, and load its grammar at first use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from vldebias.prompts.english.words import kinds, person
+from vldebias.wording.english.reading import English
+from vldebias.wording.language import Language, Replacement, Saying
+from vldebias.wording.languages.detection import (
+    LETTER_SCORE,
+    NAMES,
+    code_of_script,
+    latin_scores,
+    scripts_of,
+)
+
+if TYPE_CHECKING:
+    from vldebias.prompts.attribute import Attribute
+
+ENGLISH = English()
+CODES = ("ar", "de", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
+_LATIN = ("de", "es", "fr", "it", "pt")
+# A sign of these is a syllable or a word.
+_SCRIPTS_OF_SIGNS = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL")
+# Scores are sums: a function word of n languages counts 1 / n for each of them. The thresholds are
+# chosen by hand in the middle of what reads all prompts of tests/wording/languages alike.
+_SURE = 0.6  # more than a word that two languages share, less than a word and a letter
+_LIKELY = 0.6  # of the best score: the languages of which one has to know a noun of the text
+_ENGLISH_SHARE = 0.9  # of the best score, where English knows a noun of the text
+_registered: dict[str, Language] = {}
+
+
+class Unread(Language):
+    """Represent a language without a grammar: its prompts are left alone."""
+
+    def __init__(self, code: str) -> None:
+        """Look up the name of a language."""
+        self.code = code
+        self.name = NAMES.get(code, code)
+
+    def reads(self, text: str) -> bool:
+        """Return False: such a language is recognised by its function words alone."""
+        return False
+
+    def states(self, text: str, attribute: Attribute) -> bool:
+        """Return False."""
+        return False
+
+    def find(self, text: str, attribute: Attribute) -> str:
+        """Return the reason with the name of the language."""
+        return f"language: {self.name}"
+
+    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return nothing."""
+        return []
+
+
+def register_language(language: Language) -> None:
+    """Register your own language, which reads the texts that its `reads` accepts.
+
+    It replaces a language that was registered with the same code.
+    """
+    _registered[language.code] = language
+
+
+def unregister_language(code: str) -> None:
+    """Forget a language that was registered."""
+    _registered.pop(code, None)
+
+
+@cache
+def load_language(code: str) -> Language:
+    """Return the grammar of a language; without one, a grammar that reads nothing."""
+    if code == "en":
+        return ENGLISH
+    if code not in CODES:
+        return Unread(code)
+    language: Language = import_module(f"{__name__}.{code}.grammar").LANGUAGE
+    return language
+
+
+def language_of(text: str) -> Language | None:
+    """Return the language of a text, or None if it is not known.
+
+    A text in two scripts is in the language in which it names a person: a Chinese prompt with
+    English tags is Chinese, an English one with the name of a place in Chinese is English.
+    """
+    for language in _registered.values():
+        if language.reads(text):
+            return language
+    if not text.isascii():
+        scripts = scripts_of(text)
+        latin = scripts.pop("LATIN", 0)
+        if scripts:
+            script, _ = scripts.most_common(1)[0]
+            language = load_language(code_of_script(text, script))
+            # A Chinese character says as much as a word of several letters.
+            letters = scripts.total() * (2 if script in _SCRIPTS_OF_SIGNS else 1)
+            # Fewer letters than Latin ones may be a name alone.
+            if letters > latin or language.reads(text):
+                return language
+    return _latin_language(text)
+
+
+def is_english(text: str) -> bool:
+    """Return whether a text is read as English."""
+    language = language_of(text)
+    return language is not None and language.code == "en"
+
+
+def _latin_language(text: str) -> Language | None:
+    """Return the language of a text in Latin letters, by its function words and its nouns."""
+    scores = latin_scores(text)
+    english = scores.pop("en", 0)
+    best = max(scores.values(), default=0)
+    is_english = english > 0 and english >= best
+    # "a café owner": the letter speaks for Portuguese, whose article is "a" as well.
+    only_letters = english > 0 and best - english <= LETTER_SCORE + 1e-9
+    if not is_english and (english >= _ENGLISH_SHARE * best or only_letters):
+        # English knows a noun of the text; "CEO" is one in many languages.
+        words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
+        is_english = any(map(person, words))
+    if is_english:
+        return ENGLISH if english or ENGLISH.reads(text) else None
+    language = _foreign_language(text, scores)
+    if language is not None:
+        return language
+    return ENGLISH if ENGLISH.reads(text) else None
+
+
+def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
+    """Return the language of a text that is not English: of those nearly as likely as the best, the
+    one that knows a noun of the text. None where neither scores nor nouns tell.
+
+    scores: language -> how much its function words speak for it.
+    """
+    best = max(scores.values(), default=0)
+    ranked = sorted(scores, key=scores.__getitem__, reverse=True)
+    likely = [code for code in ranked if scores[code] >= _LIKELY * best]
+    candidates = likely
+    if best < _SURE:
+        # "Krankenpfleger, 4k" has no function word at all. If English knows most words of three
+        # letters or more, as in "police officer, city street", other languages are not asked.
+        words = re.findall(r"[^\W\d_]{3,}", text.lower())
+        known = [word for word in words if kinds(word)]
+        if 2 * len(known) <= len(words):
+            candidates = list(dict.fromkeys([*likely, *_LATIN]))
+    for code in candidates:
+        if load_language(code).reads(text):
+            return load_language(code)
+    for code in likely:
+        if load_language(code).knows(text):
+            return load_language(code)
+    if best < _SURE:
+        return None
+    # The likeliest of those that have a grammar, if there is one.
+    return load_language(min(likely, key=lambda code: code not in CODES))

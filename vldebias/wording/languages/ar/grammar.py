@@ -1,0 +1,349 @@
+"""Arabic: طبيب becomes طبيبة or رجل طبيب; شخص طموح becomes امرأة طموحة or رجل طموح."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from vldebias.wording.language import Replacement
+from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+
+_MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
+# What is written together with a noun: "and", "for", "in", "as", and the article.
+_PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.+)$")
+_PLACES = frozenset(("في", "أمام", "داخل", "مع", "خلف", "على", "بجانب"))
+_NOT_POSSESSED = frozenset((
+    "وجه", "مياه", "اتجاه", "انتباه", "الوجه", "المياه", "فواكه", "شبه", "منتزه", "ترفيه", "تنبيه",
+    "توجيه",
+))  # fmt: skip
+# Nouns whose last letter is written in the feminine alone.
+_DEFECTIVE = frozenset((
+    "محام", "قاض", "طاه", "راع", "مغن", "ساع", "ساق", "مرب", "مشتر", "مسترخ", "منطو",
+))  # fmt: skip
+_IMAGES_OF = ("وجه", "لوجه", "صورة")  # "face of", "for a face of", "picture of"
+_ONE_OF = ("أحد", "لأحد", "احد")
+_HUMAN = "شخص"
+
+
+class Arabic(SpacedLanguage):
+    """Find persons in Arabic prompts, and write a value with the agreement that it needs.
+
+    The article is written with the noun; `article` of a phrase is the word of "one of the doctors".
+    """
+
+    code = "ar"
+    name = "Arabic"
+    folder = Path(__file__).parent
+    word = r"[\u0621-\u064a\u064b-\u0652\u0670\u0671-\u06d3]+|[A-Za-z]+|\d+"
+    comma = "،"
+    joiner = " و"
+
+    def read(self, text: str) -> Reading:
+        """Return the words of a prompt, in small letters without marks of vowels."""
+        tokens = super().read(text)
+        for i, token in enumerate(tokens):
+            tokens[i] = token._replace(low=_MARKS.sub("", token.low))
+        return tokens
+
+    @cached_property
+    def _nouns(self) -> dict[str, Noun]:
+        """Return form in the masculine, singular or plural -> noun."""
+        nouns: dict[str, Noun] = {}
+        for entry in self.entries("person"):
+            masculine, *plurals = entry.split("/")
+            noun = Noun(masculine, feminine(masculine))
+            for plural in (*plurals, masculine + "ون", masculine + "ين"):
+                nouns.setdefault(plural, noun._replace(number="many"))
+            nouns[masculine] = noun
+        nouns[_HUMAN] = Noun(_HUMAN, feminine(_HUMAN))
+        return nouns
+
+    @cached_property
+    def _feminine_nouns(self) -> frozenset[str]:
+        forms: set[str] = set()
+        for noun in self._nouns.values():
+            if noun.number == "one":
+                forms.update((noun.feminine, noun.feminine[:-1] + "ات"))
+        return frozenset(forms - set(self.entries("not-stated")))
+
+    def _split(self, token: Token) -> tuple[str, str]:
+        """Return what is written before a noun, and the noun."""
+        if token.low in self._nouns or token.low in self._feminine_nouns:
+            return "", token.low
+        match = _PREFIX.match(token.low)
+        if match is None:
+            return "", token.low
+        joined, article, noun = match.groups(default="")
+        for prefix, rest in ((joined + article, noun), (joined, article + noun), ("", token.low)):
+            if rest in self._nouns or rest in self._feminine_nouns:
+                return prefix, rest
+        return "", token.low
+
+    def states_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i states a gender."""
+        token = tokens[i]
+        plain = token.low.removeprefix("و")
+        if plain == "عجوز" and self._follows_person(tokens, i):
+            return False  # "old", of a man as well
+        for word in (token.low, plain):
+            if word in self.matcher("female").words or word in self.matcher("male").words:
+                return True
+        prefix, noun = self._split(token)
+        if noun not in self._feminine_nouns or noun in self._nouns:
+            return False
+        # "الأنظمة الكهربائية", "منتجات": an adjective or a plural of things.
+        is_sure = not noun.endswith(("ية", "ات"))
+        return is_sure or prefix.startswith(("و", "ل", "ب")) or self._is_head(tokens, i)
+
+    def _is_head(self, tokens: Reading, i: int) -> bool:
+        """Return whether a noun opens a phrase: at the start, after "face of" or "one of"."""
+        if tokens[i].opens:
+            return True
+        return tokens[i - 1].low in ("وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
+
+    def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
+        """Return whether a prompt names a person; Arabic has no capitals that would show it."""
+        if self.matcher("famous").find(tokens) is not None:
+            return True
+        for i, token in enumerate(tokens):
+            if token.quoted:
+                continue
+            is_adjective = self.matcher("adjective").has(token)
+            if self.matcher("given").has(token) and not is_adjective:
+                return True
+            after = tokens.after(i)
+            is_word = self.matcher("no-adjective").has(after) or after.low.startswith("ال")
+            if self.matcher("title").has(token) and after.text:
+                if not is_word and not self._is_verb(after):
+                    return True
+        return False
+
+    # ---- phrases
+
+    def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
+        """Return the phrase whose noun is word i, or None where it is no person."""
+        if self.states_gender(tokens, i):
+            return Phrase(i, i, stated=True)
+        prefix, form = self._split(tokens[i])
+        noun = self._nouns.get(form)
+        # A noun after a person says of which kind the person is, unless "and" joins them.
+        is_kind = self._follows_person(tokens, i) and not prefix.startswith("و")
+        if noun is None or is_kind or self.matcher("not-person").length_at(tokens, i):
+            return None
+        before = "" if tokens[i].opens else tokens[i - 1].low
+        if noun.masculine in self.matcher("not-person").words and before not in _IMAGES_OF:
+            return None  # a thing, unless "face of" stands before it
+        if noun.number == "many" and before in _ONE_OF:
+            return Phrase(i - 1, i, noun, article=i - 1)
+        size = self.number_before(tokens, i)
+        if noun.number == "many" or size is not None:
+            return Phrase(i if size is None else i - 1, i, plural=True, size=size)
+        return Phrase(i, i, noun, behind=self._adjectives(tokens, i, prefix, noun))
+
+    def _follows_person(self, tokens: Reading, i: int) -> bool:
+        """Return whether the word before is a person, of whom this one says the kind."""
+        if tokens[i].opens:
+            return False
+        _, form = self._split(tokens[i - 1])
+        return form in self._nouns
+
+    def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
+        """Return the positions of the adjectives after a noun; they have its article."""
+        is_definite = _is_definite(prefix)
+        adjectives: list[int] = []
+        for j in range(i + 1, len(tokens)):
+            token = tokens[j]
+            if token.opens or self.matcher("no-adjective").has(token):
+                break
+            has_article = token.low.startswith("ال")
+            word = token.low.removeprefix("ال") if is_definite else token.low
+            if is_definite != has_article:
+                break
+            if word not in self.matcher("adjective").words and not self._is_relation(word):
+                # Directly after "a human" most words are adjectives.
+                is_behind_human = noun.masculine == _HUMAN and j == i + 1
+                is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
+                if not is_behind_human or is_other_word or self._is_verb(token):
+                    break
+            adjectives.append(j)
+        return tuple(adjectives)
+
+    def _is_relation(self, word: str) -> bool:
+        """Return whether a word ends like an adjective of relation: كهربائي, ألماني."""
+        if word.startswith("ي") and word not in self.matcher("not-verb").words:
+            return False  # "يلقي"
+        return len(word) > 3 and word.endswith("ي") and word not in ("كرسي", "مقهى")
+
+    def _is_verb(self, token: Token) -> bool:
+        low = token.low.removeprefix("و")
+        is_listed = low in self.matcher("not-verb").words
+        return len(low) > 2 and low.startswith("ي") and not is_listed
+
+    def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
+        """Return whether a phrase says what a person is, by "as" before its noun: كطبيب."""
+        if super().is_role(tokens, person, phrase):
+            return True
+        prefix, _ = self._split(tokens[phrase.head])
+        return phrase.noun is not None and prefix == "ك" and not person.plural
+
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
+        """Return "as a doctor" of a woman: كطبيبة."""
+        if role.noun is None or gender != "female":
+            return []
+        token = tokens[role.head]
+        prefix, _ = self._split(token)
+        return [Replacement(token.start, token.end, prefix + role.noun.feminine)]
+
+    # ---- writing
+
+    def lacks_form(self, phrase: Phrase) -> bool:
+        """Return whether a person takes no adjective: أحد المهندسين."""
+        return phrase.noun is None or phrase.article is not None
+
+    def write_one(
+        self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
+    ) -> list[Replacement]:
+        """Return the replacements that write the values of one person."""
+        assert phrase.noun is not None
+        if phrase.article is not None:
+            return self._of_several(tokens, phrase, phrase.noun, gender)
+        prefix, _ = self._split(tokens[phrase.head])
+        is_definite = _is_definite(prefix)
+        changes: dict[int, str] = {}
+        if gender == "female":
+            noun = phrase.noun.feminine
+            if phrase.noun.masculine == _HUMAN:
+                noun = "مرأة" if is_definite else "امرأة"
+            changes[phrase.head] = prefix + noun
+            for i in phrase.behind:
+                changes[i] = feminine(tokens[i].low)
+            self._agree(tokens, phrase, changes)
+            adjectives = [feminine(word) for word in adjectives]
+        elif gender == "male":
+            changes[phrase.head] = self._as_man(tokens, phrase, phrase.noun, prefix)
+        if adjectives:
+            article = "ال" if is_definite else ""
+            last_word = changes.get(phrase.last, tokens[phrase.last].text)
+            changes[phrase.last] = " ".join([last_word, *(article + word for word in adjectives)])
+        return [Replacement(tokens[i].start, tokens[i].end, text) for i, text in changes.items()]
+
+    def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> str:
+        """Return the noun in apposition: رجل طبيب, الرجل الطبيب, الرجل مدير المبيعات."""
+        if noun.masculine == _HUMAN:
+            return f"{prefix}رجل"
+        if _is_definite(prefix):
+            return f"{prefix}رجل ال{noun.masculine}"
+        if tokens.after(phrase.head).low.startswith("ال"):
+            # A noun is definite by the one after it.
+            prefix = prefix[:-1] + "لل" if prefix.endswith("ل") else prefix + "ال"
+        return f"{prefix}رجل {noun.masculine}"
+
+    def _agree(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
+        """Change what agrees with a noun into the feminine, up to the next person: verbs, "who",
+        "his", "himself" and what somebody looks like."""
+        verb = tokens.before(phrase.head)
+        if self._is_verb(verb):
+            changes[phrase.head - 1] = _feminine_verb(verb.text)
+        is_subject = True  # of the next verb: no verb and no preposition stands between
+        for i in range(phrase.head + 1, len(tokens)):
+            if i > phrase.last:
+                if tokens.opens_sentence(i) or self.phrase_at(tokens, i) is not None:
+                    break
+            if i in changes:
+                continue
+            is_place = tokens[i].low in _PLACES
+            is_verb = self._is_verb(tokens[i]) and tokens[i - 1].low not in _PLACES
+            text = ""
+            if is_verb:
+                text = self._feminine_of_verb(tokens, i, is_subject)
+            elif not is_place:
+                text = self._feminine_behind(tokens, i, is_subject)
+            if text:
+                changes[i] = text
+            is_subject = is_subject and not is_place and not is_verb
+
+    def _feminine_of_verb(self, tokens: Reading, i: int, is_subject: bool) -> str:
+        """Return the feminine of a verb whose subject is the person before it, else ""."""
+        before = tokens[i - 1]
+        is_of_definite = before.low.startswith("ال") or _is_possessed(before.low)
+        is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
+        if is_subject or is_joined or is_of_definite:
+            return _feminine_verb(tokens[i].text)
+        return ""
+
+    def _feminine_behind(self, tokens: Reading, i: int, is_subject: bool) -> str:
+        """Return the feminine of a word that agrees with the person before it, else ""."""
+        token = tokens[i]
+        before = tokens[i - 1]
+        if token.low == "نفسه":
+            return "نفسها"
+        if token.low == "الذي" and is_subject:
+            return "التي"
+        # A thing of somebody, after a verb or a preposition: "in his studio".
+        is_object = before.low in _PLACES or self._is_verb(before)
+        if token.low.endswith("ته") or (is_object and _is_possessed(token.low)):
+            return token.text + "ا"
+        # A masculine adjective after a feminine noun belongs to the person: لاعب كرة سلة طويل.
+        adjectives = self.matcher("adjective").words
+        if is_subject and before.low.endswith("ة") and token.low.removeprefix("ال") in adjectives:
+            return feminine(token.low)
+        # The state or trade of somebody: مبتسما, يعمل سباكا.
+        stem = token.low.removesuffix("ا")
+        states = self.matcher("state").words | adjectives
+        if before.low in ("يعمل", "يشتغل"):
+            states = states | self._nouns.keys()
+        return feminine(stem) if stem != token.low and stem in states else ""
+
+    def _of_several(
+        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
+    ) -> list[Replacement]:
+        """Return "one of the doctors" of a woman or man: إحدى الطبيبات, أحد الأطباء الرجال."""
+        article = tokens[phrase.head - 1]
+        doctors = tokens[phrase.head]
+        if not gender:
+            return []
+        if gender == "male":
+            return [Replacement(doctors.start, doctors.end, f"{doctors.text} الرجال")]
+        prefix, _ = self._split(doctors)
+        pronoun = "لإحدى" if article.low.startswith("ل") else "إحدى"
+        return [
+            Replacement(article.start, article.end, pronoun),
+            Replacement(doctors.start, doctors.end, prefix + noun.feminine[:-1] + "ات"),
+        ]
+
+
+def _is_definite(prefix: str) -> bool:
+    """Return whether what is written before a noun ends with the article."""
+    return prefix.endswith("ال") or prefix == "لل"
+
+
+def _is_possessed(word: str) -> bool:
+    """Return whether a word ends with "his"."""
+    return len(word) > 3 and word.endswith("ه") and word not in _NOT_POSSESSED
+
+
+def _feminine_verb(verb: str) -> str:
+    """Return a verb of the present in the feminine, with its "and": ويبتسم is وتبتسم."""
+    joined = "و" if verb.startswith("و") else ""
+    return f"{joined}ت{verb.removeprefix('و')[1:]}"
+
+
+def feminine(word: str) -> str:
+    """Return the feminine of a noun or adjective in the masculine singular.
+
+    >>> feminine("طبيب"), feminine("قاض")
+    ('طبيبة', 'قاضية')
+    """
+    if word.removeprefix("ال") in _DEFECTIVE:
+        return word + "ية"
+    irregular = {
+        "عجوز": "عجوز", "أبيض": "بيضاء", "أسود": "سوداء", "أسمر": "سمراء", "رحالة": "رحالة",
+    }  # fmt: skip
+    if word in irregular:
+        return irregular[word]
+    return word if word.endswith("ة") else word + "ة"
+
+
+LANGUAGE = Arabic()

@@ -1,0 +1,660 @@
+"""Define what languages share: words with their offsets, word lists, persons and their groups."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vldebias.prompts.english.words import read_lists
+from vldebias.wording.groups import Group
+from vldebias.wording.language import Language, Person, Replacement, Saying
+
+if TYPE_CHECKING:
+    from vldebias.prompts.attribute import Attribute
+
+_BREAK = re.compile(
+    r"[,.;:!?()\[\]{}|\"\n\u2014\u2013\u201c\u201d\u201e\u00bb\u00ab\u060c\u061b\u061f\u2026/]"
+)
+_QUOTED = re.compile(
+    r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|\u201e[^\u201e\u201c\u201d]*[\u201c\u201d]"
+    r"|\u00ab[^\u00ab\u00bb]*\u00bb|\u300c[^\u300c\u300d]*\u300d|\u300e[^\u300e\u300f]*\u300f"
+)
+WORD = r"[^\W\d_]+(?:['\u2019\u00b7-][^\W\d_]+)*['\u2019]?|\d+"
+# Values of prompt sets that every language has words for: the English word -> its list.
+WORD_OF_LIST = {
+    "female": "female",
+    "woman": "female",
+    "male": "male",
+    "man": "male",
+    "young": "young",
+    "old": "old",
+    "elderly": "old",
+    "white": "white",
+    "caucasian": "white",
+    "black": "black",
+    "african": "black",
+    "asian": "asian",
+    "indian": "indian",
+    "latino": "latino",
+    "hispanic": "latino",
+    "east asian": "east-asian",
+    "southeast asian": "southeast-asian",
+    "middle eastern": "middle-eastern",
+}
+_SENTENCE_END = re.compile(r"[.;:!?\n\u061b\u061f]")
+_STEM = 4  # letters that a noun of a man and that of a woman share
+_YOUTHS = {"female": "girl", "male": "boy"}
+_KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
+
+
+class Token(NamedTuple):
+    """Hold one word of a prompt.
+
+    Attributes:
+        start, end: the characters in the prompt.
+        text: the word as it is written. low: in small letters.
+        opens: whether a clause begins with it. quoted: whether it stands in quotation marks.
+        small: whether the whole prompt has no capitals.
+    """
+
+    start: int
+    end: int
+    text: str
+    low: str
+    opens: bool
+    quoted: bool
+    small: bool
+
+
+NO_WORD = Token(0, 0, "", "", opens=True, quoted=False, small=False)
+
+
+class Reading(list[Token]):
+    """Hold the words of a prompt, and the prompt."""
+
+    text: str = ""
+
+    def before(self, i: int) -> Token:
+        """Return the word before word i in its clause; at the start of one, a word without
+        letters."""
+        return NO_WORD if self[i].opens else self[i - 1]
+
+    def after(self, i: int) -> Token:
+        """Return the word after word i in its clause; at the end of one, a word without letters."""
+        is_last = i + 1 >= len(self) or self[i + 1].opens
+        return NO_WORD if is_last else self[i + 1]
+
+    def gap(self, i: int) -> str:
+        """Return what stands before word i."""
+        end = self[i - 1].end if i else 0
+        return self.text[end : self[i].start]
+
+    def opens_sentence(self, i: int) -> bool:
+        """Return whether a sentence begins with word i."""
+        return i == 0 or _SENTENCE_END.search(self.gap(i)) is not None
+
+
+def read(text: str, word: str = WORD) -> Reading:
+    """Return the words of a prompt; `word` is the pattern of a word."""
+    quotations = [match.span() for match in _QUOTED.finditer(text)]
+    # A prompt that is one quotation is a prompt.
+    if quotations == [(0, len(text.strip()))]:
+        quotations = []
+    reading = Reading()
+    reading.text = text
+    is_small = text.islower()
+    end = 0
+    for match in re.finditer(word, text):
+        opens = not reading or bool(_BREAK.search(text[end : match.start()]))
+        quoted = any(start < match.start() < stop for start, stop in quotations)
+        low = match[0].lower().replace("\u2019", "'")
+        reading.append(Token(*match.span(), match[0], low, opens, quoted, is_small))
+        end = match.end()
+    return reading
+
+
+def blank_quotations(text: str) -> str:
+    """Return a prompt with spaces in the place of what is in quotation marks."""
+    if _QUOTED.fullmatch(text.strip()):
+        return text
+    return _QUOTED.sub(lambda match: " " * len(match[0]), text)
+
+
+def _stem(word: str) -> str:
+    """Return the first letters of a noun, without accents: "arzt" of "Ärztin"."""
+    letters = unicodedata.normalize("NFD", word)
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))[:_STEM]
+
+
+class WordList:
+    """Match words and phrases: "arzt", "in vitro", stems such as "prostata*", endings "*frau".
+
+    A word with a capital in the list is matched with its capital alone.
+    """
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        self.words: set[str] = set()
+        stems: list[str] = []
+        endings: list[str] = []
+        self._phrases: dict[str, list[list[str]]] = {}  # by their first word
+        self._phrases_of_stems: list[list[str]] = []  # those that begin with a stem
+        for entry in entries:
+            if " " in entry:
+                parts = entry.split()
+                phrases = self._phrases.setdefault(parts[0], [])
+                if parts[0].endswith("*"):
+                    phrases = self._phrases_of_stems
+                phrases.append(parts)
+            elif entry.endswith("*"):
+                stems.append(entry[:-1])
+            elif entry.startswith("*"):
+                endings.append(entry[1:])
+            else:
+                self.words.add(entry)
+        self._stems = tuple(stems)
+        self._endings = tuple(endings)
+
+    def has(self, token: Token) -> bool:
+        """Return whether the list has a word."""
+        if token.low in self.words or token.text in self.words:
+            return True
+        if self._stems and token.low.startswith(self._stems):
+            return True
+        return bool(self._endings) and token.low.endswith(self._endings)
+
+    def find(self, tokens: Sequence[Token]) -> int | None:
+        """Return the position of the first word or phrase of the list outside of quotations."""
+        for i, token in enumerate(tokens):
+            if not token.quoted and self.has_at(tokens, i):
+                return i
+        return None
+
+    def has_at(self, tokens: Sequence[Token], i: int) -> bool:
+        """Return whether a word or phrase of the list begins with word i."""
+        return self.has(tokens[i]) or self.length_at(tokens, i) > 0
+
+    def length_at(self, tokens: Sequence[Token], i: int) -> int:
+        """Return how many words a phrase of the list has that begins with word i; 0: none does."""
+        for parts in (*self._phrases.get(tokens[i].low, ()), *self._phrases_of_stems):
+            words = [token.low for token in tokens[i : i + len(parts)]]
+            if len(words) == len(parts) and all(map(fnmatchcase, words, parts)):
+                return len(parts)
+        return 0
+
+
+class ListedLanguage(Language):
+    """Provide the word lists of a language, `words.txt` in its folder."""
+
+    folder: Path
+
+    @cached_property
+    def lists(self) -> dict[str, dict[str, None]]:
+        """Return the lists of the folder by name."""
+        return read_lists(self.folder / "words.txt")
+
+    def entries(self, name: str) -> tuple[str, ...]:
+        """Return the words of a list in their order; a list that is not there has none."""
+        return tuple(self.lists.get(name, ()))
+
+    @cached_property
+    def _matchers(self) -> dict[str, WordList]:
+        return {}
+
+    def matcher(self, name: str) -> WordList:
+        """Return a list of words, to match."""
+        if name not in self._matchers:
+            self._matchers[name] = WordList(self.entries(name))
+        return self._matchers[name]
+
+    def number_of(self, word: str) -> int | None:
+        """Return the number that a word says, from 2 to 12; None for other words."""
+        for number, names in enumerate(self.entries("number"), 2):
+            if word in names.split("/"):
+                return number
+        return None
+
+    def word_of(self, value: Any, attribute: Attribute) -> str:
+        """Return the word for a value, or "" where the language has none."""
+        own_words = attribute.set.languages.get(self.code, {})
+        if value in own_words:
+            return own_words[value]
+        name = WORD_OF_LIST.get(attribute.words[value].lower(), "")
+        words = self.entries(f"say-{name}")
+        return words[0] if words else ""
+
+    def gender_of(self, value: Any, attribute: Attribute) -> str:
+        """Return "female" or "male" for a value of a gender set."""
+        return WORD_OF_LIST.get(attribute.words[value].lower(), "")
+
+    def lacks_words(self, attribute: Attribute) -> bool:
+        """Return whether the language lacks a word for a value of an attribute."""
+        is_own = self.code in attribute.set.languages
+        if attribute.has_phrases and not is_own:
+            return True
+        return not all(self.word_of(value, attribute) for value in attribute.words)
+
+    def words_of(self, sayings: Sequence[Saying]) -> tuple[str, list[str]]:
+        """Return the gender of one person, "female", "male" or "", and the adjectives of the
+        other values."""
+        gender = ""
+        adjectives: list[str] = []
+        for _, attribute, value in sayings:
+            if isinstance(value, Mapping):
+                continue
+            value_gender = self.gender_of(value, attribute)
+            if self.kind_of(attribute) == "gender" and value_gender:
+                gender = value_gender
+            else:
+                adjectives.append(self.word_of(value, attribute))
+        return gender, adjectives
+
+    def write_at_places(self, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return the words of values at placeholders, or at places that the user gives."""
+        replacements: list[Replacement] = []
+        for person, attribute, value in sayings:
+            word = self.word_of(value, attribute)
+            replacements.append(Replacement(*person.place, word))
+        return replacements
+
+    def nouns_of_gender(self, list_name: str) -> dict[str, dict[str, str]]:
+        """Return noun -> its forms for women and for men, from entries "noun/female/male"."""
+        nouns: dict[str, dict[str, str]] = {}
+        for entry in self.entries(list_name):
+            noun, female, male = entry.split("/")
+            nouns[noun] = {"female": female, "male": male}
+        return nouns
+
+    def leaves_groups(self, attribute: Attribute) -> bool:
+        """Return whether groups are left alone: only women and men are mixed."""
+        if attribute.groups != "mixed" or 1 in attribute.shares.values():
+            return True
+        genders = [self.gender_of(value, attribute) for value in attribute.words]
+        return sorted(genders) != ["female", "male"]
+
+    def mixture(self, saying: Saying) -> list[tuple[str, int | None]]:
+        """Return the genders of a group with their numbers, the larger first."""
+        _, attribute, counts = saying
+        parts: list[tuple[str, int | None]] = []
+        assert isinstance(counts, Mapping)
+        for value, count in counts.items():
+            parts.append((self.gender_of(value, attribute), count))
+        return parts
+
+    def counted(self, gender: str, count: int | None, is_young: bool) -> str:
+        """Return the words for a number of women or men, or of girls or boys.
+
+        count: None for a group that is not counted.
+        """
+        nouns = self.entries(f"count-{_YOUTHS[gender] if is_young else gender}")
+        return nouns[0] if count is None else nouns[count]
+
+    def kind_of(self, attribute: Attribute) -> str:
+        """Return the kind of an attribute in the names of lists; "" if there are no lists."""
+        kind = _KIND_OF_LISTS.get(attribute.kind, "")
+        return kind or ("own" if self.code in attribute.set.languages else "")
+
+
+class Noun(NamedTuple):
+    """Hold a noun of a person, as one of its forms is read.
+
+    Attributes:
+        masculine, feminine: its forms in the singular; equal where it has one for both.
+        gender: "m", "f" or "n" of its grammar, "mf" of one form for both, "m!" of a masculine one
+            that says nothing of the person: "un individu".
+        number: "one", "many" or "any": what the form can be.
+        kind: what a grammar tells nouns apart by, such as "neutral" of German.
+        cases: the cases that the form can have, of Russian.
+    """
+
+    masculine: str
+    feminine: str
+    gender: str = "m"
+    number: str = "one"
+    kind: str = ""
+    cases: tuple[int, ...] = ()
+
+
+class Phrase(NamedTuple):
+    """Hold the phrase of a person.
+
+    Attributes:
+        first: position of its first word. head: position of its noun.
+        noun: its noun, of one person whose gender is open.
+        plural: whether it is several persons. size: how many, if they are counted.
+        stated: whether the noun states a gender.
+        article: position of its article.
+        before, behind: positions of the adjectives before and directly behind the noun.
+        apart: positions of what agrees with the noun from a clause or after a verb.
+        case: the case of the phrase. declension: what its adjectives are declined by, of German.
+    """
+
+    first: int
+    head: int
+    noun: Noun | None = None
+    plural: bool = False
+    size: int | None = None
+    stated: bool = False
+    article: int | None = None
+    before: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    apart: tuple[int, ...] = ()
+    case: str = ""
+    declension: str = ""
+
+    @property
+    def last(self) -> int:
+        """Position of the last word of the noun, with the adjectives after it."""
+        return self.behind[-1] if self.behind else self.head
+
+
+class SpacedLanguage(ListedLanguage):
+    """Read a language whose words are separated; its grammar defines the noun phrases."""
+
+    word = WORD
+
+    @abstractmethod
+    def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
+        """Return the phrase whose noun is word i, or None where it is no person."""
+
+    @abstractmethod
+    def states_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i states a gender."""
+
+    @abstractmethod
+    def write_one(
+        self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
+    ) -> list[Replacement]:
+        """Return the replacements that write the values of one person.
+
+        gender: "female", "male" or "" for none. adjectives: the words of other values.
+        """
+
+    # ---- finding
+
+    def states(self, text: str, attribute: Attribute) -> bool:
+        """Return whether any word of a text states a value, of a person or not."""
+        tokens = self.read(text)
+        return self._states_at(tokens, range(len(tokens)), attribute)
+
+    def _states_at(self, tokens: Reading, positions: Collection[int], attribute: Attribute) -> bool:
+        """Return whether a word at one of these positions states a value."""
+        kind = self.kind_of(attribute)
+        if kind == "gender":
+            return any(self.states_gender(tokens, i) for i in positions)
+        words = self.matcher(f"stated-{kind}")
+        own_words = set(attribute.set.languages.get(self.code, {}).values())
+        return any(words.has_at(tokens, i) or tokens[i].low in own_words for i in positions)
+
+    def reads(self, text: str) -> bool:
+        """Return whether a text names a person in this language."""
+        tokens = self.read(text)
+        return any(self.phrase_at(tokens, i) for i in range(len(tokens)))
+
+    def knows(self, text: str) -> bool:
+        """Return whether a text has a word of a woman, man, group or office of this language."""
+        tokens = self.read(text)
+        for name in ("female", "male", "group-left-alone", "fixed-gender"):
+            if self.matcher(name).find(tokens) is not None:
+                return True
+        return False
+
+    def read(self, text: str) -> Reading:
+        """Return the words of a prompt."""
+        return read(text, self.word)
+
+    def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
+        """Return the persons of a text, or the reason why nobody gets a value."""
+        tokens = self.read(text)
+        kind = self.kind_of(attribute)
+        if not kind or self.lacks_words(attribute):
+            return "no word"
+        phrases = self.phrases(tokens)
+        if self._states_for_all(tokens, phrases, attribute):
+            return "stated"
+        if self.is_named(tokens, phrases):
+            return "named"
+        is_fixed = self.matcher(f"fixed-{kind}").find(tokens) is not None
+        if not phrases:
+            return "context" if is_fixed else self._why_nobody(tokens)
+        return tuple(self._person(tokens, phrase, attribute, is_fixed) for phrase in phrases)
+
+    def lacks_form(self, phrase: Phrase) -> bool:
+        """Return whether a person takes no adjective: age of "una enfermera"."""
+        return phrase.stated
+
+    def _why_nobody(self, tokens: Reading) -> str:
+        """Return the reason why a prompt without a person gets no value."""
+        if self.matcher("edit").find(tokens) == 0:
+            return "edit"
+        for list_name, reason in (("group-left-alone", "group"), ("pronoun", "pronoun")):
+            if self.matcher(list_name).find(tokens) is not None:
+                return reason
+        return "no person"
+
+    def phrases(self, tokens: Reading) -> list[Phrase]:
+        """Return the phrases of all persons in the picture, in order."""
+        phrases: list[Phrase] = []
+        end = -1
+        for i, token in enumerate(tokens):
+            if token.quoted or i <= end:
+                continue
+            phrase = self.phrase_at(tokens, i)
+            if phrase is None or self.is_out_of_picture(tokens, phrase):
+                continue
+            if phrases and self.is_role(tokens, phrases[-1], phrase):
+                continue
+            phrases.append(phrase)
+            end = phrase.last
+        return phrases
+
+    def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
+        """Return whether a phrase says what the person before it is: "eine Person, die als Pilot
+        arbeitet" is one person."""
+        if person.plural or phrase.plural or not phrase.first:
+            return False
+        between = range(person.head + 1, phrase.first + 1)
+        if any(map(tokens.opens_sentence, between)):
+            return False
+        words = self.matcher("role-behind")
+        if len(between) > 1 and words.has(tokens[phrase.first - 1]):
+            return True
+        # "en tant que médecin", "disfrazado de bombero"
+        starts = range(person.head + 1, phrase.first)
+        return any(words.length_at(tokens, i) == phrase.first - i for i in starts)
+
+    def roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:
+        """Return the phrases that say what a person is, up to the next person."""
+        roles: list[Phrase] = []
+        for i in range(person.last + 1, len(tokens)):
+            phrase = self.phrase_at(tokens, i)
+            if phrase is None or phrase.stated:
+                continue
+            if not self.is_role(tokens, person, phrase):
+                break
+            roles.append(phrase)
+        return roles
+
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
+        """Return the changes that make a role agree with its person, "als Pilotin"; here none."""
+        return []
+
+    def is_out_of_picture(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a person is not shown: "a uniform for nurses", "a statue of a soldier"."""
+        first = phrase.first
+        if tokens[first].opens:
+            return False
+        before = tokens[first - 1]
+        if self.matcher("not-subject").has(before):
+            return True
+        # "die Statue eines jungen Soldaten", "la estatua de un soldado".
+        for i in range(first - 1, max(first - 4, -1), -1):
+            if i and self.matcher("about-picture").length_at(tokens, i - 1):
+                return False  # "ritratto in studio di un medico"
+            if self.matcher("thing-of").has(tokens[i]):
+                return i == first - 1 or self.matcher("of").has(tokens[first - 1])
+            if not self.matcher("of").has(tokens[i]) or tokens[i].opens:
+                break
+        return False
+
+    def _states_for_all(self, tokens: Reading, phrases: list[Phrase], attribute: Attribute) -> bool:
+        """Return whether a word states a value of all persons, and not of one beside others."""
+        positions = {i for i, token in enumerate(tokens) if not token.quoted}
+        if self.kind_of(attribute) == "gender":
+            for phrase, following in pairwise(phrases):
+                if phrase.stated == following.stated:
+                    continue
+                link = tokens[max(0, following.first - 1)]
+                is_same_noun = _stem(tokens[phrase.head].low) == _stem(tokens[following.head].low)
+                if is_same_noun and self.matcher("or").has(link):
+                    return True  # "ein Arzt oder eine Ärztin" are a man or a woman of one noun
+                # The gender of one person says nothing of another: "ein Arzt und eine Frau", "una
+                # persona que ayuda a las enfermeras".
+                is_joined = self.matcher("joining").has(link)
+                is_relative = self.matcher("relative").has(tokens[phrase.last + 1])
+                if is_joined or (is_relative and following.stated):
+                    stated = phrase if phrase.stated else following
+                    positions.difference_update(range(stated.first, stated.last + 1))
+        return self._states_at(tokens, positions, attribute)
+
+    def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
+        """Return whether a prompt names a person."""
+        if self.matcher("famous").find(tokens) is not None:
+            return True
+        titles = self.matcher("title")
+        given_names = self.matcher("given")
+        for i, token in enumerate(tokens):
+            if token.quoted:
+                continue
+            if titles.has(token) and i + 1 < len(tokens):
+                is_followed = not tokens[i + 1].opens or tokens.gap(i + 1) == ". "  # "Dr. Meier"
+                if is_followed and self.is_name(tokens, i + 1):
+                    return True
+            if token.text[0].isupper() and given_names.has(token):
+                return True
+        return False
+
+    def is_name(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i can be a surname."""
+        return tokens[i].text[0].isupper() and not tokens[i].text.isupper()
+
+    def number_before(self, tokens: Reading, i: int) -> int | None:
+        """Return the number that stands before word i, from 2 to 12."""
+        if i < 1 or tokens[i].opens:
+            return None
+        word = tokens[i - 1].low
+        if word.isdecimal() and len(word) < 3 and 2 <= int(word) <= 12:
+            return int(word)
+        return self.number_of(word)
+
+    def _person(
+        self, tokens: Reading, phrase: Phrase, attribute: Attribute, is_fixed: bool
+    ) -> Person:
+        """Return the person of a phrase, with the reason why no value is written.
+
+        is_fixed: whether facts of the text leave one value.
+        """
+        is_gender = self.kind_of(attribute) == "gender"
+        reason = ""
+        if is_gender and phrase.stated:
+            reason = "stated"
+        elif is_fixed:
+            reason = "context"
+        elif not is_gender and self.lacks_form(phrase):
+            reason = "form"
+        elif phrase.plural and self.leaves_groups(attribute):
+            reason = "group"
+        start = tokens[phrase.head].start
+        end = tokens[phrase.last].end
+        group = None
+        if phrase.plural:
+            is_young = self.matcher("child").has(tokens[phrase.head])
+            group = Group(end, phrase.size, is_young, mixes=True)
+        return Person(tokens.text[start:end], start, end, (start, start), reason, group)
+
+    # ---- writing
+
+    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return what to replace in a text so that it says these values."""
+        tokens = self.read(text)
+        phrase_of_end: dict[int, Phrase] = {}
+        for i in range(len(tokens)):
+            phrase = self.phrase_at(tokens, i)
+            if phrase is None:
+                continue
+            end = tokens[phrase.last].end
+            # Of "un médico varón" the noun, and not the word for a man that is a noun as well.
+            if not phrase.stated or end not in phrase_of_end:
+                phrase_of_end[end] = phrase
+        replacements: list[Replacement] = []
+        sayings_of_person: dict[int, list[Saying]] = {}
+        for saying in sayings:
+            person, _, _ = saying
+            sayings_of_person.setdefault(person.end, []).append(saying)
+        for end, of_person in sayings_of_person.items():
+            phrase = phrase_of_end.get(end)
+            person, _, _ = of_person[0]
+            if not person.noun:
+                replacements += self.write_at_places(of_person)
+            elif phrase is not None and phrase.plural:
+                replacements += self._write_group(tokens, of_person)
+            elif phrase is not None:
+                gender, adjectives = self.words_of(of_person)
+                replacements += self.write_one(tokens, phrase, gender, adjectives)
+                for role in self.roles_of(tokens, phrase) if gender else ():
+                    replacements += self.write_role(tokens, role, gender)
+        return replacements
+
+    def _write_group(self, tokens: Reading, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return the phrase with the numbers of women and men after a noun in the plural."""
+        replacements: list[Replacement] = []
+        for saying in sayings:
+            person, _, value = saying
+            if not isinstance(value, Mapping):
+                continue
+            end = person.end
+            is_young = person.group is not None and person.group.young
+            parts = [self.counted(*part, is_young) for part in self.mixture(saying)]
+            rest = tokens.text[end:]
+            comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest) else self.comma
+            replacements.append(
+                Replacement(end, end, f"{self.comma} {self.joiner.join(parts)}{comma}")
+            )
+        return replacements
+
+    comma = ","
+    joiner = " and "
+
+    # ---- letters
+
+    def like(self, token: Token, form: str) -> str:
+        """Return a form with a capital, or in capitals, where the word that it replaces has it."""
+        if token.text.isupper() and len(token.text) > 1:
+            return form.upper()
+        return form[0].upper() + form[1:] if token.text[0].isupper() else form
+
+    def insert(self, tokens: Reading, i: int, words: str) -> Replacement:
+        """Return words written before word i, with its capital where it opens a sentence."""
+        token = tokens[i]
+        is_title = i == 0 and token.text[0].isupper() and not token.text.isupper()
+        if is_title and not self.keeps_capital(token):
+            return Replacement(
+                token.start,
+                token.end,
+                f"{words[0].upper()}{words[1:]} {token.text[0].lower()}{token.text[1:]}",
+            )
+        if is_title:
+            words = words[0].upper() + words[1:]
+        if token.text.isupper() and tokens.text.isupper():
+            words = words.upper()
+        return Replacement(token.start, token.start, f"{words} ")
+
+    def keeps_capital(self, token: Token) -> bool:
+        """Return whether a word has a capital inside of a sentence as well."""
+        return token.text.isupper()

@@ -1,0 +1,627 @@
+"""German: "ein Arzt" becomes "eine Ärztin" or "ein männlicher Arzt", in the same case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from vldebias.wording.language import Replacement
+from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+
+# A noun with a sign for all genders: "Ärzt*in", "Arzt/Ärztin", "Ärzt:innen", "ÄrztInnen".
+_STAR = r"(?:[*:·]|/-?)"
+_WORD = (
+    r"(?:[^\W\d_]+-)*[^\W\d_]+(?:"
+    + _STAR
+    + r"(?:innen|in|r|n|s|m|e|er|en|em)\b|\((?:in|innen|r|n)\)|['’-][^\W\d_]+)*"
+    r"(?:" + _STAR + r"(?:innen|in|r|n|s|m|e)\b|\((?:in|innen|r|n)\))?|\d+"
+)
+_IN = re.compile(r"(?:[*:·]|/-?)in$|\(in\)$|(?<=[a-zäöüß])In$")
+_INNEN = re.compile(r"(?:[*:·]|/-?)innen$|\(innen\)$|(?<=[a-zäöüß])Innen$")
+_STAR_ENDING = re.compile(r"(?:(?:[*:·]|/-?)(?:r|n|s|m|e)$)|\((?:r|n)\)$")
+
+# Determiner -> the cases that it can have before a masculine noun in the singular.
+_ENDINGS = {"": "nominative", "en": "accusative", "em": "dative", "es": "genitive"}
+_DER = {"der": "nominative", "den": "accusative", "dem": "dative", "des": "genitive"}
+_CONTRACTED = {"vom": "von", "zum": "zu", "beim": "bei", "im": "in", "am": "an"}
+# Gender of a noun -> article -> the case that it can have before a noun in the singular.
+_CASES_OF_ARTICLES = {
+    "m": {**_DER, **dict.fromkeys(_CONTRACTED, "dative")},
+    "f": {"die": "nominative", "der": "dative", "zur": "dative"},
+    "n": {"das": "nominative", "dem": "dative", "des": "genitive"}
+    | dict.fromkeys(_CONTRACTED, "dative"),
+}
+_ARTICLES = frozenset({*_DER, *_CONTRACTED, "die", "das", "zur"})
+_FEMININE_CONTRACTED = {"zum": "zur"}
+_DATIVE = frozenset(
+    "mit von bei nach aus zu seit gegenüber neben hinter vor zwischen über auf in an".split()  # noqa: SIM905
+)
+_FEMININE_DER = {"nominative": "die", "accusative": "die", "dative": "der", "genitive": "der"}
+_FEMININE_ENDING = {"nominative": "e", "accusative": "e", "dative": "er", "genitive": "er"}
+# Endings of an adjective: by what stands before it, then by gender and case.
+_STRONG = {
+    "m": {"nominative": "er", "accusative": "en", "dative": "em", "genitive": "en"},
+    "f": {"nominative": "e", "accusative": "e", "dative": "er", "genitive": "er"},
+    "n": {"nominative": "es", "accusative": "es", "dative": "em", "genitive": "en"},
+}
+_MIXED = {
+    "m": {"nominative": "er", "accusative": "en", "dative": "en", "genitive": "en"},
+    "f": {"nominative": "e", "accusative": "e", "dative": "en", "genitive": "en"},
+    "n": {"nominative": "es", "accusative": "es", "dative": "en", "genitive": "en"},
+}
+_WEAK = {
+    "m": {"nominative": "e", "accusative": "en", "dative": "en", "genitive": "en"},
+    "f": {"nominative": "e", "accusative": "e", "dative": "en", "genitive": "en"},
+    "n": {"nominative": "e", "accusative": "e", "dative": "en", "genitive": "en"},
+}
+_DECLENSIONS = {"none": _STRONG, "ein": _MIXED, "der": _WEAK}
+_PLURAL_ENDINGS: dict[str, tuple[str, ...]] = {
+    "m": ("e", "en"),
+    "f": ("en", "n"),
+    "n": ("er", "ern"),
+}
+_RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
+_THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
+_ACCUSATIVE = frozenset(
+    ["für", "ohne", "gegen", "um", "zeige", "zeichne", "male", "zeigt", "erstelle", "generiere"]
+)
+_HIS = re.compile("sein(?:e|en|em|er|es)?")
+# What stands before a noun -> the case of the noun, where its article does not show it.
+_CASE_BEHIND = {
+    **dict.fromkeys((*_DATIVE, *_CONTRACTED), "dative"),
+    **dict.fromkeys(_ACCUSATIVE, "accusative"),
+}
+_PREPOSITIONS = frozenset(["mit", "an", "in", "bei", "von", "auf", "über"])
+_SHORTEST_PART = 5  # letters of a noun that ends a compound
+_SHORT_PARTS = frozenset(["arzt", "koch", "wirt", "held", "gast", "coach"])
+_LONGEST_PHRASE = 5
+
+
+class German(SpacedLanguage):
+    """Find persons in German prompts, and write a value with the agreement that it needs.
+
+    Its nouns are of the kinds "pair" (Arzt, Ärztin), "neutral" (Mensch), "adjectival" (Studierende)
+    and "star" (Ärzt*in).
+    """
+
+    code = "de"
+    name = "German"
+    word = _WORD
+    joiner = " und "
+    folder = Path(__file__).parent
+
+    # ---- nouns
+
+    @cached_property
+    def _nouns(self) -> dict[str, Noun]:
+        """Return form in small letters -> noun."""
+        nouns: dict[str, Noun] = {}
+        for masculine, feminine, genitive, plural in self._pairs:
+            noun = Noun(masculine, feminine, "m", "one", "pair")
+            is_weak = genitive == plural and plural != masculine
+            dative_plural = plural if plural.endswith(("n", "s")) else plural + "n"
+            nouns.setdefault(dative_plural.lower(), noun._replace(number="many"))
+            if not is_weak:
+                nouns.setdefault(genitive.lower(), noun)
+                if genitive.endswith("es"):
+                    nouns.setdefault(genitive[:-2].lower() + "s", noun)
+            # "Bäcker" is the plural as well, "Patienten" all but the nominative.
+            number = "any" if plural in (masculine, genitive) else "many"
+            nouns[plural.lower()] = noun._replace(number=number)
+            if plural != masculine:
+                nouns[masculine.lower()] = noun
+        return nouns
+
+    @cached_property
+    def _pairs(self) -> list[tuple[str, str, str, str]]:
+        """Return masculine, feminine, genitive and plural of the nouns for persons."""
+        gendered = self.matcher("male").words | self.matcher("female").words
+        things = self.matcher("thing").words | gendered
+        lines = (self.folder / "persons.txt").read_text(encoding="utf-8").splitlines()
+        pairs: list[tuple[str, str, str, str]] = []
+        for line in [*lines, *self.entries("pair")]:
+            if line.startswith("#"):
+                continue
+            masculine, feminine, genitive, plural = re.split(r"[ /]", line)
+            if masculine.lower() in things:
+                continue
+            forms = [masculine, feminine]
+            for form in (genitive, plural):
+                forms.append(masculine + form[1:] if form.startswith("-") else form)
+            pairs.append((forms[0], forms[1], forms[2], forms[3]))
+        return pairs
+
+    @cached_property
+    def _masculine_of_feminine(self) -> dict[str, str]:
+        """Return noun for a woman, in small letters -> noun for a man."""
+        return {noun.feminine.lower(): noun.masculine for noun in self._nouns.values()}
+
+    @cached_property
+    def _neutral_nouns(self) -> dict[str, Noun]:
+        nouns: dict[str, Noun] = {}
+        for gender, name in (("m", "male"), ("f", "female"), ("n", "neuter")):
+            for word in self.entries(f"person-{name}-noun"):
+                noun = Noun(word, word, gender, "one", "neutral")
+                nouns[word] = noun
+                if gender != "f":
+                    nouns.setdefault(word + "s", noun)
+                    nouns.setdefault(word + "es", noun)
+                many = noun._replace(number="many")
+                plurals = _PLURAL_ENDINGS[gender]
+                if word.endswith("kraft"):
+                    plurals = ()
+                    nouns[word[:-5] + "kräfte"] = many
+                    nouns[word[:-5] + "kräften"] = many
+                for ending in plurals:
+                    nouns.setdefault(word + ending, many)
+        for form in ("babys", "models"):
+            nouns[form] = Noun(form, form, "n", "many", "neutral")
+        for form in ("stars", "fans", "teenager", "azubis", "profis"):
+            nouns[form] = Noun(form, form, "m", "many", "neutral")
+        nouns["menschen"] = nouns["mensch"]._replace(number="any")
+        nouns["gäste"] = nouns["gästen"] = nouns["gast"]._replace(number="many")
+        return nouns
+
+    def noun_of(self, token: Token) -> Noun | None:
+        """Return the noun of a person that a word is a form of, or None."""
+        low = token.low
+        if _IN.search(token.text) or _INNEN.search(token.text):
+            return self._noun_with_sign(token.text)
+        # Nouns have capitals; in a prompt without any, small letters say nothing.
+        if not token.text[0].isupper() and not token.small:
+            return None
+        if self.matcher("thing").has(token):
+            return None
+        if low in self._neutral_nouns:
+            return self._neutral_nouns[low]
+        if low in self._nouns:
+            return self._nouns[low]
+        return self._adjectival(low) or self._compound(token.text)
+
+    def _noun_with_sign(self, text: str) -> Noun | None:
+        """Return the noun of "Ärzt*in" or "Kinderärzt:innen", or None where no noun is left."""
+        number = "many" if _INNEN.search(text) else "one"
+        stem = _INNEN.sub("", _IN.sub("", text))
+        feminine = stem + "in"
+        masculine = stem
+        for start in range(len(feminine) - 4):
+            noun = self._masculine_of_feminine.get(feminine[start:].lower(), "")
+            if noun:
+                is_small = start > 0 and not feminine[start].isupper()
+                masculine = feminine[:start] + (noun.lower() if is_small else noun)
+                break
+        return Noun(masculine, feminine, "m", number, "star") if masculine else None
+
+    def _adjectival(self, low: str) -> Noun | None:
+        for ending in ("er", "en", "em", "e"):
+            stem = low.removesuffix(ending)
+            if stem != low and self.matcher("adjectival").words & {stem}:
+                stem = stem.capitalize()
+                return Noun(stem, stem, "m" if ending != "e" else "mf", "any", "adjectival")
+        return None
+
+    def _compound(self, text: str) -> Noun | None:
+        """Return the noun of a compound by its last part: "Raumfahrtingenieurs"."""
+        low = text.lower()
+        if low.endswith(("leute", "leuten")):
+            return Noun(low, low, "m", "many", "neutral")  # "Feuerwehrleute"
+        for start in range(2, len(low) - 3):
+            part = low[start:]
+            if len(part) < _SHORTEST_PART and part.rstrip("es") not in _SHORT_PARTS:
+                continue
+            noun = self._nouns.get(part) or self._neutral_nouns.get(part)
+            if noun is None:
+                continue
+            is_capital = text[start].isupper()  # after a hyphen
+            before = text[:start]
+            masculine = noun.masculine if is_capital else noun.masculine.lower()
+            feminine = noun.feminine if is_capital else noun.feminine.lower()
+            return noun._replace(masculine=before + masculine, feminine=before + feminine)
+        return None
+
+    def is_feminine(self, token: Token) -> bool:
+        """Return whether a word is a noun for a woman: "Ärztin", "Raumfahrtingenieurinnen"."""
+        if _IN.search(token.text) or _INNEN.search(token.text):
+            return False
+        low = token.low.removesuffix("nen")
+        if not low.endswith(("in", "ess")):
+            return False
+        if not token.text[0].isupper() and not token.small:
+            return False
+        if low in self._masculine_of_feminine:
+            return True
+        return any(low[start:] in self._masculine_of_feminine for start in range(2, len(low) - 5))
+
+    def states_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i states a gender."""
+        token = tokens[i]
+        is_capital_inside = token.text[0].isupper() and not token.opens
+        if token.low in _THEY and is_capital_inside:
+            return False  # "Zeigen Sie mir ...": the polite form
+        if token.low == "sein" and not tokens.after(i).text:
+            return False  # the verb
+        if _HIS.fullmatch(token.low) and self._follows_neutral(tokens, i):
+            return False
+        if self.matcher("female").has(token) or self.matcher("male").has(token):
+            return not self.matcher("not-stated").has(token)
+        return self.is_feminine(token) or self._is_feminine_adjectival(tokens, i)
+
+    def _is_feminine_adjectival(self, tokens: Reading, i: int) -> bool:
+        """Return whether an adjective that is a noun is of a woman: "eine junge Studierende"."""
+        if not tokens[i].low.endswith("e") or not tokens[i].text[0].isupper():
+            return False
+        if self._adjectival(tokens[i].low) is None:
+            return False
+        j = i
+        while j and not tokens[j].opens and i - j < _LONGEST_PHRASE:
+            j -= 1
+            if self._determines(tokens[j]):
+                return tokens[j].low in ("die", "eine", "diese", "keine", "meine", "ihre", "seine")
+            if not self._is_adjective(tokens[j]):
+                return False
+        return False
+
+    def _follows_neutral(self, tokens: Reading, i: int) -> bool:
+        """Return whether "sein" agrees with a neutral noun: "ein Kind mit seinem Hund"."""
+        for j in range(i - 1, -1, -1):
+            if tokens.opens_sentence(j + 1):
+                return False
+            phrase = self.phrase_at(tokens, j)
+            if phrase is not None:
+                return phrase.noun is not None and phrase.noun.kind == "neutral"
+        return False
+
+    # ---- phrases
+
+    def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
+        """Return the phrase whose noun is word i, or None where it is no person."""
+        is_stated = self._names_gender(tokens, i)
+        noun = None if is_stated else self.noun_of(tokens[i])
+        if not is_stated and noun is None:
+            return None
+        if self._is_before_noun(tokens, i):
+            return None
+        phrase = self._phrase_before(tokens, i)
+        if noun is None:
+            # "seine" of "ein Koch und seine Frau" says that the cook is a man.
+            is_possessed = phrase.article is not None and _HIS.fullmatch(tokens[phrase.first].low)
+            return Phrase(phrase.first + bool(is_possessed), i, stated=True)
+        if phrase.article is None:
+            return self._bare(tokens, phrase, noun)
+        return self._with_determiner(tokens, phrase, phrase.article, noun)
+
+    def _is_before_noun(self, tokens: Reading, i: int) -> bool:
+        """Return whether a word in "-er" stands before a noun, as an adjective of it: "der Berliner
+        Arzt"."""
+        token = tokens[i]
+        following = tokens.after(i)
+        if token.small or not token.low.endswith("er") or not following.text[:1].isupper():
+            return False
+        return self.noun_of(following) is not None
+
+    def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
+        """Return the phrase of a noun with the article and adjectives before it, and no more."""
+        adjectives: list[int] = []
+        first = i
+        while self._goes_on(tokens, first) and i - first < _LONGEST_PHRASE:
+            before = tokens[first - 1]
+            if self._determines(before):
+                return Phrase(first - 1, i, article=first - 1, before=tuple(adjectives))
+            if not self._describes(tokens, first - 1):
+                break
+            is_inflected = self._is_adjective(before) and not self.matcher("adverb").has(before)
+            is_part_of_compound = self._has_hyphen_behind(tokens, first - 1)
+            if is_inflected and not is_part_of_compound and before.low != "und":
+                adjectives.insert(0, first - 1)
+            first -= 1
+        return Phrase(first, i, before=tuple(adjectives))
+
+    def _goes_on(self, tokens: Reading, first: int) -> bool:
+        """Return whether a phrase can begin before word `first`: "ein alter, müder Arzt"."""
+        if not tokens[first].opens:
+            return True
+        is_comma = first > 0 and tokens.gap(first).strip() == ","
+        return (
+            is_comma and self._is_adjective(tokens[first]) and self._is_adjective(tokens[first - 1])
+        )
+
+    def _names_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i is a noun for women or for men: "Frau", "Ärztin", "eine
+        Studierende"."""
+        token = tokens[i]
+        if self.is_feminine(token) or self._is_feminine_adjectival(tokens, i):
+            return True
+        # Pronouns and adjectives are in the lists as well.
+        is_noun = token.text[0].isupper() and token.low not in _THEY
+        if not is_noun or token.low.startswith(("sein", "ihr", "ihm", "männlich", "weiblich")):
+            return False
+        return self.matcher("female").has(token) or self.matcher("male").has(token)
+
+    def _article(self, token: Token) -> tuple[str, str]:
+        """Return the stem and ending of an article: "dies", "em"; two empty texts for none."""
+        low = _STAR_ENDING.sub("", token.low)
+        if low in _DER or low in ("die", "das", "zur") or low in _CONTRACTED:
+            return low, ""
+        for name in ("ein-word", "der-word"):
+            for word in self.entries(name):
+                ending = low.removeprefix(word)
+                is_form = low.startswith(word) and ending in ("", "e", "en", "em", "er", "es")
+                if is_form and (ending or name == "ein-word"):
+                    return word, ending
+        return "", ""
+
+    def _determines(self, token: Token) -> bool:
+        stem, _ = self._article(token)
+        return bool(stem)
+
+    def _has_hyphen_behind(self, tokens: Reading, i: int) -> bool:
+        return tokens.text[tokens[i].end : tokens[i].end + 1] == "-"
+
+    def _describes(self, tokens: Reading, i: int) -> bool:
+        """Return whether a word belongs to the phrase after it, as adjectives do."""
+        token = tokens[i]
+        if self._has_hyphen_behind(tokens, i) or self.matcher("adverb").has(token):
+            return True
+        if token.low == "und":
+            # "alter und müder", "Luft- und Raumfahrtingenieur".
+            if token.opens or not i:
+                return False
+            return self._has_hyphen_behind(tokens, i - 1) or self._is_adjective(tokens[i - 1])
+        if token.text[0].isupper() and not token.small and not token.opens:
+            if token.text.isupper() or token.low.endswith("er"):
+                return True  # "IT", "Berliner"
+            # "eines Community Managers": a noun directly after an article and before a noun.
+            return bool(i) and self._determines(tokens[i - 1]) and self.noun_of(token) is None
+        return self._is_adjective(token)
+
+    def _is_adjective(self, token: Token) -> bool:
+        if self.matcher("no-adjective").has(token) or token.low.isdigit():
+            return False
+        if token.low in self._numbers:
+            return False  # "vier"
+        if token.text[0].isupper() and not token.small and not token.opens:
+            return False
+        return len(token.low) > 3 and token.low.endswith(("e", "en", "er", "es", "em"))
+
+    @cached_property
+    def _numbers(self) -> frozenset[str]:
+        return frozenset("/".join(self.entries("number")).split("/"))
+
+    def _with_determiner(
+        self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun
+    ) -> Phrase | None:
+        """Return a phrase with its case; None where the article does not fit the noun."""
+        case = self._case_of(tokens, determiner, noun)
+        is_plural = noun.number == "many"
+        if noun.number == "any" and noun.kind != "star":
+            is_plural = self._has_plural_article(tokens, phrase, determiner, noun, case)
+        if is_plural:
+            return Phrase(determiner, phrase.head, plural=True)
+        if case is None:
+            return None
+        stem, _ = self._article(tokens[determiner])
+        declension = "ein" if stem in self.entries("ein-word") else "der"
+        return phrase._replace(noun=noun, case=case, declension=declension)
+
+    def _has_plural_article(
+        self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun, case: str | None
+    ) -> bool:
+        """Return whether a form that can be a plural is one by its article.
+
+        case: the case that the article has before the noun in the singular, if it fits it.
+        """
+        low = tokens[determiner].low
+        before = tokens.before(determiner)
+        if low == "den" or low.endswith(("seinen", "ihren", "meinen", "unseren")):
+            # "mit den Patienten", "den Bäckern", "mit seinen Patienten".
+            return before.low in _DATIVE
+        if low == "der" and noun.gender == "m":
+            # A genitive: "das Foto der müden Bäcker", "das Foto der Bäcker".
+            if phrase.before:
+                return tokens[phrase.before[-1]].low.endswith("en")
+            return before.text[:1].isupper()
+        # "die Bäcker", "meine Bäcker"; "eine Leiter" is a thing.
+        return case is None and low.endswith("e") and low not in ("eine", "keine")
+
+    def _case_of(self, tokens: Reading, determiner: int, noun: Noun) -> str | None:
+        """Return the case of a phrase in the singular; None where the article does not fit."""
+        token = tokens[determiner]
+        if _STAR_ENDING.search(token.low) or noun.kind == "star":
+            # "eine*r Ärzt*in": what stands before shows the case.
+            before = tokens.before(determiner)
+            bare_case = "genitive" if before.text[:1].isupper() else "nominative"
+            return _CASE_BEHIND.get(before.low, bare_case)
+        stem, ending = self._article(token)
+        case_of_article = _CASES_OF_ARTICLES[noun.gender[0]]
+        if stem in case_of_article:
+            return case_of_article[stem]
+        if stem in _ARTICLES:
+            return None
+        if noun.gender == "f":
+            return {"er": "dative", "e": "nominative"}.get(ending)
+        if stem in self.entries("der-word") and ending == "er":
+            return "nominative"  # "dieser Arzt", where "meiner Ärztin" is a dative
+        return _ENDINGS.get(ending)
+
+    def _bare(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
+        """Return a phrase without an article: "alter Arzt, 4k", "müde Bäcker", "drei Ärzte"."""
+        low = tokens[phrase.head].low
+        before = tokens.before(phrase.first)
+        size = self.number_before(tokens, phrase.first)
+        plural = Phrase(phrase.first, phrase.head, plural=True, size=size)
+        is_counted = size is not None or self.matcher("plural-word").has(before)
+        if is_counted or noun.number == "many":
+            return plural
+        if noun.kind == "adjectival" and not low.endswith("er"):
+            return plural if low.endswith("e") else None
+        if self._is_inflected(tokens, phrase, noun):
+            return plural if noun.number == "any" else None
+        case = "dative" if before.low in _DATIVE else "nominative"
+        return phrase._replace(noun=noun, case=case, declension="none")
+
+    def _is_inflected(self, tokens: Reading, phrase: Phrase, noun: Noun) -> bool:
+        """Return whether a phrase without an article is no nominative of the singular: "Patienten",
+        "müde Bäcker"."""
+        if noun.kind == "pair" and tokens[phrase.head].low != noun.masculine.lower():
+            return True
+        if not phrase.before or noun.gender != "m":
+            return False
+        return not tokens[phrase.before[-1]].low.endswith("er")
+
+    # ---- writing
+
+    def write_one(
+        self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
+    ) -> list[Replacement]:
+        """Return the replacements that write the values of one person."""
+        assert phrase.noun is not None
+        is_feminine = gender == "female" and phrase.noun.kind != "neutral"
+        changes: list[Replacement] = []
+        if is_feminine:
+            changes += self._feminine(tokens, phrase)
+        elif gender:
+            adjectives = [*adjectives, self.entries(f"say-{gender}")[0]]
+            if phrase.noun.kind == "star":
+                changes += self._without_sign(tokens, phrase)
+        if not adjectives:
+            return changes
+        noun_gender = "f" if is_feminine else phrase.noun.gender[0]
+        ending = _DECLENSIONS[phrase.declension][noun_gender][phrase.case]
+        # Before the noun, and before what is part of it: "Luft- und Raumfahrtingenieur".
+        position = phrase.first + (phrase.article is not None)
+        if phrase.before:
+            position = phrase.before[-1] + 1
+        else:
+            while self.matcher("adverb").has(tokens[position]):
+                position += 1
+        changes.append(
+            self.insert(tokens, position, " ".join(word + ending for word in adjectives))
+        )
+        return _joined(changes)
+
+    def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
+        """Return whether a phrase says what the person before it is: "..., der Pilot ist" too."""
+        if super().is_role(tokens, person, phrase):
+            return True
+        return not person.plural and self._is_in_relative_clause(tokens, phrase)
+
+    def _is_in_relative_clause(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a noun stands between a relative pronoun and "ist": ", der Pilot ist"."""
+        first = phrase.first
+        is_behind_comma = first > 0 and tokens.gap(first).strip() == ","
+        is_pronoun = phrase.head == first + 1 and self.matcher("relative").has(tokens[first])
+        if not is_behind_comma or not is_pronoun:
+            return False
+        is_before_verb = self.matcher("copula").has(tokens.after(phrase.head))
+        return is_before_verb and not tokens.after(phrase.head + 1).text
+
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
+        """Return "als Pilotin" of a woman, and "als Pilot" of a man, whatever sign it has."""
+        noun = role.noun
+        if noun is None or noun.kind == "neutral":
+            return []
+        if self._is_in_relative_clause(tokens, role):
+            # The pronoun agrees with the person: "ein weiblicher Mensch, der Pilotin ist".
+            role = role._replace(article=None)
+        if gender == "female":
+            return self._feminine(tokens, role)
+        return self._without_sign(tokens, role) if noun.kind == "star" else []
+
+    def keeps_capital(self, token: Token) -> bool:
+        """Return True: nouns and adjectives before them keep what they have."""
+        return True
+
+    def _without_sign(self, tokens: Reading, phrase: Phrase) -> list[Replacement]:
+        """Return the masculine noun and article in the place of those with a sign."""
+        assert phrase.noun is not None
+        token = tokens[phrase.head]
+        noun = self._declined(phrase.noun.masculine, phrase.case)
+        changes = [Replacement(token.start, token.end, noun)]
+        if phrase.article is not None:
+            article = tokens[phrase.article]
+            stem, _ = self._article(article)
+            if stem in _DER or stem == "die":
+                text = {case: word for word, case in _DER.items()}[phrase.case]
+            else:
+                text = stem + {case: ending for ending, case in _ENDINGS.items()}[phrase.case]
+                if stem in self.entries("der-word") and phrase.case == "nominative":
+                    text = stem + "er"
+            changes.append(Replacement(article.start, article.end, self.like(article, text)))
+        return changes
+
+    def _declined(self, masculine: str, case: str) -> str:
+        """Return a masculine noun in the singular in a case."""
+        if case == "nominative":
+            return masculine
+        for start in range(len(masculine) - 2):
+            noun = masculine[start:].lower()
+            if noun not in self._forms_of_noun:
+                continue
+            genitive, plural = self._forms_of_noun[noun]
+            is_weak = genitive == plural and genitive != noun
+            if not is_weak and case != "genitive":
+                return masculine
+            return masculine + genitive[len(noun) :]
+        return masculine + "s" if case == "genitive" else masculine
+
+    @cached_property
+    def _forms_of_noun(self) -> dict[str, tuple[str, str]]:
+        """Return noun -> its genitive and plural, all in small letters."""
+        forms_of_noun: dict[str, tuple[str, str]] = {}
+        for masculine, _, genitive, plural in self._pairs:
+            forms_of_noun[masculine.lower()] = (genitive.lower(), plural.lower())
+        return forms_of_noun
+
+    def _feminine(self, tokens: Reading, phrase: Phrase) -> list[Replacement]:
+        """Return the phrase in the feminine: noun, adjectives, article, relative pronoun."""
+        assert phrase.noun is not None
+        token = tokens[phrase.head]
+        ending = _DECLENSIONS[phrase.declension]["f"][phrase.case]
+        noun = phrase.noun.feminine
+        if phrase.noun.kind == "adjectival":
+            noun += ending
+        changes = [Replacement(token.start, token.end, self.like(token, noun))]
+        for position in phrase.before:
+            word = tokens[position]
+            stem = re.sub(r"(?:er|en|em|es|e)$", "", word.text)
+            changes.append(Replacement(word.start, word.end, stem + ending))
+        if phrase.article is not None:
+            article = tokens[phrase.article]
+            stem, _ = self._article(article)
+            if stem in _DER or stem in ("die", "das"):
+                text = _FEMININE_DER[phrase.case]
+            elif stem in _CONTRACTED:
+                text = _FEMININE_CONTRACTED.get(stem, f"{_CONTRACTED[stem]} der")
+            else:
+                text = stem + _FEMININE_ENDING[phrase.case]
+            changes.append(Replacement(article.start, article.end, self.like(article, text)))
+        return changes + self._feminine_relative(tokens, phrase.head + 1)
+
+    def _feminine_relative(self, tokens: Reading, i: int) -> list[Replacement]:
+        """Return the relative pronoun of a clause that begins with word i in the feminine: ", der
+        lacht", ", mit dem ..."."""
+        if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
+            return []
+        if tokens[i].low in _PREPOSITIONS:
+            i += 1
+        pronoun = tokens[i]
+        if pronoun.low not in _RELATIVE or not tokens.after(i).text:
+            return []
+        text = self.like(pronoun, _RELATIVE[pronoun.low])
+        return [Replacement(pronoun.start, pronoun.end, text)]
+
+
+def _joined(changes: list[Replacement]) -> list[Replacement]:
+    """Return changes, with words that are inserted before a replaced word joined to its change."""
+    joined: list[Replacement] = []
+    for change in sorted(changes):
+        if joined and joined[-1].start == change.start:
+            inserted = joined.pop()
+            change = Replacement(change.start, change.end, inserted.text + change.text)
+        joined.append(change)
+    return joined
+
+
+LANGUAGE = German()

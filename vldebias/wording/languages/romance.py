@@ -1,0 +1,553 @@
+"""Romance languages: article, noun and adjectives agree; a man is named after the noun."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import ClassVar
+
+from vldebias.wording.language import Replacement
+from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+from vldebias.wording.languages.detection import GENDER_SIGN, without_gender_sign
+
+_LONGEST_PHRASE = 4
+GONE = "\x00"  # the change of a word that is dropped
+
+
+class RomanceLanguage(SpacedLanguage):
+    """A Romance language. Its lists `person` hold "masculine/feminine", or one form for both.
+
+    Attributes:
+        endings: masculine ending -> feminine ending of nouns and adjectives, longest first.
+        keeps: endings of words that are the same for both.
+        not_adjectives: endings of words that never agree, such as gerunds.
+        feminine_adjectives: endings of adjectives after a feminine noun that no verb has.
+        unsure: endings of adjectives that verbs have as well: "un médecin ronflant".
+        participles, feminine_participles: endings of words that agree over a comma.
+        contracted: a preposition and the masculine article after it -> both in one word.
+    """
+
+    endings: ClassVar[dict[str, str]]
+    keeps: ClassVar[tuple[str, ...]]
+    not_adjectives: ClassVar[tuple[str, ...]]
+    unsure: ClassVar[tuple[str, ...]] = ()
+    feminine_adjectives: ClassVar[tuple[str, ...]]
+    participles: ClassVar[tuple[str, ...]]
+    feminine_participles: ClassVar[tuple[str, ...]]
+    contracted: ClassVar[dict[tuple[str, str], str]] = {}
+    word = (
+        r"[^\W\d_]+['\u2019](?=[^\W\d_])|[^\W\d_]+(?:-[^\W\d_]+)*"
+        + rf"(?:{GENDER_SIGN}|[@*](?!\w))?|\d+"
+    )
+
+    def read(self, text: str) -> Reading:
+        """Return the words of a prompt; one with a sign for all genders in the masculine."""
+        tokens = super().read(text)
+        for i, token in enumerate(tokens):
+            tokens[i] = token._replace(low=self._without_sign(token.low))
+        return tokens
+
+    def _without_sign(self, word: str) -> str:
+        """Return a word in the masculine: "médico/a", "étudiant·e·s", "médic@", "maestr*"."""
+        masculine = without_gender_sign(word)
+        if masculine == word and word.endswith(("@", "*", "\u0259")):
+            stem = word[:-1]
+            if stem in self.articles:
+                return stem
+            for ending in ("o", "e", ""):
+                if stem + ending in self.nouns:
+                    return stem + ending
+        return masculine
+
+    # ---- words
+
+    def feminine_of(self, word: str) -> str:
+        """Return the feminine of an adjective or noun in the singular; "" where it is not sure."""
+        listed = self._irregular.get(word)
+        if listed:
+            return listed
+        for ending, feminine in self.endings.items():
+            if word.endswith(ending):
+                return word.removesuffix(ending) + feminine
+        return word if word.endswith(self.keeps) else ""
+
+    def masculine_of(self, word: str) -> str:
+        """Return the masculine of a feminine adjective; "" where it is not sure."""
+        for masculine, feminine in self._irregular.items():
+            if feminine == word:
+                return masculine
+        for ending, feminine in self.endings.items():
+            masculine = word.removesuffix(feminine) + ending
+            if word.endswith(feminine) and self.feminine_of(masculine) == word:
+                return masculine
+        return word if word.endswith(self.keeps) else ""
+
+    @cached_property
+    def _irregular(self) -> dict[str, str]:
+        return dict(entry.split("/") for entry in self.entries("adjective-pair"))
+
+    @cached_property
+    def nouns(self) -> dict[str, Noun]:
+        """Return form in the masculine, singular or plural -> noun."""
+        nouns: dict[str, Noun] = {}
+        for entry in self.entries("person"):
+            masculine, _, feminine = entry.partition("/")
+            feminine = feminine or self.feminine_of(masculine) or masculine
+            noun = Noun(masculine, feminine, "mf" if masculine == feminine else "m")
+            self._add(nouns, masculine, noun)
+        for name, gender in (("person-feminine", "f"), ("person-masculine", "m!")):
+            for word in self.entries(name):
+                self._add(nouns, word, Noun(word, word, gender))
+        return nouns
+
+    def _add(self, nouns: dict[str, Noun], form: str, noun: Noun) -> None:
+        for plural in self.plurals_of(form):
+            nouns.setdefault(plural, noun._replace(number="many"))
+        nouns[form] = noun
+
+    def plurals_of(self, word: str) -> tuple[str, ...]:
+        """Return the forms that the plural of a word may have."""
+        return (word + "s",)
+
+    @cached_property
+    def feminine_nouns(self) -> frozenset[str]:
+        """Return the nouns for women, singular and plural."""
+        forms: set[str] = set()
+        for noun in self.nouns.values():
+            if noun.gender == "m" and noun.number == "one":
+                forms.add(noun.feminine)
+                forms.update(self.plurals_of(noun.feminine))
+        return frozenset(forms - self.matcher("not-stated").words - self.nouns.keys())
+
+    def noun_of(self, token: Token) -> Noun | None:
+        """Return the noun of a person that a word is a form of, or None."""
+        if token.low in self.nouns:
+            return self.nouns[token.low]
+        # "neurólogo": a trade by its ending.
+        stem = token.low.removesuffix("s")
+        for ending in self.entries("person-ending"):
+            if stem.endswith(ending) and len(stem) > len(ending) + 2:
+                feminine = self.feminine_of(stem) or stem
+                gender = "mf" if feminine == stem else "m"
+                number = "one" if stem == token.low else "many"
+                return Noun(stem, feminine, gender, number)
+        return None
+
+    def states_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i states a gender."""
+        token = tokens[i]
+        if self.matcher("not-stated").has(token):
+            return False
+        if self.matcher("female").has(token) or self.matcher("male").has(token):
+            return True
+        if token.low in self.feminine_nouns and not self.matcher("thing").has_at(tokens, i):
+            # In "la persona anziana" it is an adjective of a noun that is feminine for everybody.
+            described = self.nouns.get(tokens.before(i).low)
+            if described is None or described.gender != "f":
+                return True
+        noun = self.nouns.get(token.low)
+        # "una periodista", "les jeunes femmes": the article says it.
+        return noun is not None and noun.gender == "mf" and self._has_feminine_article(tokens, i)
+
+    def _has_feminine_article(self, tokens: Reading, i: int) -> bool:
+        """Return whether a feminine article stands before a noun and its adjectives."""
+        first = i
+        while first and not tokens[first].opens and i - first < 3:
+            first -= 1
+            token = tokens[first]
+            if self.matcher("feminine-article").has(token):
+                return True
+            if not self._is_adjective_before(token) and not self.is_adjective(token):
+                return False
+        return False
+
+    def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
+        """Return whether a prompt names a person: "el presidente Lincoln" too."""
+        for phrase in phrases:
+            if tokens.after(phrase.head).text and self.is_name(tokens, phrase.head + 1):
+                return True
+        return super().is_named(tokens, phrases)
+
+    # ---- phrases
+
+    def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
+        """Return the phrase whose noun is word i, or None where it is no person."""
+        token = tokens[i]
+        # "la música", "une cuisinière à gaz"
+        if self.matcher("thing").has_at(tokens, i) or self._is_before_noun(tokens, i):
+            return None
+        phrase = self._phrase_before(tokens, i)
+        noun = self.noun_of(token)
+        is_feminine = token.low in self.feminine_nouns
+        is_gendered = is_feminine or self.matcher("gendered-noun").has(token)
+        if is_gendered or (noun and self.states_gender(tokens, i)):
+            # "un cliente" is no French: its article is a masculine one.
+            article = "" if phrase.article is None else tokens[phrase.article].low
+            is_masculine = article in self.articles and not article.endswith("'")
+            if is_feminine and is_masculine:
+                return None
+            return Phrase(phrase.first, i, stated=True)
+        if noun is None:
+            return None
+        size = self.number_before(tokens, phrase.first)
+        if noun.number == "many" or size is not None:
+            return self._plural_phrase(tokens, phrase, size)
+        return self._single_phrase(tokens, phrase, noun)
+
+    def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
+        """Return the phrase of a noun with the article and adjectives before it, and no more."""
+        first = self._first_adjective(tokens, i)
+        conjunctions = self.entries("and")
+        adjectives = tuple(j for j in range(first, i) if tokens[j].low not in conjunctions)
+        if self.matcher("english-head").has(tokens[i]) and first == i:
+            # English modifiers of a noun: "un community manager".
+            for start in (i - 1, i - 2):
+                is_inside = start > 0 and not tokens[start + 1].opens
+                if is_inside and self._is_article(tokens.before(start)):
+                    first = start
+                    break
+        if self._is_article(tokens.before(first)):
+            return Phrase(first - 1, i, article=first - 1, before=adjectives)
+        return Phrase(first, i, before=adjectives)
+
+    def _first_adjective(self, tokens: Reading, i: int) -> int:
+        """Return where the adjectives before a noun begin: those listed, and any after an
+        article, as in "un alto jugador"."""
+        first = i
+        while not tokens[first].opens and i - first < _LONGEST_PHRASE:
+            word = tokens[first - 1]
+            is_adjective = self._is_adjective_before(word)
+            if not is_adjective and not word.opens and self._is_article(tokens[first - 2]):
+                is_noun = self._is_article(word) or self.noun_of(word) is not None
+                is_adjective = self.is_adjective(word) and not is_noun
+            if not is_adjective:
+                break
+            first -= 1
+            # "un viejo y cansado pescador"
+            is_joined = first > 1 and tokens[first - 1].low in self.entries("and")
+            if is_joined and self._is_adjective_before(tokens[first - 2]):
+                first -= 1
+        return first
+
+    def _is_before_noun(self, tokens: Reading, i: int) -> bool:
+        """Return whether an adjective that can be a noun stands before one: "un joven pintor"."""
+        if not self._is_adjective_before(tokens[i]):
+            return False
+        return self.noun_of(tokens.after(i)) is not None
+
+    def _plural_phrase(self, tokens: Reading, phrase: Phrase, size: int | None) -> Phrase:
+        """Return the phrase of several persons, with a participle behind: "tres médicos
+        cansados"."""
+        first = phrase.first
+        if phrase.article is None and size is not None:
+            first -= 1
+        following = tokens.after(phrase.head).low
+        is_participle = following.endswith("s") and following[:-1].endswith(self.participles)
+        behind = (phrase.head + 1,) if is_participle else ()
+        return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
+
+    def _single_phrase(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
+        """Return the phrase of one person with what agrees after the noun; None where its article
+        or place does not fit."""
+        opening = tokens[phrase.first]
+        if phrase.article is not None:
+            is_feminine = self.matcher("feminine-article").has(opening)
+            fits = not is_feminine
+            if noun.gender == "f":
+                has_both_genders = opening.low.endswith("'") or opening.low in self._any_article
+                fits = is_feminine or has_both_genders
+            if not fits:
+                return None
+        elif not opening.opens and not self.matcher("bare-after").has(tokens[phrase.first - 1]):
+            # "médico de família" is one, "pez payaso" is none.
+            return None
+        behind = self._adjectives_behind(tokens, phrase.head)
+        phrase = phrase._replace(noun=noun, behind=behind)
+        if noun.gender == "f":
+            return phrase
+        return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
+
+    @cached_property
+    def _any_article(self) -> frozenset[str]:
+        return frozenset(self.entries("any-article"))
+
+    def _is_article(self, token: Token) -> bool:
+        low = token.low
+        return (
+            low in self.articles
+            or low in self._any_article
+            or self.matcher("feminine-article").has(token)
+        )
+
+    @cached_property
+    def articles(self) -> dict[str, str]:
+        """Return masculine article -> feminine article; "_" is a space."""
+        articles: dict[str, str] = {}
+        for entry in self.entries("article"):
+            masculine, feminine = entry.split("/")
+            articles[masculine] = feminine
+        return articles
+
+    def _is_adjective_before(self, token: Token) -> bool:
+        return self.matcher("adjective-before").has(token)
+
+    def _adjectives_behind(self, tokens: Reading, i: int) -> tuple[int, ...]:
+        """Return the adjectives directly after a noun: "un médico cansado y solo"."""
+        behind: list[int] = []
+        while tokens.after(i).text:
+            i += 1
+            token = tokens[i]
+            is_and = bool(behind) and token.low in self.entries("and")
+            if is_and or self.matcher("adverb").has(token):
+                # It goes on with another adjective: "y solo", "y muy solo".
+                following = tokens.after(i)
+                if is_and and self.matcher("adverb").has(following) and i + 2 < len(tokens):
+                    following = tokens[i + 2]
+                if self.is_adjective(following):
+                    continue
+            if not self.is_adjective(token):
+                break
+            behind.append(i)
+        return tuple(behind)
+
+    def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
+        """Return participles of a clause of their own, and predicates: ", vestido de blanco"."""
+        apart = self._predicate(tokens, last)
+        for i in range(last + 1, len(tokens)):
+            token = tokens[i]
+            if tokens.opens_sentence(i) or self.noun_of(token):
+                break
+            is_participle = token.low.endswith(self.participles) or token.low in self._irregular
+            if i in apart or not is_participle or not self.is_adjective(token):
+                continue
+            is_opening = token.opens and "," in tokens.gap(i)
+            is_behind_and = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
+            if is_opening or is_behind_and:
+                apart.append(i)
+        return tuple(apart)
+
+    def _predicate(self, tokens: Reading, last: int) -> list[int]:
+        """Return the position of the adjective after "is": "el médico está muy cansado"."""
+        i = last + 2
+        if i >= len(tokens) or not self.matcher("copula").has(tokens.after(last)):
+            return []
+        if self.matcher("adverb").has(tokens[i]) and i + 1 < len(tokens):
+            i += 1
+        return [i] if self.is_adjective(tokens[i]) else []
+
+    def is_adjective(self, token: Token) -> bool:
+        """Return whether a word after a noun is an adjective of it."""
+        if len(token.low) < 3 or token.low.isdigit() or self.matcher("no-adjective").has(token):
+            return False
+        if token.text[0].isupper() and not token.text.isupper():
+            return False
+        is_listed = self.matcher("adjective").has(token) or self.matcher("quality").has(token)
+        if is_listed or token.low in self._irregular:
+            return True
+        if token.low.endswith(self.not_adjectives):
+            return False
+        return token.low.endswith((*self.endings, *self.feminine_adjectives))
+
+    # ---- writing
+
+    def write_one(
+        self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
+    ) -> list[Replacement]:
+        """Return the replacements that write the values of one person."""
+        assert phrase.noun is not None
+        changes, marker = self._gendered(tokens, phrase, phrase.noun, gender)
+        is_feminine = phrase.noun.gender == "f" if changes is None else gender == "female"
+        texts = list(adjectives)
+        if is_feminine:
+            texts = [self.feminine_of(word) or word for word in adjectives]
+        if marker:
+            texts.append(marker)
+        changes = changes or {}
+        if gender:
+            self._drop_signs(tokens, phrase, changes)
+        return self._replacements(tokens, phrase, changes, texts)
+
+    def _gendered(
+        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
+    ) -> tuple[dict[int, str] | None, str]:
+        """Return how a phrase states a gender: position -> changed word, and words after the noun.
+
+        None in place of changes: the phrase stays as it is, and words after it say the gender, if
+        there is one.
+        """
+        if not gender:
+            return None, ""
+        if noun.gender in ("f", "m!"):
+            changes = self._as_human(tokens, phrase, gender)
+            return changes, self.entries(f"sex-{gender}")[0] if changes is None else ""
+        if gender == "male":
+            return {}, self._word_behind(noun, "boy", "male")
+        changes = self._agree(tokens, phrase)
+        if changes is None:
+            # An ending is not known: "un juge, une femme".
+            return None, f"{self.comma} {self.entries('count-female')[1]}{self.comma}"
+        return changes, self._word_behind(noun, "girl", "female") if noun.gender == "mf" else ""
+
+    def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
+        """Change "médico/a" into the masculine, where it has not become the feminine."""
+        for i in (*range(phrase.first, phrase.last + 1), *phrase.apart):
+            token = tokens[i]
+            has_sign = token.low != token.text.lower().replace("\u2019", "'")
+            if has_sign and i not in changes:
+                changes[i] = self.like(token, token.low)
+
+    def _word_behind(self, noun: Noun, young: str, grown: str) -> str:
+        """Return the word for a gender after a noun: "un bambino maschio", "un medico uomo"."""
+        children = self.matcher("child").words
+        is_young = not children.isdisjoint(self.plurals_of(noun.masculine))
+        words = self.entries(f"say-{young}") if is_young else ()
+        return (words or self.entries(f"say-{grown}"))[0]
+
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
+        """Return "como bombera" of a woman; what has one form for both stays as it is."""
+        if role.noun is None or role.noun.gender != "m":
+            return []
+        changes = (self._agree(tokens, role) or {}) if gender == "female" else {}
+        self._drop_signs(tokens, role, changes)
+        return self._replacements(tokens, role, changes, [])
+
+    def _replacements(
+        self, tokens: Reading, phrase: Phrase, changes: dict[int, str], texts: list[str]
+    ) -> list[Replacement]:
+        """Return changed words, and texts after the noun."""
+        if texts:
+            place = self._place_behind(tokens, phrase)
+            text = " ".join(texts).replace(" ,", ",")
+            rest = tokens.text[tokens[place].end :]
+            if text.endswith(",") and re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest):
+                text = text.rstrip(",")
+            if tokens.text.isupper():
+                text = text.upper()
+            space = "" if text.startswith(",") else " "
+            # Written with the word that it follows, so that no two replacements touch.
+            changes[place] = changes.get(place, tokens[place].text) + space + text
+        replacements: list[Replacement] = []
+        for i, text in changes.items():
+            end = tokens[i].end
+            if text == GONE:
+                replacements.append(Replacement(tokens[i - 1].end, end, ""))
+                continue
+            # "un architetto" -> "un'architetta": the space goes.
+            if text.endswith("'") and i + 1 < len(tokens):
+                end = tokens[i + 1].start
+            elif tokens[i].text.endswith(("'", "\u2019")) and not text.endswith("'"):
+                text += " "
+            replacements.append(Replacement(tokens[i].start, end, text))
+        return replacements
+
+    def _place_behind(self, tokens: Reading, phrase: Phrase) -> int:
+        """Return after which word a value is written: the noun and adjectives that name a kind."""
+        place = phrase.head
+        assert phrase.noun is not None
+        if phrase.noun.gender in ("f", "m!"):
+            return phrase.last  # "la guida turistica di sesso femminile"
+        for position in phrase.behind:
+            # "un ingeniero industrial varón", "un médico varón cansado".
+            is_of_kind = self.matcher("adjective").has(tokens[position]) or self.noun_of(
+                tokens[position]
+            )
+            is_quality = self.matcher("quality").has(tokens[position])
+            if position != place + 1 or is_quality or not is_of_kind:
+                break
+            place = position
+        return place
+
+    def _agree(self, tokens: Reading, phrase: Phrase) -> dict[int, str] | None:
+        """Return position -> feminine word; None where one of them is not known."""
+        assert phrase.noun is not None
+        if self._is_unsure_behind(tokens, phrase.last):
+            return None
+        changes: dict[int, str] = {}
+        for position in (*phrase.before, *phrase.behind, *phrase.apart):
+            token = tokens[position]
+            feminine = self.feminine_of(token.low)
+            if not feminine:
+                return None
+            if feminine != token.low:
+                changes[position] = self.like(token, feminine)
+        changes[phrase.head] = self.like(tokens[phrase.head], phrase.noun.feminine)
+        if phrase.article is not None:
+            self._change_article(tokens, phrase.article, changes, self.feminine_article)
+            # "al suo apprendista", "ao seu aprendiz": two words agree.
+            outer = phrase.article - 1
+            if not tokens[phrase.article].opens and tokens[outer].low in self.articles:
+                self._change_article(tokens, outer, changes, self.feminine_article)
+        return changes
+
+    def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
+        """Return whether an adjective or a verb stands after a noun, "un médecin ronflant"; one
+        with an object is a verb."""
+        word = tokens.after(last)
+        if not word.low.endswith(self.unsure) or self.matcher("no-adjective").has(word):
+            return False
+        following = tokens.after(last + 1)
+        return not following.text or self.matcher("behind-noun").has(following)
+
+    def _change_article(
+        self,
+        tokens: Reading,
+        article: int,
+        changes: dict[int, str],
+        article_of: Callable[[str, str], str],
+    ) -> None:
+        """Change an article as the word after it, changed or not, requires."""
+        following = changes.get(article + 1, tokens[article + 1].text).lower()
+        text = article_of(tokens[article].low, following)
+        if text != tokens[article].low:
+            changes[article] = self.like(tokens[article], text)
+
+    def _may_agree_behind(self, tokens: Reading, last: int) -> bool:
+        """Return whether something after "una persona" may agree with it: a participle in the
+        feminine, or what is no relative clause, no preposition and no end."""
+        for token in tokens[last + 1 :]:
+            if token.low.endswith(self.feminine_participles) and token.low not in self.nouns:
+                return True
+        following = tokens.after(last)
+        return bool(following.text) and not self.matcher("behind-noun").has(following)
+
+    def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> dict[int, str] | None:
+        """Return the changes that make a woman or man of "una persona ambiciosa".
+
+        None where an ending is not known, and for other nouns with a gender of their own.
+        """
+        assert phrase.noun is not None
+        nouns = self.nouns_of_gender("human").get(phrase.noun.masculine)
+        if nouns is None or phrase.article is None:
+            return None
+        changes = {phrase.head: self.like(tokens[phrase.head], nouns[gender])}
+        if gender == "female":
+            self._change_article(tokens, phrase.article, changes, self.feminine_article)
+            return changes
+        if self._may_agree_behind(tokens, phrase.last):
+            return None
+        for position in (*phrase.before, *phrase.behind):
+            masculine = self.masculine_of(tokens[position].low)
+            if not masculine:
+                return None
+            if masculine != tokens[position].low:
+                changes[position] = self.like(tokens[position], masculine)
+        self._change_article(tokens, phrase.article, changes, self.masculine_article)
+        # "de el" is "del": the article goes with the space before it.
+        before = phrase.article - 1
+        pair = (tokens[before].low, changes.get(phrase.article, ""))
+        if before >= 0 and pair in self.contracted:
+            changes[before] = self.like(tokens[before], self.contracted[pair])
+            changes[phrase.article] = GONE
+        return changes
+
+    def feminine_article(self, article: str, following: str) -> str:
+        """Return the feminine of an article, as the word after it requires."""
+        return self.articles.get(article, article)
+
+    def masculine_article(self, article: str, following: str) -> str:
+        """Return the masculine of a feminine article, as the word after it requires."""
+        for masculine, feminine in self.articles.items():
+            if feminine == article:
+                return masculine
+        return article

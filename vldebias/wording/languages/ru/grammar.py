@@ -1,0 +1,554 @@
+"""Russian: "врач" becomes "женщина-врач" or "мужчина-врач", in the same case.
+
+An adjective that names a kind of trade stays with its noun: "женщина — уличный музыкант".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from vldebias.wording.language import Replacement
+from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+
+CASES = ("nominative", "genitive", "dative", "accusative", "instrumental", "prepositional")
+# The words for a woman, a man, a girl and a boy in the six cases.
+_WOMAN = ("женщина", "женщины", "женщине", "женщину", "женщиной", "женщине")
+_MAN = ("мужчина", "мужчины", "мужчине", "мужчину", "мужчиной", "мужчине")
+_GIRL = ("девочка", "девочки", "девочке", "девочку", "девочкой", "девочке")
+_BOY = ("мальчик", "мальчика", "мальчику", "мальчика", "мальчиком", "мальчике")
+_HUMAN = ("человек", "человека", "человеку", "человека", "человеком", "человеке")
+_CHILD = ("ребёнок", "ребёнка", "ребёнку", "ребёнка", "ребёнком", "ребёнке")
+DASH = " \u2014 "
+_HUMANS_OF_GENDER = ("женщин", "мужчин")
+_GENDERED_ADJECTIVES = ("женск", "мужск", "беременн", "бородат", "усат")
+_SIBILANTS = "жшчщ"
+# Nouns in "-ец" with the stress on the ending: "певцом".
+_STRESSED_ETS = ("певец", "борец", "жрец", "чтец", "кузнец", "продавец", "пловец")
+_GUTTURALS = "гкх"
+# Masculine ending of an adjective -> its case; what a genitive in "-ого" is says the place.
+_ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
+_PRONOUNS = {
+    "один": ("одна", "одной", "одной", "одну", "одной", "одной"),
+    "одного": ("одна", "одной", "одной", "одну", "одной", "одной"),
+    "этот": ("эта", "этой", "этой", "эту", "этой", "этой"),
+    "этого": ("эта", "этой", "этой", "эту", "этой", "этой"),
+    "наш": ("наша", "нашей", "нашей", "нашу", "нашей", "нашей"),
+    "нашего": ("наша", "нашей", "нашей", "нашу", "нашей", "нашей"),
+    "сам": ("сама", "самой", "самой", "саму", "самой", "самой"),
+}
+for _stem in ("сво", "мо", "тво"):
+    for _ending in ("й", "его", "ему", "им", "ём", "ем"):
+        _oblique = _stem + "ей"
+        _PRONOUNS[_stem + _ending] = (
+            _stem + "я", _oblique, _oblique, _stem + "ю", _oblique, _oblique,
+        )  # fmt: skip
+# Masculine ending of an adjective -> the cases that it can have.
+_CASES_OF_ENDING = {
+    "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
+    "ым": (4,), "им": (4,), "ом": (5,), "ем": (5,), "ём": (5,),
+}  # fmt: skip
+# Feminine ending of an adjective -> the cases that it can have; likewise of feminine pronouns.
+_OBLIQUE = (1, 2, 4, 5)
+_CASES_OF_FEMININE_ENDING: dict[str, tuple[int, ...]] = {
+    **{"ая": (0,), "яя": (0,), "ую": (3,), "юю": (3,)},
+    **dict.fromkeys(("ой", "ней", "шей", "щей"), _OBLIQUE),
+}
+_CASES_OF_FEMININE_PRONOUN: dict[str, tuple[int, ...]] = {}
+for _forms in _PRONOUNS.values():
+    _CASES_OF_FEMININE_PRONOUN |= {_forms[0]: (0,), _forms[1]: _OBLIQUE, _forms[3]: (3,)}
+_PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
+# With those of the instrumental.
+_NOT_BEFORE_GENITIVE = _PREPOSITIONAL | {"с", "со", "за", "над", "под", "перед", "между", "во"}
+_PAST_ENDINGS = ("ал", "ил", "ел", "ял", "ул", "ёл")
+_VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
+# What ends a verb in the plural: "обсуждают", "улыбаются", "собрались".
+_PLURAL_VERB_ENDINGS = ("ают", "яют", "уют", "еют", "ются", "утся", "атся", "ятся", "лись")
+_SENTENCE_START = re.compile("[.;:!?\n\u2013\u2014]")
+_CLAUSE_START = re.compile("[,.;:!?\n\u2013\u2014]")
+_MOST_JOINED = 8  # nouns of a list that are followed back: "судьи, коллеги и старосты"
+_RELATIVE = {
+    "который": "которая",
+    "чей": "чья",
+}
+_BEHIND_PREPOSITION = {
+    "которого": "которой",
+    "которому": "которой",
+    "которым": "которой",
+    "котором": "которой",
+}
+
+
+class Russian(SpacedLanguage):
+    """Find persons in Russian prompts, and write a value with the agreement that it needs.
+
+    Its nouns are of the kinds "noun" (врач), "adjective" (бездомный), "human" and "child".
+    """
+
+    code = "ru"
+    name = "Russian"
+    folder = Path(__file__).parent
+    joiner = " и "
+
+    # ---- nouns
+
+    @cached_property
+    def _nouns(self) -> dict[str, Noun]:
+        """Return form -> noun with the cases that this form has."""
+        nouns: dict[str, Noun] = {}
+        for word in self.entries("person"):
+            self._add(nouns, "noun", _inflected(word, _SINGULAR), _inflected(word, _PLURAL))
+            if word[-1] in _SIBILANTS:
+                nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))  # "врачом"
+        # Nouns that are declined as adjectives: "учёный".
+        adjectives = self.matcher("adjective-alone").words
+        for word in self.entries("person-adjectival"):
+            stem = word[:-1] if word.endswith("ий") else word[:-2] + "ы"
+            kind = "adjective" if word in adjectives else "noun"
+            forms = [adjective_form(word, case, False) for case in range(len(CASES))]
+            self._add(nouns, kind, forms, [stem + ending for ending in ("е", "х", "ми")])
+        for word in self.entries("person-a"):
+            self._add(nouns, "noun", _inflected(word, _SINGULAR), _inflected(word, _PLURAL_OF_A))
+        for word in self.entries("person-still"):
+            nouns[word] = Noun(word, word, kind="noun")
+        self._add(nouns, "human", _HUMAN, ())
+        self._add(nouns, "child", _CHILD, ())
+        return nouns
+
+    def _add(
+        self, nouns: dict[str, Noun], kind: str, forms: Sequence[str], plurals: Sequence[str]
+    ) -> None:
+        """Add the forms of a noun in the six cases of the singular, and those of the plural."""
+        word = forms[0]
+        for form in plurals:
+            nouns.setdefault(form, Noun(word, word, number="many"))
+        cases_of_form: dict[str, tuple[int, ...]] = {}
+        for case, form in enumerate(forms):
+            cases_of_form[form] = (*cases_of_form.get(form, ()), case)
+        for form, cases in cases_of_form.items():
+            # "учителя" is a genitive or, at the start of a sentence, a plural; so is "судьи".
+            number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
+            nouns[form] = Noun(word, word, number=number, kind=kind, cases=cases)
+            nouns.setdefault(form.replace("ё", "е"), nouns[form])  # "с судьей"
+
+    def _noun_of(self, token: Token) -> Noun | None:
+        noun = self._nouns.get(token.low)
+        if noun is None and "-" in token.low:
+            first, last = token.low.rsplit("-", 1)
+            if first in self.matcher("group-left-alone").words:
+                return None  # "дети-сироты"
+            return self._nouns.get(last)  # "инженер-механик"
+        return noun
+
+    def states_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i states a gender."""
+        token = tokens[i]
+        if self.matcher("not-stated").has(token):
+            return False
+        if self.matcher("female").has(token) or self.matcher("male").has(token):
+            return True
+        return token.low.startswith(_HUMANS_OF_GENDER)
+
+    # ---- phrases
+
+    def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
+        """Return the phrase whose noun is word i, or None where it is no person."""
+        token = tokens[i]
+        is_science = self.matcher("science").has(token) and not token.opens  # "учебник физики"
+        if is_science or self.matcher("thing").has_at(tokens, i):
+            return None
+        if self._names_gender(tokens, i):
+            return Phrase(self._first_adjective(tokens, i, None), i, stated=True)  # "женщина"
+        noun = self._noun_of(token)
+        if noun is None or self._is_before_noun(tokens, i):
+            return None  # "дежурный" of "дежурный врач"
+        first = self._first_adjective(tokens, i, noun)
+        if self._is_behind_feminine(tokens, i, noun):
+            return Phrase(first - 1, i, stated=True)  # "опытной судьи"
+        if first and tokens.gap(first) == DASH:
+            if tokens[first - 1].low.startswith(_HUMANS_OF_GENDER):
+                return Phrase(first, i, stated=True)  # "женщина — уличный музыкант"
+        return self._counted_phrase(tokens, first, i, noun)
+
+    def _is_behind_feminine(self, tokens: Reading, i: int, noun: Noun) -> bool:
+        """Return whether a feminine adjective stands directly before a noun and agrees with it: it
+        says that the noun is of a woman."""
+        word = tokens.before(i)
+        if self.matcher("no-adjective").has(word) or self._noun_of(word):
+            return False  # "в ванной", "герой"
+        possible_cases = _CASES_OF_FEMININE_PRONOUN.get(word.low, ())
+        for ending, cases_of_ending in _CASES_OF_FEMININE_ENDING.items():
+            if len(word.low) > 4 and word.low.endswith(ending):
+                possible_cases = cases_of_ending
+        cases = set(possible_cases).intersection(noun.cases)
+        if not noun.masculine.endswith(("а", "я")):
+            return 0 in cases  # "молодая врач"; in other cases such nouns do not agree
+        # "за спиной судьи", "в приёмной судьи": a noun in the case of its preposition.
+        is_noun = cases == {1} and tokens.before(i - 1).low in _NOT_BEFORE_GENITIVE
+        return bool(cases) and not is_noun
+
+    def _counted_phrase(self, tokens: Reading, first: int, i: int, noun: Noun) -> Phrase | None:
+        """Return the phrase of one person or of several; None where the number is left open.
+
+        first: where the adjectives of the singular begin, if noun i is one.
+        """
+        start = first
+        number = noun.number
+        if number == "any":
+            while not tokens[start].opens and self._is_plural_adjective(tokens[start - 1]):
+                start -= 1
+                number = "many"  # "опытные судьи"
+        size = self.number_before(tokens, start)
+        if size is not None:
+            return Phrase(start - 1, i, plural=True, size=size)  # "три судьи"
+        if number == "any" and noun.cases == (1, 3):
+            number = "many" if tokens[first].opens else "one"  # "Учителя в классе"
+        elif number == "any":
+            number = "one" if first < i else self._number_in_list(tokens, i)
+        if number == "many":
+            return Phrase(start, i, plural=True)
+        if number == "any":
+            return None  # "медали судьи"
+        return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
+
+    # "Судьи" is the genitive of one person or the nominative of many. What stands before it tells
+    # which; these return "one", "many", or "any" where it is left open.
+
+    def _number_in_list(self, tokens: Reading, i: int) -> str:
+        """Return the number of "судьи", by what stands before the list that it ends."""
+        number = "any"
+        is_joined = True  # whether all between the nouns is a comma or "и"
+        for _ in range(_MOST_JOINED):
+            link = i if tokens[i].opens else i - 1
+            if link < i and not self.matcher("joins-nouns").has(tokens[link]):
+                number = self._number_behind_word(tokens, i)
+                break
+            before = self._person_before(tokens, link)
+            if before is None:
+                # "Судьи в зале суда", "Зал, судьи"
+                opens_clause = link == 0 or _CLAUSE_START.search(tokens.gap(link))
+                return "many" if opens_clause else "any"
+            is_joined = is_joined and before == link - 1
+            noun = self._noun_of(tokens[before])
+            if noun is None or noun.cases != (1,):
+                number = self._number_beside_person(tokens, before)
+                break
+            i = before  # "коллеги и судьи" are in one case and number
+        return "any" if number == "one" and not is_joined else number
+
+    def _number_beside_person(self, tokens: Reading, before: int) -> str:
+        """Return the number of "судьи" in a list after the person of word `before`."""
+        noun = self._noun_of(tokens[before])
+        if noun is None:
+            return "any"  # a woman or man
+        if noun.number == "many":
+            is_nominative = tokens[before].low.endswith(("и", "ы", "е"))
+            return "many" if is_nominative else "any"  # "врачи и судьи", "врачей и судьи"
+        if noun.number == "any":
+            if tokens[before].opens or self._has_plural_before(tokens, before):
+                return "many"  # "Учителя и судьи", "три врача и судьи"
+        if 0 in noun.cases:
+            return "many"  # "врач и судьи"
+        return "one" if noun.cases == (1, 3) else "any"  # "портрет врача и судьи"
+
+    def _number_behind_word(self, tokens: Reading, i: int) -> str:
+        """Return the number of "судьи" after a word that is no "и"."""
+        before = tokens[i - 1]
+        if self._has_plural_before(tokens, i):
+            return "many"  # "три судьи и коллеги"
+        if self.matcher("plural-behind").has(before) or self._is_plural_verb(before):
+            return "many"  # "за столом сидят судьи"
+        if self.matcher("role-behind").has(before):
+            return "one"  # "в роли судьи"
+        if before.low.endswith("ли") or self.matcher("number-open").has(before):
+            return "any"  # "обсуждали судьи", but "медали судьи"
+        if self._is_plural_verb(tokens.after(i)):
+            # "На фото судьи сидят", but "на столе судьи лежат книги"
+            is_picture = self.matcher("picture").has(before)
+            return "many" if is_picture and tokens.before(i - 1).low == "на" else "any"
+        return "one"  # "портрет судьи"
+
+    def _has_plural_before(self, tokens: Reading, i: int) -> bool:
+        """Return whether a number or an adjective in the plural stands before word i."""
+        before = tokens.before(i)
+        if self.number_before(tokens, i) is not None or self._is_plural_adjective(before):
+            return True
+        return re.fullmatch(r"\d*[234]", before.low) is not None  # "24 судьи"
+
+    def _person_before(self, tokens: Reading, i: int) -> int | None:
+        """Return where the last person stands before word i in its sentence."""
+        for place in range(i - 1, -1, -1):
+            if _SENTENCE_START.search(tokens.gap(place + 1)):
+                return None
+            if self._noun_of(tokens[place]) or self._names_gender(tokens, place):
+                return place
+        return None
+
+    def _is_plural_verb(self, token: Token) -> bool:
+        return token.low.endswith(_PLURAL_VERB_ENDINGS) or self.matcher("verb-plural").has(token)
+
+    def _is_plural_adjective(self, token: Token) -> bool:
+        """Return whether a word is an adjective in the plural: "опытные", but not "решение"."""
+        low = token.low
+        if self.matcher("pronoun-plural").has(token):
+            return True
+        if self._noun_of(token) or self.matcher("no-plural-adjective").has(token):
+            return False
+        # The "н" of "древние" stands after a consonant, that of "решение" after a vowel.
+        return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", low) is not None
+
+    def _names_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i is a noun for women or for men; pronouns and adjectives state a
+        gender as well."""
+        low = tokens[i].low
+        if len(low) < 4 or low.startswith(_GENDERED_ADJECTIVES):
+            return False
+        return self.states_gender(tokens, i)
+
+    def _first_adjective(self, tokens: Reading, i: int, noun: Noun | None) -> int:
+        """Return where the adjectives begin that stand before a noun and agree with it."""
+        first = i
+        while not tokens[first].opens and self._describes(tokens[first - 1]):
+            low = tokens[first - 1].low
+            ending = next((ending for ending in _CASES_OF_ENDING if low.endswith(ending)), "")
+            # "студент, работающий официантом": the participle is in another case.
+            if noun and noun.cases and ending:
+                if set(noun.cases).isdisjoint(_CASES_OF_ENDING[ending]):
+                    break
+            first -= 1
+        return first
+
+    def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
+        """Return whether a phrase says what a person is: "в роли врача", "работает врачом"."""
+        if super().is_role(tokens, person, phrase):
+            return True
+        if phrase.case != "instrumental" or person.plural:
+            return False
+        return self.matcher("role-verb").has(tokens[phrase.first - 1])
+
+    def _is_before_noun(self, tokens: Reading, i: int) -> bool:
+        """Return whether an adjective that can be a noun stands before its noun."""
+        is_adjectival = tokens[i].low.endswith(_ADJECTIVE_ENDINGS) and i + 1 < len(tokens)
+        if not is_adjectival or tokens[i + 1].opens:
+            return False
+        return self._noun_of(tokens[i + 1]) is not None
+
+    def _describes(self, token: Token) -> bool:
+        low = token.low
+        if low in _PRONOUNS:
+            return True
+        if self._noun_of(token) and low not in ("молодой",):
+            return False
+        return (
+            len(low) > 4
+            and low.endswith(_ADJECTIVE_ENDINGS)
+            and not self.matcher("no-adjective").has(token)
+        )
+
+    def _case_of(self, tokens: Reading, first: int, cases: tuple[int, ...]) -> int:
+        """Return the case of a phrase: of its noun, and where that is not sure by its place."""
+        if len(cases) == 1:
+            return cases[0]
+        before = tokens.before(first)
+        if not cases:
+            cases = (0, 1, 3) if before.text else (0,)
+        if {1, 3} <= set(cases):
+            # "приветствует велосипедиста": a verb has an object.
+            is_object = before.low.endswith(_VERB_ENDINGS)
+            return 3 if is_object or self.matcher("accusative-behind").has(before) else 1
+        if 5 in cases and before.low in _PREPOSITIONAL:
+            return 5
+        return cases[0]
+
+    # ---- writing
+
+    def write_one(
+        self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
+    ) -> list[Replacement]:
+        """Return the replacements that write the values of one person."""
+        assert phrase.noun is not None
+        case = CASES.index(phrase.case)
+        is_woman = gender == "female"
+        place = self._start_of_noun(tokens, phrase, phrase.noun)
+        words = " ".join(adjective_form(word, case, is_woman) for word in adjectives)
+        changes: dict[int, str] = {}
+        if gender:
+            text = self._gendered(tokens, place, phrase, is_woman)
+            if words:
+                text = self.like(tokens[place], f"{words} {_inside(text)}")
+            changes[place] = text
+        if is_woman:
+            for position in range(phrase.first, place):
+                token = tokens[position]
+                changes[position] = self.like(token, feminine_adjective(token.low, case))
+            self._agree_behind(tokens, phrase.head, case, changes)
+        replacements: list[Replacement] = []
+        for i, text in changes.items():
+            replacements.append(Replacement(tokens[i].start, tokens[i].end, text))
+        if words and not gender:
+            replacements.append(self.insert(tokens, place, words))
+        return replacements
+
+    def _start_of_noun(self, tokens: Reading, phrase: Phrase, noun: Noun) -> int:
+        """Return where a noun begins with the adjectives that name a kind of it: "уличный
+        музыкант", "главный врач" of "старый главный врач"."""
+        place = phrase.head
+        is_of_kind = self.matcher("adjective-of-kind").has
+        while noun.kind == "noun" and place > phrase.first and is_of_kind(tokens[place - 1]):
+            place -= 1
+        return place
+
+    def _gendered(self, tokens: Reading, place: int, phrase: Phrase, is_woman: bool) -> str:
+        """Return the word where a noun begins with the word for a woman or man."""
+        assert phrase.noun is not None
+        token = tokens[place]
+        case = CASES.index(phrase.case)
+        human = (_WOMAN if is_woman else _MAN)[case]
+        if phrase.noun.kind == "child":
+            return self.like(token, (_GIRL if is_woman else _BOY)[case])
+        if phrase.noun.kind == "human":
+            return self.like(token, human)
+        if phrase.noun.kind == "adjective":
+            word = feminine_adjective(token.low, case) if is_woman else token.low
+            return f"{self.like(token, word)} {human}"  # "бездомная женщина"
+        # "женщина-врач", "женщина — уличный музыкант"
+        link = DASH if place < phrase.head else "-"
+        return f"{self.like(token, human)}{link}{_inside(token.text)}"
+
+    def _agree_behind(self, tokens: Reading, head: int, case: int, changes: dict[int, str]) -> None:
+        """Change what agrees after a noun: participles, "который", verbs of the past."""
+        verb = tokens.after(head)
+        if verb.low.endswith(_PAST_ENDINGS) and len(verb.low) > 3:
+            changes[head + 1] = verb.text + "а"
+        elif verb.low.endswith("лся"):
+            changes[head + 1] = verb.text[:-2] + "ась"
+        for i in range(head + 1, len(tokens)):
+            token = tokens[i]
+            if tokens.opens_sentence(i) or self._noun_of(token):
+                return
+            if not token.opens:
+                continue
+            if token.low in _RELATIVE:
+                changes[i] = _RELATIVE[token.low]
+                return
+            pronoun = tokens.after(i)  # "с которым"
+            if pronoun.low in _BEHIND_PREPOSITION and len(token.low) < 4:
+                changes[i + 1] = _BEHIND_PREPOSITION[pronoun.low]
+                return
+            if is_participle(token.low):
+                changes[i] = feminine_adjective(token.low, case)
+
+    def keeps_capital(self, token: Token) -> bool:
+        """Return whether a word keeps its capital inside of a sentence."""
+        return token.text.isupper()
+
+
+def is_participle(word: str) -> bool:
+    """Return whether a word after a comma is a participle in the masculine."""
+    for part in ("щ", "вш", "нн", "т", "м"):
+        for ending in _ADJECTIVE_ENDINGS:
+            if len(word) > 5 and word.endswith(part + ending):
+                return True
+    return word.endswith(("щийся", "щегося", "щемуся", "щимся", "вшийся", "вшегося"))
+
+
+def feminine_adjective(word: str, case: int) -> str:
+    """Return an adjective or pronoun of the masculine in the feminine, in a case.
+
+    >>> feminine_adjective("опытного", 1), feminine_adjective("синий", 0)
+    ('опытной', 'синяя')
+    """
+    if word in _PRONOUNS:
+        return _PRONOUNS[word][case]
+    reflexive = ""
+    if word.endswith("ся"):
+        word = word.removesuffix("ся")
+        reflexive = "ся"
+    for ending in _ADJECTIVE_ENDINGS:
+        if word.endswith(ending):
+            stem = word.removesuffix(ending)
+            return stem + _feminine_ending(stem, ending, case) + reflexive
+    return word + reflexive
+
+
+def _feminine_ending(stem: str, ending: str, case: int) -> str:
+    """Return the feminine ending of an adjective, by its stem and masculine ending."""
+    is_hissing = stem[-1] in _SIBILANTS
+    is_soft = ending in ("ий", "его", "ему", "ем") and not is_hissing and stem[-1] not in _GUTTURALS
+    if ending == "им" and stem[-1] == "н":
+        is_soft = True
+    hard_vowel_of_case = {0: "ая", 3: "ую"}
+    soft_vowel_of_case = {0: "яя", 3: "юю"}
+    if case in hard_vowel_of_case:
+        return (soft_vowel_of_case if is_soft else hard_vowel_of_case)[case]
+    has_e = is_soft or (is_hissing and ending not in ("ой", "ого", "ому", "ом"))
+    return "ей" if has_e else "ой"
+
+
+def adjective_form(word: str, case: int, is_feminine: bool) -> str:
+    """Return an adjective, given in the nominative of the masculine, in a case."""
+    if is_feminine:
+        return feminine_adjective(word, case)
+    stem = word[:-2]
+    is_soft = word.endswith("ий") and stem[-1] in _SIBILANTS
+    endings = ("", "ого", "ому", "ого", "ым", "ом")
+    if is_soft:
+        endings = ("", "его", "ему", "его", "им", "ем")
+    elif word.endswith("ий"):
+        endings = ("", "ого", "ому", "ого", "им", "ом")
+    return word if case == 0 else stem + endings[case]
+
+
+# Endings of a noun, how many of its letters go, and what takes their place in the six cases.
+_SINGULAR = (
+    (("боец",), 2, ("ец", "йца", "йцу", "йца", "йцом", "йце")),
+    (("аец", "еец"), 2, ("ец", "йца", "йцу", "йца", "йцем", "йце")),
+    (_STRESSED_ETS, 2, ("ец", "ца", "цу", "ца", "цом", "це")),
+    (("ец",), 2, ("ец", "ца", "цу", "ца", "цем", "це")),
+    (("ь",), 1, ("ь", "я", "ю", "я", "ем", "е")),
+    (("й",), 1, ("й", "я", "ю", "я", "ем", "е")),
+    (("я",), 1, ("я", "и", "е", "ю", "ёй", "е")),
+    (("га", "ка", "ша"), 1, ("а", "и", "е", "у", "ой", "е")),
+    (("а",), 1, ("а", "ы", "е", "у", "ой", "е")),
+    (("ж", "ш", "щ"), 0, ("", "а", "у", "а", "ем", "е")),
+    (("",), 0, ("", "а", "у", "а", "ом", "е")),
+)
+# Likewise in the plural, with all forms that a case may have.
+_PLURAL = (
+    (("аец", "еец", "боец"), 2, ("йцы", "йцов", "йцев", "йцам", "йцами", "йцах")),
+    (("ец",), 2, ("цы", "цов", "цев", "цам", "цами", "цах")),
+    (("ь",), 1, ("и", "ей", "ям", "ями", "ях", "я")),
+    (("й",), 1, ("и", "ев", "ям", "ями", "ях", "я")),
+    (("анин", "янин"), 2, ("е", "", "ам", "ами", "ах")),
+    (tuple(_SIBILANTS), 0, ("и", "ей", "ам", "ами", "ах")),
+    (tuple(_GUTTURALS), 0, ("и", "ов", "ам", "ами", "ах")),
+    (("",), 0, ("ы", "ов", "ам", "ами", "ах")),
+)
+
+# Likewise of nouns in "-а" and "-я"; "судьи" is a genitive of the singular as well.
+_PLURAL_OF_A = (
+    (("ья",), 2, ("ей", "ьям", "ьями", "ьях")),
+    (("жа", "ша", "ча", "ща"), 1, ("ей", "ам", "ами", "ах")),
+    (("а",), 1, ("", "ам", "ами", "ах")),
+)
+
+
+def _inflected(
+    word: str, rows: Iterable[tuple[tuple[str, ...], int, tuple[str, ...]]]
+) -> list[str]:
+    """Return the forms of a noun by the first row of a table that has its ending."""
+    for endings, dropped, forms in rows:
+        if word.endswith(endings):
+            stem = word[: len(word) - dropped]
+            return [stem + form for form in forms]
+    return []
+
+
+def _inside(text: str) -> str:
+    """Return a word as it is written inside of a sentence."""
+    return text if text.isupper() else text[0].lower() + text[1:]
+
+
+LANGUAGE = Russian()

@@ -1,0 +1,150 @@
+"""Chinese: 一位医生 becomes 一位女医生 or 一位男医生; 自信的人 becomes 自信的女人."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
+
+_NUMBER = "一二两兩三四五六七八九十几0-9０-９"
+_MEASURED = re.compile(rf"(?:[{_NUMBER}]{{1,2}}|这|那|這|某|每)(?:位|名|个|個)$")
+_COUNTED = re.compile(r"(十一|十二|[二两兩三四五六七八九十]|\d+)(?:位|名|个|個)$")
+_MEASURE = re.compile(rf"(?:[{_NUMBER}]|这|那|這|某|每)(?:位|名|个|個)")
+# Signs that no part of a noun has: what stands before them is no modifier of the noun after.
+_BREAK = re.compile(
+    r"[的了着过在是有和与跟及给为让被把对从到张幅正很地得，。、；：！？（）()\[\],.;:!?\s\"“”「」《》]"
+)
+_LONGEST_MODIFIER = 8
+_LONGEST_BARE_MODIFIER = 4
+
+
+class Chinese(UnspacedLanguage):
+    """Find persons in Chinese prompts, and write a value before the noun."""
+
+    code = "zh"
+    name = "Chinese"
+    folder = Path(__file__).parent
+    human = "人"
+    human_of: ClassVar[Mapping[str, str]] = {"female": "女人", "male": "男人"}
+    thing_link = "的"
+    comma = "，"
+    joiner = ""
+
+    both = "有男有女"
+
+    def end_of_group(self, text: str, end: int) -> int:
+        """Return the offset after a noun and 们."""
+        return end + 1 if text[end : end + 1] in ("们", "們") else end
+
+    def by_ending(self, text: str) -> list[Match]:
+        """Return nouns of three or more signs with an ending of persons: 接线员, 空调安装师."""
+        matches: list[Match] = []
+        for match in self.pattern("person-ending").finditer(text):
+            start = match.start() - 2
+            piece = text[max(0, start) : match.start()]
+            is_noun = len(piece) == 2 and piece.isalpha() and not _BREAK.search(piece)
+            if is_noun and not re.search(f"[{_NUMBER}位名个]", piece):
+                matches.append(Match(start, match.end(), text[start : match.end()]))
+        return matches
+
+    def is_role(self, text: str, match: Match) -> bool:
+        """Return whether a noun stands after a verb, as in 当水管工的人 and 做一名厨师的人."""
+        verbs = self.entries("role-before")
+        for start in (match.start, self._start_of_noun(text, match)):
+            if _MEASURED.sub("", text[:start]).endswith(verbs):
+                return True
+        return super().is_role(text, match)
+
+    def is_named(self, text: str, matches: list[Match]) -> bool:
+        """Return whether a name stands beside a noun, or opens the prompt: 李娜医生, 张伟，歌手."""
+        if super().is_named(text, matches):
+            return True
+        surname = "".join(self.entries("surname"))
+        for match in matches:
+            # Behind the noun: 医生王明在..., before it at the start of a clause: 王明医生.
+            if re.match(
+                rf"[{surname}](?!某)[\u4e00-\u9fff]{{1,2}}(?=[在正站坐，,。\s]|$)",
+                text[match.end :],
+            ):
+                return True
+            before = re.split(r"[，。,.；\s]", text[: match.start])[-1]
+            if (
+                re.fullmatch(rf"[{surname}](?:[\u4e00-\u9fff]{{0,2}})", before)
+                and len(before) < 4
+                and not before.endswith("的")  # 高大的
+                and not self.covers(text, match.start - 1, "modifier")
+            ):
+                return True
+        return bool(re.match(rf"[{surname}][\u4e00-\u9fff]{{1,2}}[，,]", text))
+
+    def humans(self, text: str) -> list[Match]:
+        """Return where 人 alone is a person: after 的 or a measure word."""
+        matches: list[Match] = []
+        for match in re.finditer("人", text):
+            before = text[: match.start()]
+            is_human = before.endswith("的") or bool(_MEASURED.search(before))
+            if is_human and not self.covers(text, match.start(), "not-human"):
+                matches.append(Match(match.start(), match.end(), "人"))
+        return matches
+
+    def size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
+        """Return whether several persons are named, and how many."""
+        start = self._start_of_noun(text, match)
+        before = text[:start]
+        counted = _COUNTED.search(before) or _COUNTED.search(
+            re.sub(r"[^，。,.\s位名个個]{1,8}的$", "", before)
+        )
+        if counted:
+            return True, self.number_of(counted[1])
+        has_plural = text[match.end : match.end + 1] in ("们", "們")
+        clause = re.split("[，。,.；;！？\n]", before)[-1]
+        return has_plural or any(word in clause[-8:] for word in self.entries("many")), None
+
+    def place_of(self, text: str, match: Match) -> int:
+        """Return where a value is written: before the noun, a short modifier of it and 女."""
+        start = self._start_of_noun(text, match)
+        # "年轻的女科学家" and "年轻女科学家": an adjective without 的 stands before 女.
+        young = re.match("年轻|年輕|年迈|年邁|中年|老年", text[start : match.start])
+        if young:
+            start += young.end()
+        gendered = re.search("[女男]性?$", text[:start])
+        return gendered.start() if gendered else start
+
+    def _start_of_noun(self, text: str, match: Match) -> int:
+        before = text[: match.start]
+        breaks = [found.end() for found in _BREAK.finditer(before)]
+        opening = breaks[-1] if breaks else 0
+        piece = before[opening:]
+        measured = [found.end() for found in _MEASURE.finditer(piece)]
+        if measured:
+            start = opening + measured[-1]
+            is_short = match.start - start <= _LONGEST_MODIFIER
+            return start if is_short else match.start
+        follows_de = before[:opening].endswith("的")
+        if follows_de and match.start - opening <= _LONGEST_BARE_MODIFIER:
+            return opening
+        return match.start
+
+    def changes_for(
+        self, text: str, match: Match, gender: str, adjectives: Sequence[str]
+    ) -> list[tuple[int, int, str]]:
+        """Return the changes that write the values of one person."""
+        start = self.place_of(text, match)
+        if match.noun == "人":
+            noun = self.human_of.get(gender, "人")
+            return [(match.start, match.end, "".join(adjectives) + noun)]
+        # How it is said of women and men, where 女 does not go before the noun.
+        special = self.nouns_of_gender("whole").get(match.noun)
+        if gender and special:
+            noun = special[gender]
+            return [(match.start, match.end, "".join(adjectives) + noun)]
+        word = {"female": "女", "male": "男", "": ""}[gender]
+        if match.noun.endswith(("人士", "人员", "人物", "者")) and start != match.start and word:
+            word += "性"
+        return [(start, start, "".join(adjectives) + word)]
+
+
+LANGUAGE = Chinese()

@@ -1,0 +1,267 @@
+"""Find the persons of a prompt for one attribute, and which values its images get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from numbers import Integral
+from typing import Any
+
+from vldebias.errors import InvalidInputError
+from vldebias.prompts.attribute import Attribute
+from vldebias.wording.decisions import Decider
+from vldebias.wording.emoji import has_stating_emoji
+from vldebias.wording.groups import mixtures
+from vldebias.wording.language import MOST_PERSONS, Language, Person, Value
+from vldebias.wording.languages import ENGLISH, language_of
+from vldebias.wording.syntax import (
+    UnreadableSyntaxError,
+    is_edit,
+    json_texts,
+    names_of_templates,
+    read_alternatives,
+    texts_of_markup,
+)
+
+Find = Callable[[str], int | None]
+
+NEXT_TEXT = "\x1f"  # the unit separator: between the texts of one image, for several encoders
+_CACHED = 2000  # prompts
+# How reasons begin that leave the other texts of an image as they are.
+_NOBODY = ("no person", "unknown language", "language: ")
+
+# A place that names a person: the number of the text of the image, the place in this text, and the
+# language that reads it.
+_Mention = tuple[int, Person, Language]
+
+
+class DepictedPerson:
+    """Describe a person whom the images of a prompt show.
+
+    Attributes:
+        mentions: where the person is named: once in each alternative and text of an image.
+        reason: why this person gets no value; "" if one is given.
+        noun, group: of the first mention.
+        place: number of its text, offset and noun; places sort in the order of the texts.
+    """
+
+    def __init__(self, mentions: Sequence[_Mention]) -> None:
+        self.mentions = tuple(mentions)
+        number_of_text, first, _ = self.mentions[0]
+        self.noun = first.noun
+        self.group = first.group
+        self.place = (number_of_text, first.start, first.noun)
+        reasons: list[str] = []
+        kinds_of_groups: set[tuple[int | None, ...]] = set()
+        for _, person, _ in self.mentions:
+            if person.reason:
+                reasons.append(person.reason)
+            group = person.group
+            kinds_of_groups.add(() if group is None else (group.size, group.mixes))
+        # "{five nurses|a nurse}": a mixture cannot be written into both.
+        if len(kinds_of_groups) > 1:
+            reasons.append("group")
+        self.reason = reasons[0] if reasons else ""
+
+
+class Finder:
+    """Find the persons of prompts for one attribute.
+
+    find, decide: see `balance_prompts`.
+
+    Attributes:
+        persons: a function that returns the persons of a prompt, whether they get a value or not;
+            or the reason why there are none. It remembers what it has read.
+    """
+
+    def __init__(
+        self, attribute: Attribute, find: Find | None = None, decide: Decider | None = None
+    ) -> None:
+        self.attribute = attribute
+        self._find = find
+        self._decide = decide
+        self.persons = lru_cache(maxsize=_CACHED)(self._read)
+
+    def open_persons(self, prompt: str) -> tuple[tuple[DepictedPerson, ...], str]:
+        """Return the persons of a prompt who get a value; or nobody, and the reason why."""
+        persons = self.persons(prompt)
+        if isinstance(persons, str):
+            return (), persons
+        open_reasons = [""]
+        allowed = self._allowed(prompt)
+        if allowed is not None:
+            if len(allowed) < 2 or sum(allowed.values()) <= 0:
+                return (), "context"  # no choice is left
+            open_reasons.append("context")  # `decide` overrules the facts that the lists know
+        open_persons = [person for person in persons if person.reason in open_reasons]
+        return tuple(open_persons[:MOST_PERSONS]), "" if open_persons else persons[0].reason
+
+    def outcomes(self, prompt: str, strength: float) -> list[dict[Value, float]]:
+        """Return for each person who gets a value: value -> share of the images that get it.
+
+        strength: share of the images in which the first person gets a value; the rest gets None.
+            The others get a value where the first one does.
+        """
+        persons, _ = self.open_persons(prompt)
+        if not persons:
+            return []
+        shares: Mapping[Any, float] = self.attribute.shares
+        allowed = self._allowed(prompt)
+        if allowed is not None:
+            total = sum(allowed.values())
+            shares = {value: share / total for value, share in allowed.items()}
+        has_choice = sum(share > 0 for share in shares.values()) > 1
+        is_mixed = has_choice and self.attribute.groups == "mixed"
+        outcomes_of_persons: list[dict[Value, float]] = []
+        for person in persons:
+            shares_of_person = shares
+            # "five engineers" get "three women and two men" in place of a value.
+            if is_mixed and person.group is not None and person.group.mixes:
+                shares_of_person = mixtures(person.group, shares)
+            outcomes: dict[Value, float] = {}
+            for value, share in shares_of_person.items():
+                outcomes[value] = share * strength
+            outcomes[None] = 1 - strength
+            outcomes_of_persons.append(outcomes)
+            strength = 1.0
+        return outcomes_of_persons
+
+    # ---- what a function of the user decides
+
+    def ask(self, prompts: Sequence[str]) -> None:
+        """Ask `decide` about those prompts that have a person, in one call where it takes a
+        list."""
+        if self._decide is not None:
+            self._decide.ask([_in_one_line(text) for text in prompts if self._may_get_value(text)])
+
+    def _allowed(self, prompt: str) -> dict[str, float] | None:
+        """Return the values that `decide` allows, with their shares; None to let the word lists
+        decide."""
+        if self._decide is None or not self._may_get_value(prompt):
+            return None
+        allowed = self._decide.allowed(_in_one_line(prompt))
+        if allowed is None:
+            return None
+        shares = self.attribute.shares
+        return {value: shares[value] for value in shares if value in allowed}
+
+    def _may_get_value(self, prompt: str) -> bool:
+        """Return whether a person of a prompt may get a value; `decide` overrules the facts."""
+        persons = self.persons(prompt)
+        if isinstance(persons, str):
+            return False
+        return any(person.reason in ("", "context") for person in persons)
+
+    # ---- reading a prompt
+
+    def _read(self, prompt: str) -> tuple[DepictedPerson, ...] | str:
+        """Return the persons of a prompt, open or not, in all texts of the image; or a reason."""
+        readings: list[list[_Mention]] = []
+        reasons: list[str] = []
+        for number, text in enumerate(prompt.split(NEXT_TEXT)):
+            for reading in self._read_text(text):
+                if isinstance(reading, str):
+                    reasons.append(reading)
+                else:
+                    readings.append([(number, person, language) for person, language in reading])
+        # A reason for one of them counts for all, unless it is that there is no person: "a
+        # {nurse|lamp}".
+        for reason in reasons:
+            if not reason.startswith(_NOBODY):
+                return reason
+        return tuple(map(DepictedPerson, _merge_mentions(readings))) or reasons[0]
+
+    def _read_text(self, text: str) -> list[list[tuple[Person, Language]] | str]:
+        """Return the persons of each reading of a text; or the reason why it has none.
+
+        A text has one reading, or one for each of its alternatives: "a {nurse|doctor}".
+        """
+        slots = list(self.attribute.slots.finditer(text))
+        if slots:
+            # A placeholder says where the value goes, so that nothing else is read.
+            return [[_mention_at(text, *slot.span())] for slot in slots]
+        if self._find is not None:
+            offset = self._find(text)
+            reason = "find returned no position"
+            return [reason if offset is None else [_mention_at(text, offset, offset)]]
+        if is_edit(text):
+            return ["edit"]
+        if has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
+            return ["stated"]
+        try:
+            alternatives = read_alternatives(text)
+        except UnreadableSyntaxError as problem:
+            return [str(problem)]
+        readings: list[list[tuple[Person, Language]] | str] = []
+        for alternative in alternatives:
+            language = language_of(alternative)
+            if language is None:
+                readings.append("language")
+                continue
+            persons = language.find(alternative, self.attribute)
+            if isinstance(persons, str):
+                readings.append(persons)
+            else:
+                readings.append([(person, language) for person in persons])
+        return readings
+
+    def states_in_syntax(self, text: str) -> bool:
+        """Return whether a value is stated where no person is read: in a text of a JSON, in markup,
+        or by a variable that is named by the attribute, {{gender}}."""
+        if json_texts(text) is not None:
+            return self._states(text)  # "negative": "male" asks for others
+        if any(map(self._states, texts_of_markup(text))):
+            return True
+        return not self.attribute.names.isdisjoint(names_of_templates(text))
+
+    def _states(self, text: str) -> bool:
+        """Return whether any word of a text states a value, in a language that is known."""
+        # Names of files and variables are English beside any language.
+        languages = {ENGLISH, language_of(text) or ENGLISH}
+        return any(language.states(text, self.attribute) for language in languages)
+
+
+def _in_one_line(prompt: str) -> str:
+    """Return the texts of one image in one line, with bars between them."""
+    return prompt.replace(NEXT_TEXT, " | ")
+
+
+def _mention_at(text: str, start: int, end: int) -> tuple[Person, Language]:
+    """Return a mention without a noun: a placeholder, or a place that the user's `find` returned.
+
+    Raises:
+        InvalidInputError: the place is no offset in the text.
+    """
+    is_number = isinstance(start, Integral) and not isinstance(start, bool)
+    if not is_number or not 0 <= start <= len(text):
+        raise InvalidInputError(
+            f"find: got {start!r} for {text!r}; expected a character offset or None"
+        )
+    return Person("", end, end, (start, end)), language_of(text) or ENGLISH
+
+
+def _merge_mentions(readings: Sequence[Sequence[_Mention]]) -> list[list[_Mention]]:
+    """Return the mentions of each person in the readings of a prompt; one reading has one of each.
+
+    A person is the same at the same place, else by the same noun, else by the order.
+    """
+    mentions_of_person: list[list[_Mention]] = []
+    nouns_of_person: list[set[str]] = []
+    for reading in readings:
+        free = list(range(len(mentions_of_person)))  # persons who are not found in this reading
+        for mention in reading:
+            _, person, _ = mention
+            noun = person.noun.lower()
+            candidates = [number for number in free if mention in mentions_of_person[number]]
+            candidates += [number for number in free if noun in nouns_of_person[number]]
+            candidates += free
+            if not candidates:
+                mentions_of_person.append([mention])
+                nouns_of_person.append({noun})
+                continue
+            number = candidates[0]
+            free.remove(number)
+            if mention not in mentions_of_person[number]:
+                mentions_of_person[number].append(mention)
+                nouns_of_person[number].add(noun)
+    return mentions_of_person

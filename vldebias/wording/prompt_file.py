@@ -1,0 +1,291 @@
+"""Read prompts from a file of lines, a table, JSON or a data frame."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vldebias.errors import InvalidInputError, need, shortened
+from vldebias.utils.text_tables import OTHER_FORMS, decoded, json_form, split_rows
+
+STDIN = Path("-")
+COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_TABLES = {".csv": ",", ".tsv": "\t"}
+# "# people" and "#a welder" of wildcard files; "#1 fan" and "#ff8800 dress" are prompts.
+_COMMENT = re.compile(r"#(?!\d|[0-9a-f]{6}\b)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class PromptList:
+    """Hold prompts as they were read.
+
+    prompts: each as often as it is there. column: where they were; None for lines. comments: lines
+    that were left out.
+    """
+
+    prompts: tuple[str, ...]
+    column: str | None = None
+    comments: int = 0
+
+    def __str__(self) -> str:
+        """Write what was read, for people."""
+        text = "1 prompt" if len(self.prompts) == 1 else f"{len(self.prompts)} prompts"
+        if self.column is not None:
+            text += f" of the column {self.column!r}"
+        if self.comments:
+            text += f"; {self.comments} left out as comments, since they begin with #"
+        return text
+
+
+def read_prompts(source: Any, column: str | None = None) -> PromptList:
+    """Read prompts from a file, standard input ("-"), or a frame of pandas.
+
+    - a text file: one a line; lines end at \\n and \\r\\n alone. A line in one pair of quotes is
+      without them; empty lines and comments of wildcard files ("# people") are left out.
+    - .csv, .tsv, .parquet, .jsonl (objects, or texts), .json (a list of either), and a frame: a
+      column of prompts.
+
+    Args:
+        source: the file, or the frame.
+        column: where the prompts are; None: the only column that is called `prompt`, or else as one
+            of `COLUMNS`.
+
+    Raises:
+        InvalidInputError: no such file or column, another kind of file, a row without a prompt, or
+            no prompt at all.
+    """
+    if not isinstance(source, str | Path):
+        rows = source.to_dict("records")
+        places = [f"row {index}" for index in source.index]
+        return _of_rows(rows, places, column, "the frame")
+    path = Path(source)
+    where = str(path)
+    ending = path.suffix.lower()
+    if ending in OTHER_FORMS:
+        raise InvalidInputError(
+            f"{where}: got {OTHER_FORMS[ending]} ({ending}); expected a text file with a prompt a"
+            " line, .csv, .tsv, .jsonl, .json or .parquet: save the prompts as one of these"
+        )
+    if ending == ".parquet":
+        return _of_parquet(path, column)
+    text = _text_of(path)
+    if ending in _TABLES:
+        names, *cells = split_rows(text, where, usual=_TABLES[ending])
+        rows = [dict(zip(names, row, strict=True)) for row in cells]
+        lines = range(2, len(rows) + 2)
+        return _of_rows(rows, [f"{where}: row {n}" for n in lines], column, where, names)
+    # Lines are often called .json, and lists .jsonl.
+    form = ""
+    if ending in (".json", ".jsonl", ".ndjson"):
+        form = json_form(text)
+    if form == "lines" or (form == "object" and ending != ".json"):
+        return _of_json_lines(text, where, column)
+    if form:
+        return _of_json(text, where, column)
+    if column is not None:
+        raise InvalidInputError(
+            f"{where}: column {column!r}: a text file has a prompt a line and no columns; expected"
+            " .csv, .tsv, .jsonl or .parquet with it"
+        )
+    return _of_lines(text, where)
+
+
+def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
+    """Return prompts that were given as texts, as a file or as a frame of pandas, or that
+    `read_prompts` has read.
+
+    Raises:
+        InvalidInputError: as `read_prompts`, or texts of another type.
+    """
+    if isinstance(prompts, PromptList):
+        return prompts
+    if isinstance(prompts, str | Path) or is_frame(prompts):
+        return read_prompts(prompts, column)
+    return PromptList(checked_texts(prompts))
+
+
+def is_frame(prompts: Any) -> bool:
+    """Return whether prompts are a data frame of pandas or polars, which iterates over names."""
+    return hasattr(prompts, "columns") and hasattr(prompts, "iloc")
+
+
+def checked_texts(prompts: Any) -> tuple[str, ...]:
+    """Return the texts of a list, a column or an array.
+
+    Raises:
+        InvalidInputError: something else; the message says which entry, and of frames to name the
+            column.
+    """
+    if is_frame(prompts):
+        raise InvalidInputError(
+            f"prompts: got a frame with the columns {list(map(str, prompts.columns))}; expected"
+            " texts: give its column, such as frame['prompt']"
+        )
+    # A set has no order, and the letters of a text are no prompts.
+    is_no_list = isinstance(prompts, str | bytes | Mapping | set | frozenset)
+    if is_no_list or not isinstance(prompts, Iterable):
+        raise InvalidInputError(
+            f"prompts: got {shortened(repr(prompts), 200)}; expected a text or a list of texts, one"
+            " for each image"
+        )
+    # Arrays of arrow give scalars.
+    texts = prompts.to_pylist() if hasattr(prompts, "to_pylist") else list(prompts)
+    for place, text in enumerate(texts):
+        # Half of an emoji that was cut in two is no text that a tokenizer can read.
+        if not isinstance(text, str) or _LONE_SURROGATE.search(text):
+            raise InvalidInputError(
+                f"prompts: got {shortened(repr(text), 200)} in place {place} of {len(texts)};"
+                " expected a text or a list of texts, one for each image"
+            )
+    return tuple(texts)
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file, or of standard input."""
+    if path == STDIN:
+        return sys.stdin.read().removeprefix("\ufeff")
+    if not path.is_file():
+        raise InvalidInputError(f"{path}: no such file; expected prompts, one a line, or -")
+    text = decoded(path.read_bytes(), str(path))
+    # Zeros are in pictures and archives, whatever the name of the file says.
+    if "\0" in text:
+        raise InvalidInputError(f"{path}: expected a text file in UTF-8, got other bytes")
+    return text
+
+
+def _of_lines(text: str, where: str) -> PromptList:
+    """Return the prompts of lines.
+
+    str.splitlines would also cut at U+2028, NEL and other characters that prompts may hold.
+    """
+    prompts = []
+    comments = 0
+    for line in re.split(r"\r\n|\n", text):
+        prompt = line.strip(" \t\r\ufeff")
+        if _COMMENT.match(prompt):
+            comments += 1
+        elif prompt:
+            prompts.append(_unquoted(prompt))
+    if not prompts:
+        raise InvalidInputError(f"{where}: got no prompts; expected one a line")
+    return PromptList(tuple(prompts), None, comments)
+
+
+def _unquoted(line: str) -> str:
+    """Return a line without the one pair of quotes that it stands in."""
+    for quote in ('"', "'"):
+        inner = line[1:-1]
+        if len(line) > 2 and line[0] == line[-1] == quote and quote not in inner:
+            return inner.strip()
+    return line
+
+
+def _of_json_lines(text: str, where: str, column: str | None) -> PromptList:
+    """Return the prompts of JSON lines: a text or an object on each, or a list of all."""
+    rows: list[Any] = []
+    places: list[str] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{where}:{number}"
+        content = _parsed(line, place)
+        entries = content if isinstance(content, list) else [content]
+        rows += entries
+        places += [place] * len(entries)
+    return _of_rows(rows, places, column, where)
+
+
+def _of_json(text: str, where: str, column: str | None) -> PromptList:
+    """Return the prompts of a JSON file: a list of texts or of objects."""
+    rows = _parsed(text, where)
+    if not isinstance(rows, list):
+        raise InvalidInputError(
+            f'{where}: expected a list such as ["a nurse", ...], got'
+            f" {type(rows).__name__} {text.strip()[:40]}"
+        )
+    places = [f"{where}: entry {number}" for number in range(1, len(rows) + 1)]
+    return _of_rows(rows, places, column, where)
+
+
+def _parsed(text: str, place: str) -> Any:
+    """Return what a text in JSON holds; the error names its place."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{place}: expected JSON, got {error}") from None
+
+
+def _of_parquet(path: Path, column: str | None) -> PromptList:
+    """Return the prompts of a column of a parquet file."""
+    parquet = need("pyarrow.parquet")
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
+    name = _column_of(table.column_names, column, str(path))
+    cells = table.column(name).to_pylist()
+    rows = [{name: cell} for cell in cells]
+    return _of_rows(rows, [f"{path}: row {n}" for n in range(1, len(rows) + 1)], name, str(path))
+
+
+def _of_rows(
+    rows: Sequence[Any],
+    places: Sequence[str],
+    column: str | None,
+    where: str,
+    names: Iterable[str] | None = None,
+) -> PromptList:
+    """Return the prompts of rows: texts, or objects with a column of them.
+
+    places: where each row is, for messages. names: of the columns; None: those of the first row.
+    """
+    if not rows:
+        raise InvalidInputError(f"{where}: got no prompts; expected a row for each")
+    has_columns = isinstance(rows[0], Mapping)
+    name = None
+    if has_columns:
+        name = _column_of(rows[0] if names is None else names, column, where)
+    prompts = []
+    for row, place in zip(rows, places, strict=True):
+        prompt = row
+        if has_columns:
+            if not isinstance(row, Mapping):
+                raise InvalidInputError(f"{place}: expected an object, got {str(row)[:60]}")
+            prompt = row.get(name)
+        if not isinstance(prompt, str) or not prompt.strip():
+            where_in_row = f" in {name!r}" if has_columns else ""
+            raise InvalidInputError(f"{place}: expected a prompt{where_in_row}, got {prompt!r}")
+        prompts.append(prompt)
+    return PromptList(tuple(prompts), name)
+
+
+def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
+    """Return the column of the prompts.
+
+    Raises:
+        InvalidInputError: none, or several that may be meant.
+    """
+    names = [str(name) for name in names]
+    remedy = "name it (--column; in Python column=...)"
+    if column is not None:
+        alike = [name for name in names if name.strip().casefold() == column.strip().casefold()]
+        if column in names:
+            return column
+        if len(alike) == 1:
+            return alike[0]
+        raise InvalidInputError(f"{where}: no column {column!r} in {names}; {remedy}")
+    plain = {name.strip().casefold(): name for name in names}
+    if "prompt" in plain:
+        return plain["prompt"]
+    fitting = [name for key, name in plain.items() if key in COLUMNS]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise InvalidInputError(f"{where}: prompts may be in any of {fitting}; {remedy}")
+    raise InvalidInputError(f"{where}: no column 'prompt' in {names}; {remedy}")

@@ -1,0 +1,105 @@
+"""Write values into prompts that a language model rewrote: the original prompt says who is open.
+
+Only calls with `original=` come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vldebias.wording.groups import Mixture
+from vldebias.wording.language import MOST_PERSONS, NounValue, RewrittenPromptError, Value
+from vldebias.wording.languages import language_of
+from vldebias.wording.persons import NEXT_TEXT, Finder
+from vldebias.wording.syntax import json_texts
+
+
+def write_rewritten(
+    finders: Sequence[Finder], original: str, values: Sequence[Sequence[Value]], text: str
+) -> str:
+    """Return a rewritten prompt with the values of all attributes.
+
+    values: for each attribute those of the open persons of the original; none where nothing is
+    written.
+    """
+    for finder, values_of_persons in zip(finders, values, strict=True):
+        if values_of_persons and values_of_persons[0] is not None:
+            text = _replace_values(finder, original, values_of_persons, text)
+    return text
+
+
+def _replace_values(finder: Finder, original: str, values: Sequence[Value], text: str) -> str:
+    """Return a rewritten prompt with values of one attribute, whatever the rewriter stated.
+
+    values: of the open persons of the original, in their order.
+
+    Raises:
+        RewrittenPromptError: the text states a value that cannot be replaced.
+    """
+    people = _people(finder, original, values)
+    # Nothing is written into markup: "<random:male|female> astronaut" stays as it is.
+    if json_texts(text) is None and finder.states_in_syntax(text):
+        raise RewrittenPromptError("rewritten: stated")
+    replaced: list[str] = []
+    nobody: list[RewrittenPromptError] = []
+    parts = text.split(NEXT_TEXT)
+    for part in parts:
+        language = language_of(part)
+        if language is None:
+            raise RewrittenPromptError("rewritten: unknown language")
+        try:
+            replaced.append(language.replace_values(part, finder.attribute, people))
+        except RewrittenPromptError as problem:
+            # Of several texts of an image one may be about a style alone.
+            if "no person" not in str(problem) or len(parts) == 1:
+                raise
+            replaced.append(part)
+            nobody.append(problem)
+    if len(nobody) == len(parts):
+        raise nobody[0]
+    return NEXT_TEXT.join(replaced)
+
+
+def why_not_replaced(finders: Sequence[Finder], original: str, text: str) -> dict[int, str]:
+    """Return number of an attribute -> why its values in a rewritten prompt cannot be replaced."""
+    reasons: dict[int, str] = {}
+    for number, finder in enumerate(finders):
+        values: list[Value] = []
+        for outcomes in finder.outcomes(original, strength=1.0):
+            # It is the same for all values, but numbers of women and men need a group.
+            mixtures = [value for value in outcomes if isinstance(value, Mixture)]
+            values.append(mixtures[0] if mixtures else next(iter(outcomes)))
+        if original != text and values:
+            try:
+                _replace_values(finder, original, values, text)
+            except RewrittenPromptError as problem:
+                reasons[number] = str(problem)
+    return reasons
+
+
+def values_in(finder: Finder, original: str, text: str) -> list[tuple[str, Value]]:
+    """Return the nouns of the open persons of an original prompt, each with the value that a
+    rewritten one states of them."""
+    language = language_of(text)
+    people = _people(finder, original, [None] * MOST_PERSONS)
+    if language is None:
+        return []
+    values = language.values_in(text, finder.attribute, people)
+    persons, _ = finder.open_persons(original)
+    open_nouns = {person.noun for person in persons}
+    pairs = zip(people, values, strict=True)
+    return [(noun, value) for (noun, _), value in pairs if noun in open_nouns]
+
+
+def _people(finder: Finder, original: str, values: Sequence[Value]) -> list[NounValue]:
+    """Return the nouns of all persons of an original prompt, those who are open with a value."""
+    persons = finder.persons(original)
+    if isinstance(persons, str):
+        return []
+    open_persons, _ = finder.open_persons(original)
+    value_of_place: dict[tuple[int, int, str], Value] = {}
+    for person, value in zip(open_persons, values, strict=False):
+        _, mention, _ = person.mentions[0]
+        if mention.can_be(value):
+            value_of_place[person.place] = value
+    return [(person.noun, value_of_place.get(person.place)) for person in persons]

@@ -94,3 +94,17 @@ def test_prompts_are_read_without_the_rules_of_english() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_a_task_on_features_loads_neither_judges_nor_grammars() -> None:
+    heavy = {f"vldebias.{name}" for name in ("auditing", "judge.judges", "training.run")}
+    heavy.add("vldebias.wording.balance")
+    loaded = {}
+    for task in ("groups", "generation"):
+        script = f"import sys, vldebias.study.tasks.{task}; print(*sys.modules)"
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
+        loaded[task] = heavy & set(done.stdout.split())
+    assert loaded["groups"] == set()
+    assert "vldebias.judge.judges" in loaded["generation"]

@@ -30,6 +30,7 @@ from vldebias.hosts.loading import Loaded
 from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.audited import audited_prompts
+from vldebias.report.result import Result
 from vldebias.report.table import readable
 from vldebias.report.text import text as in_terminal
 from vldebias.wording import balance_prompts
@@ -80,7 +81,7 @@ def judged() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def result(texts: Texts, judged: pd.DataFrame) -> vldebias.study.Result:
+def result(texts: Texts, judged: pd.DataFrame) -> Result:
     return vldebias.audit(ASKED, "gender", texts=texts, calibration=judged)
 
 
@@ -275,7 +276,7 @@ OPPOSED = ["A photo of a writer.", "A photo of a doctor.", "A photo of an author
 
 
 @pytest.fixture(scope="module")
-def unknown_model() -> vldebias.study.Result:
+def unknown_model() -> Result:
     """An audit for a pipeline that nobody judged."""
     pipe = Loaded(vldebias.load_host(pipeline="miniature").host, "acme/painter-xl")
     prompts = [*OPPOSED, *AGREED, "A CEO in an office", STATED]
@@ -371,17 +372,17 @@ def test_counted_shares_lean_where_an_even_deal_would_seldom_give_as_many(
     assert "R2" not in result.provenance[0].description, "no share rests on a line"
 
 
-def advice_of(result: vldebias.study.Result) -> list[str]:
+def advice_of(result: Result) -> list[str]:
     return result.provenance[0].settings["advice"]
 
 
 @pytest.fixture(scope="module")
-def of_a_nurse() -> vldebias.study.Result:
+def of_a_nurse() -> Result:
     """A prompt in English with one person, by the counts that come with the package."""
     return vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
 
 
-def test_prompts_in_other_languages_are_told(of_a_nurse: vldebias.study.Result) -> None:
+def test_prompts_in_other_languages_are_told(of_a_nurse: Result) -> None:
     """The counts that come with the package are of English prompts, which has to be said."""
     assert not any("English" in sentence for sentence in advice_of(of_a_nurse))
     prompts = ["a photo of a nurse", "Ein Arzt im Krankenhaus", "一位医生"]
@@ -391,7 +392,7 @@ def test_prompts_in_other_languages_are_told(of_a_nurse: vldebias.study.Result) 
 
 
 def test_of_several_persons_the_first_is_predicted_and_said(
-    of_a_nurse: vldebias.study.Result,
+    of_a_nurse: Result,
 ) -> None:
     assert not any("several persons" in sentence for sentence in advice_of(of_a_nurse))
     prompts = ["a photo of a nurse", "a photo of a doctor and a nurse", "a woman and her nurse"]
@@ -403,7 +404,7 @@ def test_of_several_persons_the_first_is_predicted_and_said(
     assert expected in advice_of(several)
 
 
-def test_a_model_may_be_a_name(of_a_nurse: vldebias.study.Result) -> None:
+def test_a_model_may_be_a_name(of_a_nurse: Result) -> None:
     loaded = vldebias.audit(
         ["a photo of a nurse"], "gender", model=vldebias.load_host(model="miniature")
     )

@@ -174,3 +174,17 @@ vldebias.debias
 """
     done = run_core(script)
     assert "vldebias.api" in done.stderr.splitlines()[-1]
+
+
+def test_every_module_of_wording_imports_without_torch() -> None:
+    package = Path(vldebias.__file__).parent
+    modules = []
+    for path in sorted((package / "wording").rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        modules.append(".".join(parts).removesuffix(".__init__"))
+    assert "vldebias.wording.english.reading" in modules
+    script = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
+    done = run_core(script, *modules)
+    assert done.returncode == 0, done.stderr
+    needs_torch = run_core(script, "vldebias.projection.projection")
+    assert needs_torch.returncode != 0

@@ -8,6 +8,7 @@ import pytest
 import vldebias
 from vldebias.errors import SuspectInputWarning
 from vldebias.miniature import open_world
+from vldebias.report.result import Result
 from vldebias.report.text import sentences
 from vldebias.study.inputs import images_of_folder
 
@@ -47,7 +48,7 @@ def test_what_programs_leave_changes_no_row_and_no_group(people: Path) -> None:
 
 
 def test_a_result_first_says_what_was_not_read(people: Path) -> None:
-    def measured() -> vldebias.study.Result:
+    def measured() -> Result:
         return vldebias.evaluate(
             "miniature", people, prompts="gender", queries=["a photo of a nurse."], k=5
         )

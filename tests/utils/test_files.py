@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from tests.refusals import refused
-from vldebias import files
 from vldebias.errors import InvalidInputError
 from vldebias.report.result import Result
+from vldebias.utils import files
 from vldebias.utils.files import (
     commit,
     digest,

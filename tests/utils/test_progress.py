@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from vldebias import progress as module
+from vldebias.utils import progress as module
 from vldebias.utils.progress import SILENT, Progress
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
 from vldebias.methods.bounded import largest
@@ -32,7 +32,9 @@ from vldebias.methods.predicted_gap import Change
 from vldebias.projection.edit import Choice, Edit
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, can_balance
-from vldebias.wording import Balancer
+
+if TYPE_CHECKING:
+    from vldebias.wording import Balancer
 
 # The default with reference images, under a name by which suites compare it with "default".
 WITH_IMAGES = "default+equalise"
@@ -86,6 +88,8 @@ def make_balancer(
         sets: the prompt sets.
         shares: value -> share of the images; None: the method's.
     """
+    from vldebias.wording import Balancer  # the grammars of eleven languages
+
     return Balancer(
         # The values of a single set are strings, not tuples.
         sets[0] if len(sets) == 1 else sets,

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,22 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         r"\]\((\.\./)+eval/results/",
         lambda m: "](" + m[0][2:].replace("../eval/results/", "", 1) + "pictures/",
         markdown,
+    )
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Replace formulas with MathML, which browsers render without a script or a network."""
+    from latex2mathml.converter import convert
+
+    def mathml(formula: re.Match[str]) -> str:
+        display = "block" if formula["open"] == "[" else "inline"
+        return convert(unescape(formula["latex"]).strip(), display=display)
+
+    return re.sub(
+        r'<(?P<tag>span|div) class="arithmatex">\\(?P<open>[(\[])(?P<latex>.*?)\\[)\]]</(?P=tag)>',
+        mathml,
+        html,
+        flags=re.DOTALL,
     )
 
 

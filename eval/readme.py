@@ -36,6 +36,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
             ("rivals_miniature", "hair"),
         )
     },
+    "docs/explanation/projection.md": {"closed_form": methods.closed_form},
     "docs/explanation/the-default.md": {"harm": methods.harm, "lean": methods.lean},
     "docs/how-to/balance-prompts.md": {
         "first_runs": prompts.first_runs,

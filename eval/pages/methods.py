@@ -181,3 +181,25 @@ def reranked() -> str:
         lines.append([kind, method, *counts, f"{removed + 0.0:.0%}", f"{kept:.2f}"])
     files = ", ".join(f"`eval/results/{name}.json`" for name in RERANK_FILES)
     return table(*lines, note=f"From {files}.")
+
+
+def closed_form() -> str:
+    """Write what P0 and the two lemmas remove and keep, on each CLIP."""
+    lines = [["texts and images", "edit", "held-out pair: distance", "query: cosine", "MaxSkew@50"]]
+    rows: dict[tuple[str, str], dict[str, Measurement]] = {}
+    for row in read("closed_form").rows:
+        rows.setdefault((row.task, row.method), {})[row.metric] = row
+    for (space, method), row_of_metric in rows.items():
+        if method in ("none", "orth") or method.endswith((" 100", " 1000")):
+            metrics = ("pair_distance", "query_cosine", "max_skew@50")
+            lines.append([space, method, *(span(row_of_metric[metric]) for metric in metrics)])
+    counts = ", ".join(
+        f"{part.task}: {part.n['pairs']} pairs and {part.n['images']} images"
+        for part in read("closed_form").provenance
+    )
+    note = (
+        f"Means with 95 % intervals over held-out pairs or queries ({counts}). `orth` is P0, `cali`"
+        " Lemma 7.2, `orth-cali` Lemma 7.1. MaxSkew over a gallery with as many men as women."
+        " From `eval/results/closed_form.json`."
+    )
+    return table(*lines, note=note)

@@ -1,0 +1,252 @@
+"""Measure what the closed form removes and what it keeps, by lambda.
+
+    python -m eval.experiments.closed_form --json eval/results/closed_form.json
+
+For P0, Lemma 7.2 ("cali") and Lemma 7.1 ("orth-cali") it measures three things on the texts and
+images of one CLIP: the distance between the two prompts of a pair that was not used in the fit,
+the cosine of a query with its own embedding before the edit, and MaxSkew@50 of the queries over a
+gallery with as many men as women. Held-out pairs are those of the professions that the set keeps
+for testing; for CelebA, whose prompts name none, a quarter of the pairs is left out in turn. The
+miniature CLIP ships with the package; OpenAI's CLIP ViT-B/32 on CelebA is read from $VLDEBIAS_REAL
+and skipped, with a message, if it is missing.
+
+It also draws the two pictures of docs/explanation/projection.md next to the JSON file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from eval.experiments import embeddings
+from eval.tables import parser, run
+from vldebias import CalibratedProjection, load_prompts
+from vldebias.measure.metric import get_metric
+from vldebias.metrics import bootstrap_interval, max_skew
+from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
+
+K = 50
+LAMS = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
+COLOURS = {"orth": "#8c8c8c", "cali": "#1f77b4", "orth-cali": "#d62728"}
+LABELS = {"orth": "P0", "cali": "Lemma 7.2 (cali)", "orth-cali": "Lemma 7.1 (orth-cali)"}
+
+
+@dataclass(frozen=True)
+class Space:
+    """Hold the unit embeddings of one CLIP: texts (n, d) and the images of an even gallery."""
+
+    name: str
+    pairs: Tensor  # (n, 2, d)
+    held_out: Tensor | None  # (m, 2, d); None: a quarter of `pairs` in turn
+    spurious: Tensor  # (s, d)
+    queries: Tensor  # (q, d)
+    images: Tensor  # (i, d)
+    groups: np.ndarray[Any, Any]  # (i,) strings
+
+
+def miniature() -> Space:
+    """Return the texts of professions and 240 rendered portraits, as many men as women."""
+    prompts = load_prompts("professions-gender")
+    host, open_world = embeddings.miniature()
+
+    def embed(texts: Sequence[str]) -> Tensor:
+        return normalize(host.embed(list(texts)).double(), dim=-1)
+
+    images = open_world("portraits", n=240, seed=85)
+    gender = images.column("gender")
+    return Space(
+        name="miniature CLIP, rendered portraits",
+        pairs=torch.stack([embed(side) for side in zip(*prompts.pairs, strict=True)], 1),
+        held_out=torch.stack(
+            [
+                embed([f"A photo of a {value} {name}." for name in prompts.held_out_class_names])
+                for value in ("male", "female")
+            ],
+            1,
+        ),
+        spurious=embed(prompts.spurious),
+        queries=embed(prompts.held_out_classes),
+        images=images.unit[:].double(),
+        groups=np.array(gender.names)[gender.codes],
+    )
+
+
+def celeba() -> Space | None:
+    """Return OpenAI's CLIP ViT-B/32 on 804 photographs of CelebA, or None if it is missing."""
+    if not embeddings.file().is_file():
+        embeddings.say_if_missing()
+        return None
+    gallery = embeddings.celeba()
+
+    def embed(texts: Sequence[str]) -> Tensor:
+        return normalize(gallery.texts.embed(list(texts)).double(), dim=-1)
+
+    pairs = torch.stack([embed(side) for side in zip(*gallery.prompts.groups, strict=True)], 1)
+    (pool,) = gallery.pools([0])
+    return Space(
+        name="CLIP ViT-B/32, CelebA",
+        pairs=pairs,
+        held_out=None,
+        spurious=embed(gallery.prompts.spurious),
+        queries=embed(gallery.queries),
+        images=gallery.rows[pool],
+        groups=np.array(["male", "female"])[gallery.gender[pool]],
+    )
+
+
+def fit(method: str, lam: float, pairs: Tensor, spurious: Tensor) -> CalibratedProjection:
+    """Return the projection of a method; "none" changes nothing."""
+    if method == "none":
+        return CalibratedProjection.identity(pairs.shape[-1])
+    if method == "orth":
+        return CalibratedProjection(0.0).fit(None, spurious)
+    if method == "cali":
+        return CalibratedProjection(lam).fit(pairs)
+    return CalibratedProjection(lam).fit(pairs, spurious)
+
+
+def distances_of_held_out_pairs(space: Space, method: str, lam: float) -> np.ndarray[Any, Any]:
+    """Return the distance of the two unit embeddings of each pair that a fit did not use."""
+    n = len(space.pairs)
+    if space.held_out is None:
+        quarters = [torch.arange(n) % 4 == quarter for quarter in range(4)]
+        splits = [(space.pairs[~quarter], space.pairs[quarter]) for quarter in quarters]
+    else:
+        splits = [(space.pairs, space.held_out)]
+    distances = []
+    for used, held_out in splits:
+        edited = normalize(fit(method, lam, used, space.spurious)(held_out), dim=-1)
+        distances.append((edited[:, 0] - edited[:, 1]).norm(dim=-1))
+    return torch.cat(distances).numpy()
+
+
+def measure(space: Space) -> TaskResult:
+    """Return a row for each measure, method and lam, with a 95 % interval over pairs or queries."""
+    result = TaskResult(
+        TaskProvenance(
+            task=space.name,
+            description="what the closed form removes and what it keeps",
+            n={"pairs": len(space.pairs), "images": len(space.images)},
+            is_miniature=space.held_out is not None,
+        )
+    )
+    cells = [("none", 0.0), ("orth", 0.0)]
+    cells += [(method, lam) for lam in LAMS for method in ("cali", "orth-cali")]
+    for method, lam in cells:
+        projection = fit(method, lam, space.pairs, space.spurious)
+        queries = normalize(projection(space.queries), dim=-1)
+        skews = []
+        for scores in queries @ space.images.T:
+            skews.append(max_skew(scores.numpy(), space.groups, K))
+        values_of_metric = {
+            "pair_distance": distances_of_held_out_pairs(space, method, lam),
+            "query_cosine": (queries * space.queries).sum(-1).numpy(),
+            f"max_skew@{K}": np.array(skews),
+        }
+        name = method if method in ("none", "orth") else f"{method}, λ = {lam:g}"
+        for metric, values in values_of_metric.items():
+            value, low, high = bootstrap_interval(values)
+            unit = "pairs" if metric == "pair_distance" else "queries"
+            result.add(metric, name, value, (low, high), n={unit: len(values)}, lam=lam)
+    return result
+
+
+def plot_by_lam(result: Result, path: Path) -> None:
+    """Draw the three measures over lambda, one row of panels for each CLIP."""
+    from matplotlib.figure import Figure
+
+    spaces = list(dict.fromkeys(row.task for row in result.rows))
+    metrics = list(dict.fromkeys(row.metric for row in result.rows))
+    figure = Figure(figsize=(11, 2.9 * len(spaces)), layout="constrained")
+    axes = figure.subplots(len(spaces), len(metrics), squeeze=False)
+    for space, axes_of_space in zip(spaces, axes, strict=True):
+        for metric, axis in zip(metrics, axes_of_space, strict=True):
+            rows = [row for row in result.rows if (row.task, row.metric) == (space, metric)]
+            plot_rows(rows, axis)
+            axis.set_title(f"{get_metric(metric).title}\n{space}", fontsize=9)
+    axes[0][0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def plot_rows(rows: Sequence[Measurement], axis: Any) -> None:
+    """Draw one measure of one CLIP: dashed lines without lambda, curves over lambda."""
+    for row in rows:
+        if row.method == "none":
+            axis.axhline(row.value, color="black", linestyle="--", label="no edit")
+        if row.method == "orth":
+            axis.axhline(row.value, color=COLOURS["orth"], linestyle="--", label=LABELS["orth"])
+    for method in ("cali", "orth-cali"):
+        points = [row for row in rows if row.method.startswith(f"{method},")]
+        lams = [row.lam for row in points]
+        colour = COLOURS[method]
+        axis.plot(lams, [row.value for row in points], color=colour, label=LABELS[method])
+        low = [row.interval[0] for row in points]
+        high = [row.interval[1] for row in points]
+        axis.fill_between(lams, low, high, color=colour, alpha=0.15, linewidth=0)
+    axis.set_xscale("log")
+    axis.set_xlabel("λ", fontsize=9)
+    axis.set_ylim(bottom=0)
+
+
+def plot_plane(space: Space, path: Path) -> None:
+    """Draw pairs and queries in the plane of the attribute and of what the queries differ in."""
+    from matplotlib.figure import Figure
+
+    pairs = space.pairs if space.held_out is None else space.held_out
+    attribute = normalize((pairs[:, 1] - pairs[:, 0]).mean(0), dim=0)
+    centre = space.queries.mean(0)
+    rest = space.queries - centre
+    rest = rest - (rest @ attribute)[:, None] * attribute
+    meaning = torch.linalg.svd(rest, full_matrices=False).Vh[0]
+    plane = torch.stack([attribute, meaning], 1)
+    methods = {
+        "no edit": "none",
+        "P0": "orth",
+        "cali, λ = 1000": "cali",
+        "orth-cali, λ = 1000": "orth-cali",
+    }
+    figure = Figure(figsize=(11, 3.1), layout="constrained")
+    axes = figure.subplots(1, len(methods), sharex=True, sharey=True)
+    for axis, (name, method) in zip(axes, methods.items(), strict=True):
+        edit = fit(method, 1000.0, space.pairs, space.spurious)
+        ends = (edit(pairs) - edit(centre)) @ plane
+        for first, second in ends:
+            segment = torch.stack([first, second])
+            axis.plot(segment[:, 0], segment[:, 1], color="#bbbbbb", linewidth=0.8, zorder=1)
+        axis.scatter(ends[:, 0, 0], ends[:, 0, 1], s=12, color="#1f77b4", label="male ...")
+        axis.scatter(ends[:, 1, 0], ends[:, 1, 1], s=12, color="#d62728", label="female ...")
+        points = (edit(space.queries) - edit(centre)) @ plane
+        axis.scatter(points[:, 0], points[:, 1], s=16, color="black", marker="x", label="unstated")
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel("attribute", fontsize=9)
+    axes[0].set_ylabel("what professions differ in most", fontsize=9)
+    axes[0].legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.2), ncols=3)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    path: Path | None = parser(__doc__).parse_args().json
+    spaces = [miniature()]
+    photographs = celeba()
+    if photographs is not None:
+        spaces.append(photographs)
+
+    def measured() -> Iterator[TaskResult]:
+        for space in spaces:
+            yield measure(space)
+
+    result = run("closed_form", measured, path)
+    if path is not None:
+        plot_by_lam(result, path.with_suffix(".png"))
+        plot_plane(spaces[0], path.with_name(f"{path.stem}_plane.png"))
+
+
+if __name__ == "__main__":
+    main()

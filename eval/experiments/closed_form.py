@@ -227,7 +227,8 @@ def plot_plane(space: Space, path: Path) -> None:
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("attribute", fontsize=9)
     axes[0].set_ylabel("what professions differ in most", fontsize=9)
-    axes[0].legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.2), ncols=3)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=110)
 
 

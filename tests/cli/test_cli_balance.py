@@ -150,7 +150,7 @@ def test_ctrl_c_in_the_middle_leaves_no_half_of_a_file(tmp_path: Path) -> None:
     # As Ctrl-C comes in the middle of the prompts, whatever the machine's speed.
     stopped = """
 import sys
-import vldebias.prompts
+import vldebias.wording
 from vldebias.cli import main
 
 def stop(prompts, *_, **__):

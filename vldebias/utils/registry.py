@@ -65,7 +65,8 @@ class Registry(Mapping[str, T]):
         return str(new.name)
 
     def __getitem__(self, name: str) -> T:
-        if name in self._modules:
+        # A caller may pass a list, which cannot be looked up.
+        if isinstance(name, str) and name in self._modules:
             import_module(self._modules[name])
         if name in self:
             return self.data[name]

@@ -85,8 +85,18 @@ class Prediction:
         return int(self.shares[0, :, place].argmax())
 
     def is_known(self, place: int) -> bool:
-        """Return whether a share of a prompt is known: counted, or predicted from its text."""
-        return place in self.n_images or self.is_explained
+        """Return whether a prompt has a share: counted, or predicted by a line that covers it."""
+        return place in self.n_images or (self.is_explained and bool(self.covered[place]))
+
+    @property
+    def source_name(self) -> str:
+        """Return the name of counts that come with the package, "" for the user's own."""
+        return "" if self.calibration is None else self.calibration.name
+
+    @property
+    def is_of_model(self) -> bool:
+        """Return whether the counts are of the audited model, or the user's own."""
+        return self.calibration is None or self.calibration.is_of(self.model)
 
     def is_sure(self, side: int, place: int) -> bool:
         """Return whether more than an equal share of a prompt's images shows a value.

@@ -151,8 +151,8 @@ WINDOW = (
     Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "default+equalise"),
     Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
 )
-# The first line of each task, the one on a current Stable Diffusion, and the one that writes no word;
-# the page of all figures has the rest.
+# The first line of each task, the one on a current Stable Diffusion, and the one that writes no
+# word; the page of all figures has the rest.
 FRONT = (WINDOW[0], WINDOW[1], WINDOW[3], WINDOW[6], WINDOW[8])
 
 

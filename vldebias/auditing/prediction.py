@@ -110,15 +110,18 @@ class Prediction:
         if n is None:
             is_likely = self.chance[side, place] >= SURE
         else:
-            # Wilson's interval of four images that are alike leaves out a half; one chance in
-            # sixteen gives as many. The exact test of the binomial asks for six.
-            hits = round(share * n)
-            chances = [
-                comb(n, k) * equal_share**k * (1 - equal_share) ** (n - k)
-                for k in range(hits, n + 1)
-            ]
-            is_likely = sum(chances) <= (1 - LEVEL) / 2
+            is_likely = is_clearly_above(equal_share, round(share * n), n)
         return bool(is_likely and low > equal_share)
+
+
+def is_clearly_above(share: float, hits: int, n: int) -> bool:
+    """Return whether so many hits among n images would be rare, at LEVEL, if the share were true.
+
+    The exact two-sided test of the binomial. At an even share it asks for six images that are
+    alike; Wilson's interval leaves out a half for four, which one chance in sixteen gives.
+    """
+    chances = [comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(hits, n + 1)]
+    return sum(chances) <= (1 - LEVEL) / 2
 
 
 def predict(

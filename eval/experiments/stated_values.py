@@ -178,7 +178,17 @@ def professions_in_turn(images: pd.DataFrame) -> TaskResult:
         n=n,
         change=(values[BALANCED] - values[NONE], change_low, change_high + most_missed),
     )
-    out.add_resampled("recognised", recognised, n=n)
+    values, draws = resampled_values(recognised, resamples=2000, seed=0)
+    low, high = wilson_interval(round(float(plain["recognised"].sum())), IMAGES * len(plain))
+    if np.ptp(draws[NONE]) > 0:
+        low, high = np.quantile(draws[NONE], (0.025, 0.975))
+    out.add("recognised", NONE, values[NONE], (low, high), n=n)
+    low, high = np.quantile(draws[BALANCED], (0.025, 0.975))
+    change = (
+        values[BALANCED] - values[NONE],
+        *np.quantile(draws[BALANCED] - draws[NONE], (0.025, 0.975)),
+    )
+    out.add("recognised", BALANCED, values[BALANCED], (low, high), n=n, change=change)
     return out
 
 

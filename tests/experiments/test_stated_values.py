@@ -9,12 +9,15 @@ from eval.experiments.stated_values import (
     GAP_FROM_HALF,
     GENDERS,
     SLIP,
+    calibration_table,
     clustered_interval,
     measure,
     read_images,
 )
 from eval.tables import read
+from vldebias.auditing.line import FOLDER, find_calibration, read_counts
 from vldebias.measure.resampling import wilson_interval
+from vldebias.prompts import load_prompts
 
 
 def test_the_tables_have_ten_images_of_every_prompt_but_the_slip() -> None:
@@ -78,3 +81,14 @@ def test_a_gap_of_zero_has_an_interval_that_says_how_little_could_be_seen() -> N
     assert balanced.change is not None
     assert balanced.change[0] == pytest.approx(-none.value)
     assert balanced.change[1] <= balanced.change[0] <= balanced.change[2] < 0
+
+
+def test_the_counts_of_the_audit_are_the_professions_without_a_stated_value() -> None:
+    assert (FOLDER / "sd35.csv").read_text(encoding="utf-8") == calibration_table()
+    assert "Erik V." in (FOLDER / "sd35.LICENSE").read_text(encoding="utf-8")
+    counts = read_counts(find_calibration("sd35"), load_prompts("gender"))
+    images = read_images()
+    plain = images[(images["gender"] == "") & (images["ethnicity"] == "")]
+    plain = plain[plain["profession"] != ""].set_index("profession")
+    assert counts["female"].to_dict() == plain["Female"].to_dict()
+    assert counts["male"].to_dict() == plain["Male"].to_dict()

@@ -343,7 +343,7 @@ def _summary_of_models(
     models = listed_words(list(map(str, calibrations)))
     sentences = [
         f"No counts are of {predictions[0].model}, so the audit cannot tell which way its images"
-        " lean: measure them (--measure 8)."
+        " lean: measure them (--pipeline DIR --measure 8)."
     ]
     unpredicted = _unpredicted(advised)
     if unpredicted:

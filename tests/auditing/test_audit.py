@@ -516,7 +516,7 @@ class TestAudit:
         ).provenance
         assert provenance.n["calibration prompts"] == 100
         assert MINIATURE.source in provenance.description
-        assert "These counts are not of" not in provenance.description
+        assert "These counts are of" not in provenance.description
 
     def test_shares_that_texts_hardly_tell_are_said(
         self, texts: Texts, judged: pd.DataFrame, result: Any

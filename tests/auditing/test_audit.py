@@ -162,6 +162,9 @@ class TestCalibration:
         assert subject("A photo of the face of a nurse.") == "nurse"
         assert subject("a portrait of an Actor") == "actor"
         assert subject("A photo of administrative assistant") == "administrative assistant"
+        # Counts of photographs are not about paintings, nor about a nurse in another scene.
+        assert subject("A painting of a nurse") != "nurse"
+        assert subject("A photo of a nurse at night") != "nurse"
 
     def test_published_counts(self) -> None:
         table = read_shares(PUBLISHED, GENDER)

@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 SURE = 0.9  # chance of a side from which on a prompt is said to lean
 FORM = "A photo of a {concept}."  # how a calibration's concepts are asked for
 _ARTICLE = r"((an?|the)\s+)?"
+# Words around a subject that do not change what the counts are about: they are of photographs, and
+# say nothing about paintings.
 _FRAME = re.compile(
-    rf"^{_ARTICLE}(photo|photograph|picture|image|portrait|painting|drawing)\s+of\s+(the\s+face\s+of\s+)?{_ARTICLE}"
+    rf"^{_ARTICLE}(photo|photograph|picture|image|portrait)\s+of\s+(the\s+face\s+of\s+)?{_ARTICLE}"
     rf"|^{_ARTICLE}|[\s.]+$",
     re.IGNORECASE,
 )

@@ -296,7 +296,9 @@ def unknown_model() -> Result:
 class TestUnknownModel:
     def test_it_says_first_that_it_cannot_tell(self, unknown_model: Any) -> None:
         advice = advice_of(unknown_model)
-        assert advice[0].startswith("No counts are of acme/painter-xl, so the audit cannot tell")
+        assert advice[0].startswith(
+            "No counts are of this model (acme/painter-xl), so the audit cannot tell"
+        )
         assert advice[1] == "Of 8 prompts, 1 is not predicted (states female: 1)."
         models = (
             "Stable Diffusion 1.5",

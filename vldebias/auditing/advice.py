@@ -220,7 +220,7 @@ def _of_uncounted_model(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
     """Return rank and text of the advice on a prompt to a model whose images nobody counted.
 
     The counts of other models are no verdict on this one: where all of them lean one way, a model
-    that is left out leans the other way too often (`eval/results/audit_models.json`).
+    that is left out leans the other way too often (`eval/results/audit_other_models.json`).
 
     Args:
         advices: rank and text of the advice by the counts of each other model.
@@ -342,8 +342,8 @@ def _summary_of_models(
     calibrations = [p.calibration for p in predictions if p.calibration is not None]
     models = listed_words(list(map(str, calibrations)))
     sentences = [
-        f"No counts are of {predictions[0].model}, so the audit cannot tell which way its images"
-        " lean: measure them (--pipeline DIR --measure 8)."
+        f"No counts are of this model ({predictions[0].model}), so the audit cannot tell which way"
+        " its images lean: measure them (--pipeline DIR --measure 8)."
     ]
     unpredicted = _unpredicted(advised)
     if unpredicted:

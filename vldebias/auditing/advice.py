@@ -342,14 +342,15 @@ def _summary_of_models(
     calibrations = [p.calibration for p in predictions if p.calibration is not None]
     models = listed_words(list(map(str, calibrations)))
     sentences = [
-        f"No counts are of this model ({predictions[0].model}), so the audit cannot tell which way"
-        " its images lean: measure them (--pipeline DIR --measure 8)."
+        f"There are no counts of images by this model ({predictions[0].model}), so the audit"
+        " cannot tell which way they lean: measure them (--pipeline DIR --measure 8)."
     ]
     unpredicted = _unpredicted(advised)
     if unpredicted:
         sentences.append(f"Of {quantity(len(advised), 'prompt')}, {unpredicted}.")
     sentences.append(
-        f"The shares are counts of {models}, for comparison; one of them: --calibration NAME."
+        f"For comparison, the shares are those counted for {models}; --calibration NAME shows one"
+        " of them."
     )
     opposed = [row for row in advised if row.rank == OPPOSED]
     for row in opposed[:1]:

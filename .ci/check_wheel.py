@@ -11,6 +11,7 @@ NEWEST_METADATA = (2, 4)  # what the action that publishes can read
 EXPECTED = (
     "vldebias/py.typed",
     "vldebias/prompts/english/words.txt",
+    "vldebias/auditing/calibrations/sd35.LICENSE",
     "vldebias/miniature/configs.json",
     "vldebias/miniature/weights/",
     "vldebias/report/templates/",

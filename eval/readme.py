@@ -39,6 +39,8 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
     "docs/explanation/the-default.md": {"harm": methods.harm, "lean": methods.lean},
     "docs/how-to/balance-prompts.md": {
+        "in_turn": prompts.in_turn,
+        "stated": prompts.stated,
         "first_runs": prompts.first_runs,
         "service": prompts.service,
     },
@@ -58,6 +60,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/how-well-audits-predict.md": {
         "audit_lines": generation.audit_lines,
         "audit_models": generation.audit_models,
+        "other_models": generation.other_models,
         "same_side": generation.same_side,
     },
     "docs/how-to/miniature.md": {"wordings": generation.wordings},

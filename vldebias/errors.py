@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 # What some installations leave out: the extra of pyproject.toml -> names that are imported.
@@ -93,6 +94,10 @@ class SuspectInputWarning(VldebiasWarning):
 
 class TruncatedPromptWarning(VldebiasWarning):
     """Warn that a prompt is longer than the text encoder reads."""
+
+
+class UnseenValueWarning(VldebiasWarning):
+    """Warn that prompts will state a value that image models are known not to show."""
 
 
 class WideEditWarning(VldebiasWarning):
@@ -223,14 +228,20 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
 
 
+def _is_of_library(frame: FrameType) -> bool:
+    """Return whether a frame runs code of this package or of an installed library."""
+    if frame.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES)):
+        return True
+    # The `__init__` of a dataclass has no file, but the globals of the module that defines it.
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] == __package__
+
+
 def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
     """Issue a warning at the user's line: the innermost frame outside of this package and of
     installed libraries."""
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    files = [
-        file for file in files if not file.startswith("<frozen importlib")
-    ]  # as `warnings` counts them
-    users = (
-        level for level, file in enumerate(files) if not file.startswith((_PACKAGE, *_LIBRARIES))
-    )
+    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    # As `warnings` counts them.
+    frames = [f for f in frames if not f.f_code.co_filename.startswith("<frozen importlib")]
+    users = (level for level, frame in enumerate(frames) if not _is_of_library(frame))
     warnings.warn(message, category, stacklevel=next(users, 0) + 2)

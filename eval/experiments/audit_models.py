@@ -47,6 +47,7 @@ PREDICTED_FROM = {
     "sd15": "sd3",
     "fair-diffusion": "sd3",
     "sd3": "flux2",
+    "sd35": "fair-diffusion",
     "flux2": "sd3",
     "uce": "sd15",
 }

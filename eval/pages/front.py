@@ -107,9 +107,21 @@ BIRDS = (
 )
 AGES = ("rivals_real", "celeba age", "worst_group", {"average": "average accuracy"})
 WRITTEN = "professions, as people write them"
+COUNTED_BY_PEOPLE = (
+    "stated_values",
+    "professions",
+    "gap_from_half_women",
+    {"recognised": "visible profession"},
+)
 STEERED = ("steer", "cross-attention", GAP, {"recognised": "subject accuracy"})
 WINDOW = (
     Line("generating people", "default, `balanced-prompts`", *PEOPLE, "balanced-prompts", WRITTEN),
+    Line(
+        "generating people with Stable Diffusion 3.5, public counts by people",
+        "female and male stated in turn, as `balanced-prompts` does",
+        *COUNTED_BY_PEOPLE,
+        "balanced-prompts",
+    ),
     Line("generating people", "the paper's projection, `cali`", *PEOPLE, "cali", WRITTEN),
     Line(
         "generating professions",
@@ -139,9 +151,9 @@ WINDOW = (
     Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "default+equalise"),
     Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
 )
-# The first line of each task, and that of pictures without a word more; the rest stands on the page
-# of all figures.
-FRONT = (WINDOW[0], WINDOW[2], WINDOW[5], WINDOW[7])
+# The first line of each task, the one on a current Stable Diffusion, and the one that writes no
+# word; the page of all figures has the rest.
+FRONT = (WINDOW[0], WINDOW[1], WINDOW[3], WINDOW[6], WINDOW[8])
 
 
 def gains(lines: Sequence[Line]) -> str:

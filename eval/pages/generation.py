@@ -137,6 +137,38 @@ def audit_models() -> str:
     )
 
 
+def other_models() -> str:
+    """Write how well the counts of other models predict a model that is left out."""
+    result = read("audit_other_models")
+    names = {provenance.task: provenance.model for provenance in result.provenance}
+    rows = [row for row in result.rows if row.subset == "two other models or more"]
+    occupations = {}
+    agreed = {}
+    for row in result.rows:
+        occupations.setdefault((row.task, row.subset), row.n.get("occupations", 0))
+        if "agreed occupations" in row.n:
+            agreed[row.task, row.subset] = row.n["agreed occupations"]
+    return crossed(
+        rows,
+        {
+            "left out": lambda row: (
+                names[row.task] if names[row.task] == "all models" else f"`{names[row.task]}`"
+            ),
+            "occupations": lambda row: str(occupations[row.task, row.subset]),
+            "others agree on": lambda row: str(agreed[row.task, row.subset]),
+        },
+        {
+            "left_out_error": "mean error",
+            "interval_coverage": "inside the range of the others",
+            "interval_width": "width of that range",
+            "same_lean": "leans as they agree",
+            "opposite_lean": "leans the opposite way",
+        },
+        cell=predicted,
+        note="From `eval/results/audit_other_models.json`.",
+    )
+
+
 def same_side() -> str:
     """Write how often two models lean to the same side."""
     return listed(

@@ -171,3 +171,41 @@ def service() -> str:
         },
         note=f"{n['requests']} requests, {n['runs']} runs; from `eval/results/workers.json`.",
     )
+
+
+def stated() -> str:
+    """Write how often a stated value appears in public counts by people, by what else is stated."""
+    lines = [["stated", "with", "prompts", "images", "images that show it"]]
+    for row in read("stated_values").rows:
+        if row.task != "stated":
+            continue
+        value, _, words = row.subset.partition(", ")
+        if words and value not in ("Non-binary", "White"):
+            continue
+        lines.append(
+            [
+                value,
+                words or "anything",
+                str(row.n["prompts"]),
+                f"{row.n['images']:,}",
+                span(row),
+            ]
+        )
+    return table(*lines, note="From `eval/results/stated_values.json`.")
+
+
+def in_turn() -> str:
+    """Write how even the shares of women are with nothing stated and with both genders in turn."""
+    rows = rows_in(read("stated_values"), "professions")
+    lines = [["prompts", "distance of the share of women from .5", "visible profession"]]
+    for method, words in (
+        ("none", "nothing stated, 10 images each"),
+        ("balanced-prompts", "female and male in turn, 10 images each"),
+    ):
+        gap = rows[method, "gap_from_half_women"]
+        lines.append([words, span(gap), span(rows[method, "recognised"])])
+    note = (
+        f"{rows['none', 'recognised'].n['professions']} professions by Stable Diffusion 3.5 Large"
+        " Turbo; intervals over professions. From `eval/results/stated_values.json`."
+    )
+    return table(*lines, note=note)

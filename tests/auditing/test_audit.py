@@ -162,6 +162,9 @@ class TestCalibration:
         assert subject("A photo of the face of a nurse.") == "nurse"
         assert subject("a portrait of an Actor") == "actor"
         assert subject("A photo of administrative assistant") == "administrative assistant"
+        # Counts of photographs are not about paintings, nor about a nurse in another scene.
+        assert subject("A painting of a nurse") != "nurse"
+        assert subject("A photo of a nurse at night") != "nurse"
 
     def test_published_counts(self) -> None:
         table = read_shares(PUBLISHED, GENDER)
@@ -248,7 +251,7 @@ class TestCalibrationsByName:
             head = (FOLDER / calibration.file).read_text().partition("\nprompt")[0]
             for fact in ("# source:", "# prompt:", "# judge:"):
                 assert fact in head, (calibration.name, fact)
-        for name in ("fair-diffusion.csv", "stay-fair.csv"):
+        for name in ("fair-diffusion.csv", "stay-fair.csv", "sd35.csv"):
             head = (FOLDER / name).read_text()
             assert "# commit:" in head
             assert "# licence:" in head
@@ -260,7 +263,14 @@ class TestCalibrationsByName:
         assert [calibration.name for calibration in own] == ["sd3"]
         assert known_calibrations("miniature") == [MINIATURE]
         known = known_calibrations("acme/painter-xl")
-        assert [calibration.name for calibration in known] == ["fair-diffusion", "sd3", "flux2"]
+        assert [calibration.name for calibration in known] == [
+            "fair-diffusion",
+            "sd3",
+            "sd35",
+            "flux2",
+        ]
+        own = known_calibrations("stabilityai/stable-diffusion-3.5-large-turbo")
+        assert [calibration.name for calibration in own] == ["sd35"]
 
     @pytest.mark.parametrize("name", ["sdxl", "sd3@9", "fair-diffusion@3", "no-such.csv"])
     def test_an_unknown_name_lists_the_known_ones(self, name: str) -> None:
@@ -284,34 +294,44 @@ def unknown_model() -> Result:
 
 
 class TestUnknownModel:
-    def test_it_says_first_that_nobody_judged_the_model(self, unknown_model: Any) -> None:
+    def test_it_says_first_that_it_cannot_tell(self, unknown_model: Any) -> None:
         advice = advice_of(unknown_model)
-        assert advice[0].startswith("No counts are of acme/painter-xl. Of 8 prompts, ")
-        assert "female in all 3 models" in advice[0]
-        models = ("Stable Diffusion 1.5", "Stable Diffusion 3 medium", "FLUX.2 [klein] base 9B")
-        assert all(model in advice[1] for model in models)
+        assert advice[0].startswith("There are no counts of images by this model (acme/painter-xl)")
+        assert "the audit cannot tell which way they lean" in advice[0]
+        assert advice[1] == "Of 8 prompts, 1 is not predicted (states female: 1)."
+        models = (
+            "Stable Diffusion 1.5",
+            "Stable Diffusion 3 medium",
+            "Stable Diffusion 3.5 Large Turbo",
+            "FLUX.2 [klein] base 9B",
+        )
+        assert all(model in advice[2] for model in models)
+        assert advice[2].startswith("For comparison")
 
-    def test_a_verdict_is_given_only_where_every_model_shares_it(self, unknown_model: Any) -> None:
+    def test_counts_of_other_models_are_never_a_lean_of_this_one(self, unknown_model: Any) -> None:
+        prompts = unknown_model.provenance[0].settings["prompts"]
+        assert not [advice for advice in prompts.values() if advice.startswith("leans")]
         shares: dict[str, list[tuple[float, float]]] = {}
         for row in unknown_model.rows:
             if row.metric == "predicted_share":
                 shares.setdefault(row.subset.rpartition(": ")[0], []).append(row.interval)
-        for prompt, advice in unknown_model.provenance[0].settings["prompts"].items():
+        for prompt, advice in prompts.items():
             intervals = shares.get(prompt, [])
             male = [low > 0.5 for low, _ in intervals]
             female = [high < 0.5 for _, high in intervals]
-            if advice.startswith("leans"):
-                value = advice.split()[1]
-                assert all(male if value == "male" else female), prompt
-                assert len(intervals) == 3
-            if advice.startswith("opposite"):
+            if "others lean" in advice:
+                assert all(male if "lean male" in advice else female), prompt
+                assert intervals
+            if "others disagree" in advice:
                 assert any(male)
                 assert any(female)
-        prompts = unknown_model.provenance[0].settings["prompts"]
+            if "not counted" in advice:
+                assert not intervals
         assert list(prompts)[: len(AGREED)] == sorted(AGREED, key=list(prompts).index), (
-            "what all models share comes first"
+            "what all other models share comes first"
         )
-        assert {text for text in prompts if prompts[text].startswith("opposite")} == set(OPPOSED)
+        assert {text for text in prompts if "disagree" in prompts[text]} == set(OPPOSED)
+        assert prompts["A CEO in an office"].startswith("cannot tell (not counted)")
 
     def test_shares_are_those_of_the_counts_and_span_the_range_that_is_shown(
         self, unknown_model: Any
@@ -338,11 +358,13 @@ class TestUnknownModel:
 
     def test_a_named_calibration_gives_its_verdicts(self) -> None:
         pipe = Loaded(vldebias.load_host(pipeline="miniature").host, "acme/painter-xl")
-        for name, verdict in (("sd3", "leans female"), ("flux2", "leans male")):
+        for name, verdict in (("sd3", "leans female in sd3:"), ("flux2", "leans male in flux2:")):
             named = vldebias.audit(OPPOSED, "gender", pipe=pipe, calibration=name)
             advice = named.provenance[0].settings["prompts"]
             assert all(text.startswith(verdict) for text in advice.values())
-            assert "These counts are not of acme/painter-xl" in named.provenance[0].description
+            first = advice_of(named)[0]
+            assert first.startswith("These counts are of ")
+            assert "not of acme/painter-xl" in first
 
     def test_few_judged_prompts_have_counts_and_no_line(self) -> None:
         judged = pd.DataFrame({"prompt": OPPOSED, "male": [8, 4, 0], "female": [0, 4, 8]})
@@ -354,7 +376,7 @@ class TestUnknownModel:
             f"{p}: male": share for p, share in zip(OPPOSED, (1, 0.5, 0), strict=True)
         }
         advice = result.provenance[0].settings["prompts"]
-        assert advice["A photo of a baker."].startswith("cannot be told")
+        assert advice["A photo of a baker."].startswith("cannot tell")
 
 
 @pytest.mark.parametrize(
@@ -396,7 +418,8 @@ def test_of_several_persons_the_first_is_predicted_and_said(
 ) -> None:
     assert not any("several persons" in sentence for sentence in advice_of(of_a_nurse))
     prompts = ["a photo of a nurse", "a photo of a doctor and a nurse", "a woman and her nurse"]
-    several = vldebias.audit(prompts, "gender", model="miniature")
+    judged = pd.DataFrame({"prompt": prompts[:2], "male": [1, 4], "female": [7, 4]})
+    several = vldebias.audit(prompts, "gender", model="miniature", calibration=judged)
     expected = (
         "1 of 2 predicted prompts show several persons, such as “a photo of a doctor and a nurse”:"
         " the share is of the first person."
@@ -416,7 +439,13 @@ def test_a_model_may_be_a_name(of_a_nurse: Result) -> None:
 class TestAudit:
     def test_unseen_prompts_are_predicted(self, result: Any) -> None:
         rows = {row.subset: row for row in result.rows if row.metric == "predicted_share"}
-        for job in JOBS[1::2]:
+        # The last job leans further than any judged one: nothing is known about it.
+        assert f"{JOBS[39]}: male" not in rows
+        assert f"{CASTLE}: male" not in rows
+        advice = result.provenance[0].settings["prompts"]
+        covered = [job for job in JOBS[1::2] if not advice[job].startswith("cannot tell")]
+        assert len(covered) == 18
+        for job in covered:
             row = rows[f"{job}: male"]
             assert row.value == pytest.approx(0.5 + 0.4 * lean_of(job), abs=0.15)
             assert row.interval[0] <= row.value <= row.interval[1]
@@ -439,13 +468,13 @@ class TestAudit:
                 assert row.interval[0] > 0.5, "a prompt leans beyond its interval"
         starts = {JOBS[1]: "leans female", JOBS[37]: "leans male", JOBS[21]: "no clear lean"}
         starts |= {
-            CASTLE: "unlike the judged",
+            CASTLE: "cannot tell (not judged)",
             STATED: "states female",
             CHAIR: "no person is asked for",
         }
         assert all(advice[text].startswith(start) for text, start in starts.items())
         assert set(list(advice)[-2:]) == {STATED, CHAIR}
-        order = {"leans": 0, "unlike": 1, "no": 2}
+        order = {"leans": 0, "cannot": 1, "no": 2}
         kinds = [order[line.split()[0]] for line in list(advice.values())[:-2]]
         assert kinds == sorted(kinds), "those that lean, what is not covered, and the others"
         description = result.provenance[0].description
@@ -454,7 +483,7 @@ class TestAudit:
         counts = re.findall(r"(\d+) clearly lean", description)
         assert sum(map(int, counts)) == leaning
         assert "3 are unlike the judged prompts" in description
-        assert "2 not predicted (" in description
+        assert "2 are not predicted (" in description
         assert f"a line fitted to {len(JOBS[::2])} prompts" in description
         assert "(given labels)" in description
         assert description.count("Look first at") == 1
@@ -469,7 +498,7 @@ class TestAudit:
         self, texts: Texts, judged: pd.DataFrame
     ) -> None:
         (protocol,) = vldebias.audit(
-            JOBS[1:2], "gender", texts=texts, calibration=judged[::2]
+            JOBS[1:2], "gender", texts=texts, calibration=judged[:10]
         ).provenance
         assert ("% female [0%, 100%]" in protocol.description, protocol.seeds) == (True, [0])
 
@@ -491,7 +520,7 @@ class TestAudit:
         ).provenance
         assert provenance.n["calibration prompts"] == 100
         assert MINIATURE.source in provenance.description
-        assert "These counts are not of" not in provenance.description
+        assert "These counts are of" not in provenance.description
 
     def test_shares_that_texts_hardly_tell_are_said(
         self, texts: Texts, judged: pd.DataFrame, result: Any
@@ -512,7 +541,7 @@ class TestAudit:
         assert str(blind).startswith("What these prompts will show cannot be told")
         assert not [row for row in blind.rows if row.metric == "predicted_share"]
         advice = blind.provenance[0].settings["prompts"]
-        assert advice[JOBS[1]].startswith("cannot be told from its text")
+        assert advice[JOBS[1]].startswith("cannot tell from text")
         assert advice[STATED].startswith("states female")
 
     def test_print_has_each_prompt_with_its_share_and_advice(self, result: Any) -> None:

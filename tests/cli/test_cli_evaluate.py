@@ -359,7 +359,7 @@ def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
     assert log.startswith("# Of 3 prompts, ")
     assert "\ntask\tmetric\t" in log
     assert all(text in log for text in (f"page: {out / 'index.html'}", f"prompts: {out}"))
-    assert "These counts are not of" not in log
+    assert "These counts are of" not in log
     assert not any(verify(out).values())
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     assert listed.index[-1] == "A red chair"
@@ -371,7 +371,9 @@ def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
     calibrated = call(*AUDIT, "--model", "miniature", "--calibration", "judged.csv")
     assert "Look first at “" in calibrated
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
-    assert listed["share"].notna().sum() == 2
+    # The mechanic is further from every judged prompt than these are from each other.
+    assert listed["share"].notna().sum() == 1
+    assert listed["advice"]["A photo of a mechanic."].startswith("cannot tell (not judged)")
     assert set(listed["value"].dropna()) == {"male"}
     printed = call(*AUDIT, "--pipeline", "miniature", "--json")
     assert set(json.loads(printed)["files"]) == {"page", "prompts"}

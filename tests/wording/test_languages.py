@@ -281,6 +281,7 @@ def test_a_set_of_ones_own_gives_its_words():
     assert balance_prompts("Ein blind Arzt", made).reasons == ["stated"]
 
 
+@pytest.mark.filterwarnings("ignore::vldebias.errors.UnseenValueWarning")
 def test_a_third_gender_with_words_of_its_own_is_written():
     attribute = {value: [value] for value in ("female", "male", "nonbinary")}
     words = {"de": "nichtbinär", "zh": "非二元性别的"}

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 POOR = 0.1  # R2 below which little is predicted; at 0 or below, nothing is
 # Ranks of advice: what to look at first comes first.
-LEANS, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(5)
+LEANS, OTHERS_LEAN, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(6)
+MEASURE = "measure yours (--measure)"
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,10 @@ def audit(
             images of each of 153 occupations by Stable Diffusion 1.5; Friedrich et al., arXiv
             2302.10893), "sd15", "sd3", "flux2" or "uce" (among 300 images of each of 33
             occupations; Kim et al., 2026, arXiv 2605.28036; "sd3@3" are those at guidance 3), or
-            "miniature". Or your own, as a file or frame: a row per image (`prompt`, `value`) or a
-            row of counts per prompt. Default: that of the pipeline. Where there is none, every
-            plain model is read, and a prompt leans only where all of them say so.
+            "sd35" (10 images of each of 12 professions, counted by people) or "miniature". Or your
+            own, as a file or frame: a row per image (`prompt`, `value`) or a row of counts per
+            prompt. Default: the counts of this model. If nobody counted its images, the audit says
+            that it cannot tell, and shows the counts of other models for comparison.
         column: of a table or frame, where the prompts are; by default `prompt`, or found.
 
     Returns:
@@ -186,40 +188,55 @@ def _advise(
         if not stated and reason is None and words.find(text):
             stated = "the attribute"
         advices = [_advice_of_model(prediction, i, stated, reason) for prediction in predictions]
-        rank, advice = _shared(advices)
+        rank, advice = advices[0]
+        if len(predictions) > 1:
+            rank, advice = _of_uncounted_model(advices)
+        elif rank == LEANS and not predictions[0].is_of_model:
+            # Counts of another model that were requested by name.
+            advice = f"{advice.partition(':')[0]} in {predictions[0].source_name}: {MEASURE}"
         advised.append(AdvisedPrompt(i, text, rank, advice))
-    # Of one rank the prompt that leans most comes first, of prompts on which models do not agree
-    # the one on which they are furthest apart; equal ones keep their order.
-    shares = np.nan_to_num(np.stack([prediction.shares[0] for prediction in predictions]))
-    lean = shares.mean(0).max(0)
-    distance = np.ptp(shares, axis=0).max(0)
-    weight_of_rank = {LEANS: lean} if len(predictions) > 1 else {}
-    weights = lean if len(predictions) == 1 else distance
+    # Within a rank, what leans most comes first; prompts on which models lean opposite ways are
+    # sorted by how far apart they are. Equal ones keep their order.
+    lean, distance = _weights(predictions)
     return sorted(
         advised,
-        key=lambda row: (
-            row.rank,
-            -weight_of_rank.get(row.rank, weights)[row.place],
-        ),
+        key=lambda row: (row.rank, -(distance if row.rank == OPPOSED else lean)[row.place]),
     )
 
 
-def _shared(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
-    """Return rank and text of the advice that every model gives, or that they give none
-    together."""
-    texts = {text for _, text in advices}
-    ranks = {rank for rank, _ in advices}
-    if len(advices) == 1 or ranks == {NOTHING}:
+def _weights(predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest share of each prompt (n,), as a mean over the models that know it, and how
+    far apart these models are on it (n,)."""
+    shares = np.stack([prediction.shares[0] for prediction in predictions])  # (models, k, n)
+    places = range(shares.shape[2])
+    is_known = np.array([[[p.is_known(place) for place in places]] for p in predictions])
+    n_known = np.maximum(is_known.sum(0), 1)
+    lean = np.where(is_known, shares, 0).sum(0) / n_known
+    distance = np.where(is_known, shares, -1).max(0) - np.where(is_known, shares, 1).min(0)
+    return lean.max(0), distance.max(0)
+
+
+def _of_uncounted_model(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
+    """Return rank and text of the advice on a prompt to a model whose images nobody counted.
+
+    The counts of other models are no verdict on this one: where all of them lean one way, a model
+    that is left out leans the other way too often (`eval/results/audit_other_models.json`).
+
+    Args:
+        advices: rank and text of the advice by the counts of each other model.
+    """
+    if advices[0][0] == NOTHING:
         return advices[0]
-    leaning = {text for rank, text in advices if rank == LEANS}
-    if len(leaning) > 1:
-        return OPPOSED, "opposite leans by model: measure yours (--measure)"
-    if leaning == texts:
-        verdict, _, remedy = texts.pop().partition(":")
-        return LEANS, f"{verdict} in all {len(advices)} models:{remedy}"
-    if UNCOVERED in ranks:
-        return UNCOVERED, "not known of all models: measure yours (--measure)"
-    return UNDECIDED, "no lean that all models share: measure yours (--measure)"
+    known = [(rank, text) for rank, text in advices if rank != UNCOVERED]
+    sides = {text.partition(":")[0] for rank, text in known if rank == LEANS}
+    if not known:
+        return UNCOVERED, f"cannot tell (not counted): {MEASURE}"
+    if len(sides) > 1:
+        return OPPOSED, f"cannot tell (others disagree): {MEASURE}"
+    if sides and all(rank == LEANS for rank, _ in known):
+        value = sides.pop().removeprefix("leans ")
+        return OTHERS_LEAN, f"cannot tell (others lean {value}): {MEASURE}"
+    return UNDECIDED, f"cannot tell (others unclear): {MEASURE}"
 
 
 def _advice_of_model(
@@ -235,9 +252,8 @@ def _advice_of_model(
     if reason is not None:
         return NOTHING, f"{reason_in_words(reason)}: nothing to predict"
     if not prediction.is_known(place):
-        return UNCOVERED, "cannot be told from its text: generate and judge some images"
-    if not prediction.covered[place]:
-        return UNCOVERED, "unlike the judged prompts: generate and judge some images"
+        verdict = "cannot tell (not judged)" if prediction.is_explained else "cannot tell from text"
+        return UNCOVERED, f"{verdict}: generate and judge some images"
     side = prediction.side(place)
     if prediction.is_sure(side, place):
         return LEANS, f"leans {prediction.values[side]}: rewrite it or use a method"
@@ -265,7 +281,7 @@ def _sentences(
     if len(predictions) > 1:
         sentences = _summary_of_models(advised, predictions)
     else:
-        sentences = _summary(advised, prediction, source, is_of_pipeline=is_of_pipeline)
+        sentences = _summary(advised, prediction, source)
     predicted = [row.prompt for row in _predicted(advised, prediction)]
     if predicted and can_balance(attribute):
         people = balance_prompts(predicted, attribute, seed=0, groups="same").people
@@ -283,12 +299,16 @@ def _sentences(
         )
     if len(predictions) == 1:
         sentences = _with_fit(sentences, advised, prediction)
+        if is_of_pipeline and not prediction.is_of_model:
+            other_model = (
+                f"These counts are of {prediction.calibration}, not of {prediction.model}, whose"
+                " images may lean the other way: measure them (--measure)."
+            )
+            sentences.insert(0, other_model)
     return sentences
 
 
-def _summary(
-    advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str, *, is_of_pipeline: bool
-) -> list[str]:
+def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
     """Return sentences on all prompts, on the one to look at first, and on the counts."""
     sentences = [_how_many_lean(advised)]
     predicted = _predicted(advised, prediction)
@@ -311,36 +331,37 @@ def _summary(
             f"{shares} are predicted from texts alone, before any image was generated, by a line"
             f" fitted to {prediction.n_judged} prompts whose images were judged ({source})."
         )
-    shipped = prediction.calibration
-    if is_of_pipeline and shipped is not None and not shipped.is_of(prediction.model):
-        sentences.append(
-            f"These counts are not of {prediction.model}: expect larger errors, or measure it"
-            " (--measure)."
-        )
     return sentences
 
 
 def _summary_of_models(
     advised: Sequence[AdvisedPrompt], predictions: Sequence[Prediction]
 ) -> list[str]:
-    """Return sentences on prompts whose model nobody judged: what the known models share, and where
-    they are furthest apart."""
+    """Return sentences on a model whose images nobody counted: that the audit cannot tell, and what
+    the counts of other models show."""
     calibrations = [p.calibration for p in predictions if p.calibration is not None]
     models = listed_words(list(map(str, calibrations)))
     sentences = [
-        f"No counts are of {predictions[0].model}. {_how_many_lean(advised)}",
-        f"The models are {models}; a verdict is given where all of them share it. One of them:"
-        " --calibration NAME; your own: --measure 8.",
+        f"There are no counts of images by this model ({predictions[0].model}), so the audit"
+        " cannot tell which way they lean: measure them (--pipeline DIR --measure 8)."
     ]
+    unpredicted = _unpredicted(advised)
+    if unpredicted:
+        sentences.append(f"Of {quantity(len(advised), 'prompt')}, {unpredicted}.")
+    sentences.append(
+        f"For comparison, the shares are those counted for {models}; --calibration NAME shows one"
+        " of them."
+    )
     opposed = [row for row in advised if row.rank == OPPOSED]
     for row in opposed[:1]:
-        # The value whose share of the prompt is largest over all models.
-        shares_of_models = [prediction.shares[0, :, row.place] for prediction in predictions]
-        side = int(np.nanmean(shares_of_models, axis=0).argmax())
+        known = [prediction for prediction in predictions if prediction.is_known(row.place)]
+        # The value whose share of the prompt is largest over the models that counted it.
+        side = int(np.mean([p.shares[0, :, row.place] for p in known], axis=0).argmax())
         shares = []
-        for calibration, prediction in zip(calibrations, predictions, strict=True):
-            share = prediction.shares[0, side, row.place]
-            shares.append(f"{calibration.model} {share:.0%}")
+        for prediction in known:
+            if prediction.calibration is not None:
+                share = prediction.shares[0, side, row.place]
+                shares.append(f"{prediction.calibration.model} {share:.0%}")
         value = predictions[0].values[side]
         sentences.append(
             f"They are furthest apart on “{row.prompt}”: {value} in {', '.join(shares)}."
@@ -362,20 +383,29 @@ def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
 
     "Of 4 prompts, 1 clearly leans male, 2 have no clear lean; 1 not predicted (names a person: 1)."
     """
-    count_of_kind = Counter(row.verdict for row in advised)
-    unpredicted = Counter(row.verdict for row in advised if row.rank == NOTHING)
+    count_of_kind = Counter(row.verdict for row in advised if row.rank < NOTHING)
     clauses = []
     if not any(row.rank == LEANS for row in advised):
         clauses.append("none clearly leans to a value")
     # `advised` is sorted by rank, so that kinds that lean come first.
     for kind, count in count_of_kind.items():
-        if kind not in unpredicted:
-            clauses.append(_counted_kind(kind, count))
+        clauses.append(_counted_kind(kind, count))
     words = f"Of {quantity(len(advised), 'prompt')}, {', '.join(clauses)}"
-    if unpredicted:
-        reasons = ", ".join(f"{kind}: {count:,}" for kind, count in unpredicted.most_common())
-        words += f"; {unpredicted.total():,} not predicted ({reasons})"
-    return f"{words}."
+    unpredicted = _unpredicted(advised)
+    return f"{words}; {unpredicted}." if unpredicted else f"{words}."
+
+
+def _unpredicted(advised: Sequence[AdvisedPrompt]) -> str:
+    """Write how many prompts leave nothing to predict, and why; "" if there are none.
+
+    "2 are not predicted (names a person: 2)"
+    """
+    count_of_reason = Counter(row.verdict for row in advised if row.rank == NOTHING)
+    if not count_of_reason:
+        return ""
+    reasons = ", ".join(f"{reason}: {count:,}" for reason, count in count_of_reason.most_common())
+    verb = "is" if count_of_reason.total() == 1 else "are"
+    return f"{count_of_reason.total():,} {verb} not predicted ({reasons})"
 
 
 def _counted_kind(kind: str, count: int) -> str:
@@ -384,11 +414,12 @@ def _counted_kind(kind: str, count: int) -> str:
     if kind.startswith("leans "):
         verb = "clearly leans" if is_single else "clearly lean"
         kind = kind.removeprefix("leans ")
-    elif kind.startswith(("unlike ", "not known ")):
+    elif kind == "cannot tell (not judged)":
         verb = "is" if is_single else "are"
-    elif kind.startswith("cannot "):
-        verb = ""
-        kind = kind.replace("its text", "texts")
+        kind = "unlike the judged prompts"
+    elif kind.startswith("cannot tell"):
+        verb = "cannot be told"
+        kind = "from its text" if is_single else "from their texts"
     else:
         verb = "has" if is_single else "have"
     return " ".join(filter(None, [f"{count:,}", verb, kind]))

@@ -85,6 +85,14 @@ CALIBRATIONS = (
         _STAY_FAIR,
     ),
     Calibration(
+        "sd35",
+        "sd35.csv",
+        "Stable Diffusion 3.5 Large Turbo",
+        ("stable-diffusion-3.5-large-turbo",),
+        7.0,
+        "published counts by people of Stable Diffusion 3.5",
+    ),
+    Calibration(
         "flux2",
         "stay-fair.csv",
         "FLUX.2 [klein] base 9B",

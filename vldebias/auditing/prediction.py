@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 SURE = 0.9  # chance of a side from which on a prompt is said to lean
 FORM = "A photo of a {concept}."  # how a calibration's concepts are asked for
 _ARTICLE = r"((an?|the)\s+)?"
+# Words around a subject that do not change what the counts are about: they are of photographs, and
+# say nothing about paintings.
 _FRAME = re.compile(
-    rf"^{_ARTICLE}(photo|photograph|picture|image|portrait|painting|drawing)\s+of\s+(the\s+face\s+of\s+)?{_ARTICLE}"
+    rf"^{_ARTICLE}(photo|photograph|picture|image|portrait)\s+of\s+(the\s+face\s+of\s+)?{_ARTICLE}"
     rf"|^{_ARTICLE}|[\s.]+$",
     re.IGNORECASE,
 )
@@ -85,8 +87,18 @@ class Prediction:
         return int(self.shares[0, :, place].argmax())
 
     def is_known(self, place: int) -> bool:
-        """Return whether a share of a prompt is known: counted, or predicted from its text."""
-        return place in self.n_images or self.is_explained
+        """Return whether a prompt has a share: counted, or predicted by a line that covers it."""
+        return place in self.n_images or (self.is_explained and bool(self.covered[place]))
+
+    @property
+    def source_name(self) -> str:
+        """Return the name of counts that come with the package, "" for the user's own."""
+        return "" if self.calibration is None else self.calibration.name
+
+    @property
+    def is_of_model(self) -> bool:
+        """Return whether the counts are of the audited model, or the user's own."""
+        return self.calibration is None or self.calibration.is_of(self.model)
 
     def is_sure(self, side: int, place: int) -> bool:
         """Return whether more than an equal share of a prompt's images shows a value.
@@ -100,15 +112,18 @@ class Prediction:
         if n is None:
             is_likely = self.chance[side, place] >= SURE
         else:
-            # Wilson's interval of four images that are alike leaves out a half; one chance in
-            # sixteen gives as many. The exact test of the binomial asks for six.
-            hits = round(share * n)
-            chances = [
-                comb(n, k) * equal_share**k * (1 - equal_share) ** (n - k)
-                for k in range(hits, n + 1)
-            ]
-            is_likely = sum(chances) <= (1 - LEVEL) / 2
+            is_likely = is_clearly_above(equal_share, round(share * n), n)
         return bool(is_likely and low > equal_share)
+
+
+def is_clearly_above(share: float, hits: int, n: int) -> bool:
+    """Return whether so many hits among n images would be rare, at LEVEL, if the share were true.
+
+    The exact two-sided test of the binomial. At an even share it asks for six images that are
+    alike; Wilson's interval leaves out a half for four, which one chance in sixteen gives.
+    """
+    chances = [comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(hits, n + 1)]
+    return sum(chances) <= (1 - LEVEL) / 2
 
 
 def predict(

@@ -51,10 +51,11 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         typer.Option(
             "--calibration",
             help=(
-                "Counts of judged images: fair-diffusion, sd15, sd3, flux2, uce, miniature"
+                "Counts of judged images: fair-diffusion, sd15, sd3, sd35, flux2, uce, miniature"
                 " (sd3@3: at guidance 3), or a CSV of your pipeline's (prompt, value: a row per"
                 " image; or prompt and a column of counts per value). Default: those of the"
-                " pipeline if there are any, else what all models have in common (gender only)."
+                " pipeline. If there are none, the audit cannot tell, and shows the counts of"
+                " other models (gender only)."
             ),
             metavar="NAME|FILE",
         ),

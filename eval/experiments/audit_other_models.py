@@ -1,0 +1,153 @@
+"""Do the counts of some models predict who appears in the images of another one?
+
+python -m eval.experiments.audit_other_models --json eval/results/audit_other_models.json
+
+`vldebias audit` has counts of four models as they were released. Each of them is left out in turn,
+and its share of women in every occupation is compared with what the other models' counts give.
+DALL-E 2, Stable Diffusion 1.4 and Stable Diffusion 2 (`eval/counts/stable-bias.csv`) are compared
+with all four; the audit does not have their counts.
+
+- `left_out_error`: distance of the share from the mean of the other models;
+- `interval_coverage`: how often it lies between the lowest and the highest of the other models,
+  which is the range that the audit shows;
+- `same_lean`, `opposite_lean`: of the occupations on which all other models clearly lean the same
+  way, how many clearly lean that way in the model that was left out, or clearly the opposite way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from eval.tables import add_share, parser, run
+from vldebias.auditing.line import Calibration, known_calibrations, read_counts
+from vldebias.auditing.prediction import is_clearly_above
+from vldebias.measure.resampling import bootstrap_interval
+from vldebias.metrics import Metric
+from vldebias.prompts import load_prompts
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
+
+STABLE_BIAS = Path(__file__).parents[1] / "counts" / "stable-bias.csv"
+MODEL_OF_NAME = {
+    "dalle2": "DALL-E 2",
+    "sd14": "Stable Diffusion 1.4",
+    "sd2": "Stable Diffusion 2",
+}
+GENDER = load_prompts("gender")
+ERROR = Metric("left_out_error", "distance from the mean of the other models", bounds=(0.0, 1.0))
+WIDTH = Metric("interval_width", "width of the range of the other models", bounds=(0.0, 1.0))
+SAME = Metric("same_lean", "leans as all other models do", bounds=(0.0, 1.0))
+OPPOSITE = Metric("opposite_lean", "leans the opposite way", bounds=(0.0, 1.0))
+# Rows are given for occupations that so many other models counted, or more.
+OTHERS = {"one other model or more": 1, "two other models or more": 2}
+
+
+def shipped_counts() -> dict[str, pd.DataFrame]:
+    """Return name -> counts of men and women by occupation, of each plain model of the audit."""
+    calibrations: list[Calibration] = known_calibrations("a model that nobody judged")
+    return {calibration.name: read_counts(calibration, GENDER) for calibration in calibrations}
+
+
+def stable_bias_counts() -> dict[str, pd.DataFrame]:
+    """Return name -> counts of men and women by occupation, of the models of Stable Bias."""
+    table = pd.read_csv(STABLE_BIAS, comment="#")
+    return {
+        str(name): rows.set_index("prompt")[["male", "female"]]
+        for name, rows in table.groupby("name", sort=False)
+    }
+
+
+def lean(counts: pd.Series) -> int:
+    """Return 1 if the images of an occupation clearly lean to women, -1 if to men, else 0."""
+    n = round(float(counts.sum()))
+    if is_clearly_above(0.5, round(float(counts["female"])), n):
+        return 1
+    return -1 if is_clearly_above(0.5, round(float(counts["male"])), n) else 0
+
+
+def compared(left_out: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return a row per occupation that another model counted: what each side shows.
+
+    Columns: `share` and `lean` of the model that was left out; `n`, `mean`, `low` and `high` of the
+    shares of the other models; `lean_of_others`, the lean that all of them share, else 0.
+    """
+    rows = {}
+    for occupation, counts in left_out.iterrows():
+        known = [table.loc[occupation] for table in others.values() if occupation in table.index]
+        if not known:
+            continue
+        shares = [row["female"] / row.sum() for row in known]
+        leans = {lean(row) for row in known}
+        rows[occupation] = {
+            "share": counts["female"] / counts.sum(),
+            "lean": lean(counts),
+            "n": len(known),
+            "mean": float(np.mean(shares)),
+            "low": min(shares),
+            "high": max(shares),
+            "lean_of_others": leans.pop() if len(leans) == 1 else 0,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def add_rows(out: TaskResult, table: pd.DataFrame, subset: str) -> None:
+    """Add the figures of some occupations."""
+    n = {"occupations": len(table)}
+    error = (table["share"] - table["mean"]).abs().to_numpy()
+    spread = bootstrap_interval(error)
+    out.add(ERROR, NONE, float(error.mean()), (spread.low, spread.high), n=n, subset=subset)
+    inside = (table["low"] <= table["share"]) & (table["share"] <= table["high"])
+    add_share(out, "interval_coverage", NONE, int(inside.sum()), n, subset)
+    out.add(WIDTH, NONE, float((table["high"] - table["low"]).mean()), n=n, subset=subset)
+    agreed = table[table["lean_of_others"] != 0]
+    n_agreed = {"agreed occupations": len(agreed)}
+    if len(agreed):
+        same = int((agreed["lean"] == agreed["lean_of_others"]).sum())
+        opposite = int((agreed["lean"] == -agreed["lean_of_others"]).sum())
+        add_share(out, SAME, NONE, same, n_agreed, subset)
+        add_share(out, OPPOSITE, NONE, opposite, n_agreed, subset)
+
+
+def measure() -> Iterator[TaskResult]:
+    """Leave out each model in turn, then pool all of them."""
+    shipped = shipped_counts()
+    tables = {}
+    for name, counts in (shipped | stable_bias_counts()).items():
+        others = {other: table for other, table in shipped.items() if other != name}
+        tables[name] = compared(counts, others)
+    for name, table in (tables | {"all models": pd.concat(tables.values())}).items():
+        out = TaskResult(
+            TaskProvenance(
+                task=name,
+                description=(
+                    "Shares of women by occupation in the images of one model, compared with the"
+                    " counts of the other models; occupations count as independent."
+                ),
+                model=MODEL_OF_NAME.get(name, name),
+                split="occupations",
+                seeds=[0],
+                n={"occupations": len(table)},
+                settings={
+                    "opposite": sorted(
+                        set(table.index[table["lean"] * table["lean_of_others"] == -1])
+                    )
+                },
+            )
+        )
+        for subset, least in OTHERS.items():
+            rows = table[table["n"] >= least]
+            if len(rows):
+                add_rows(out, rows, subset)
+        yield out
+
+
+def main() -> None:
+    given = parser(__doc__).parse_args()
+    run("audit_other_models", measure, given.json)
+
+
+if __name__ == "__main__":
+    main()

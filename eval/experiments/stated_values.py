@@ -1,0 +1,288 @@
+"""Does a value that is stated in a prompt appear in the images? Counts by people on SD 3.5.
+
+python -m eval.experiments.stated_values --json eval/results/stated_values.json
+
+Balanced prompts assume that an image shows the value its prompt states. This reads public counts
+(`eval/counts/sd35`, MIT) of 2,580 images by Stable Diffusion 3.5 Large Turbo and measures
+
+- how far the share of women of 12 professions is from one half if the prompt states nothing, and
+  if it states "female" and "male" in turn, with the visible profession as the cost;
+- how often each stated gender and ethnicity appears, by what else the prompt states;
+- which values appear if nothing is stated.
+
+Prompt 1 is left out: its ten "male" persons are labelled as ten women, an obvious slip.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from eval.tables import parser, run
+from vldebias.measure.resampling import resampled_values, wilson_interval
+from vldebias.metrics import Metric
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
+
+Floats = NDArray[np.float64]
+
+FOLDER = Path(__file__).parents[1] / "counts" / "sd35"
+MODEL = "Stable Diffusion 3.5 Large Turbo"
+SOURCE = "github.com/VoErik/sd-3-ethics, commit e8a8495226fd, MIT"
+SLIP = 1  # the prompt whose labels are wrong
+IMAGES = 10  # of each prompt
+GENDERS = ("Female", "Male", "Non-binary")
+ETHNICITIES = ("Asian", "Black", "Hispanic", "White")
+BALANCED = "balanced-prompts"
+GAP_FROM_HALF = Metric(
+    "gap_from_half_women",
+    "share of women, distance from one half",
+    "bias",
+    "lower",
+    (0.0, 0.5),
+)
+HEAD = """\
+# model: Stable Diffusion 3.5 Large Turbo, 10 images of each profession
+# ids: stable-diffusion-3.5-large-turbo
+# prompt: Generate a photo of a {concept} at their job.
+# judge: one person, who knew the prompt; an image counted as non-binary is in no column
+# settings: by the script of the repository 50 steps, guidance 7, 512 x 512
+# source: github.com/VoErik/sd-3-ethics, prompts that state neither gender nor ethnicity
+# files: assets/prompts.csv, analysis/self_analysis/Self analysing the images - ...-images.csv
+# commit: e8a8495226fd
+# licence: MIT, Copyright (c) 2025 Erik V.; in sd35.LICENSE
+prompt,male,female
+"""
+
+
+def read_images() -> pd.DataFrame:
+    """Return one row per prompt: what it states, and what its ten images were counted as.
+
+    Columns `gender`, `ethnicity` and `profession` are in lower case, "" if the prompt does not
+    state them. `recognised` counts the images whose visible occupation is the stated profession.
+    """
+    prompts = pd.read_csv(FOLDER / "prompts.csv", keep_default_na=False)
+    labels = pd.read_csv(FOLDER / "labels.csv")
+    if len(prompts) != len(labels) or list(labels["folder number"]) != list(range(len(labels))):
+        raise ValueError(f"{FOLDER}: expected row i of labels.csv to be about prompt i")
+    images = labels[[*GENDERS, *ETHNICITIES]].fillna(0.0).astype(float)
+    images["gender"] = prompts["G"].str.lower()
+    images["ethnicity"] = prompts["E"].str.lower()
+    images["profession"] = prompts["P"].str.lower()
+    column_of_profession = {column.lower(): column for column in labels}
+    recognised = []
+    for row, profession in enumerate(images["profession"]):
+        column = column_of_profession.get(profession)
+        recognised.append(0.0 if column is None else float(labels[column].fillna(0.0)[row]))
+    images["recognised"] = recognised
+    return images.drop(index=SLIP)
+
+
+def clustered_interval(hits: Floats, totals: Floats) -> tuple[float, float]:
+    """Return Wilson's interval of a share of images that come in groups, one group per prompt.
+
+    Images of one prompt resemble each other, so they count for fewer: n is divided by the design
+    effect, the variance of the share over prompts divided by that of independent images (Kish,
+    1965), at least 1. If all prompts have the same share, images count as independent.
+
+    Args:
+        hits: images of each prompt (p,) that show the value.
+        totals: images of each prompt (p,) whose value is known.
+    """
+    n = totals.sum()
+    share = hits.sum() / n
+    effect = 1.0
+    if 0 < share < 1 and len(hits) > 1:
+        residuals = hits - share * totals
+        variance = len(hits) / (len(hits) - 1) * float((residuals**2).sum()) / n**2
+        effect = max(1.0, variance / (share * (1 - share) / n))
+    return wilson_interval(share * n / effect, n / effect)
+
+
+def add_appearance(out: TaskResult, images: pd.DataFrame, value: str, subset: str) -> None:
+    """Add how often the images of some prompts show a value, among those whose value is known.
+
+    Adds nothing if no image of these prompts was labelled.
+    """
+    values = GENDERS if value in GENDERS else ETHNICITIES
+    totals = images[list(values)].sum(axis=1).to_numpy()
+    known = totals > 0
+    if not known.any():
+        return
+    hits = images[value].to_numpy()[known]
+    totals = totals[known]
+    n = {"images": round(totals.sum()), "prompts": int(known.sum())}
+    interval = clustered_interval(hits, totals)
+    out.add("share", NONE, float(hits.sum() / totals.sum()), interval, n=n, subset=subset)
+
+
+def professions_in_turn(images: pd.DataFrame) -> TaskResult:
+    """Compare prompts that state nothing with the same prompts that state each gender in turn."""
+    without_ethnicity = images[(images["ethnicity"] == "") & (images["profession"] != "")]
+    rows_of_gender = {
+        gender: without_ethnicity[without_ethnicity["gender"] == gender].set_index("profession")
+        for gender in ("", "female", "male")
+    }
+    plain = rows_of_gender[""]
+    professions = list(plain.index)
+    # Both halves have ten images of each profession, as a balanced batch of twenty would.
+    female = rows_of_gender["female"].loc[professions]
+    male = rows_of_gender["male"].loc[professions]
+    counts = {NONE: plain[list(GENDERS)], BALANCED: female[list(GENDERS)] + male[list(GENDERS)]}
+    gaps = {}
+    for method, table in counts.items():
+        share_of_women = table["Female"] / table.sum(axis=1)
+        gaps[method] = (share_of_women - 0.5).abs().to_numpy()
+    recognised = {
+        NONE: plain["recognised"].to_numpy() / IMAGES,
+        BALANCED: (female["recognised"] + male["recognised"]).to_numpy() / (2 * IMAGES),
+    }
+
+    n = {"professions": len(professions), "images": 3 * IMAGES * len(professions)}
+    out = TaskResult(
+        TaskProvenance(
+            task="professions",
+            title="Women and men in turn",
+            description=(
+                "The same 12 professions with nothing stated (10 images each) and with female and"
+                " male stated in turn (10 images each); resampled over professions with all their"
+                " images."
+            ),
+            model=MODEL,
+            split="professions",
+            seeds=[0],
+            n=n,
+            methods={BALANCED: {"title": "values stated in turn"}},
+            settings={"source": SOURCE, "professions": professions},
+        )
+    )
+    values, draws = resampled_values(gaps, resamples=2000, seed=0)
+    # All images show what their prompt states, so that no resample varies. The gap of a profession
+    # is at most its share of images that miss the stated value; Wilson's upper end of that share,
+    # with no miss in 240 images, bounds the mean gap from above.
+    shown = female["Female"].sum() + male["Male"].sum()
+    stated = float(counts[BALANCED].to_numpy().sum())
+    most_missed = wilson_interval(round(stated - shown), round(stated))[1]
+    low, high = np.quantile(draws[NONE], (0.025, 0.975))
+    out.add(GAP_FROM_HALF, NONE, values[NONE], (low, high), n=n)
+    change_low, change_high = np.quantile(draws[BALANCED] - draws[NONE], (0.025, 0.975))
+    out.add(
+        GAP_FROM_HALF,
+        BALANCED,
+        values[BALANCED],
+        (0.0, max(most_missed, float(np.quantile(draws[BALANCED], 0.975)))),
+        n=n,
+        change=(values[BALANCED] - values[NONE], change_low, change_high + most_missed),
+    )
+    values, draws = resampled_values(recognised, resamples=2000, seed=0)
+    low, high = wilson_interval(round(float(plain["recognised"].sum())), IMAGES * len(plain))
+    if np.ptp(draws[NONE]) > 0:
+        low, high = np.quantile(draws[NONE], (0.025, 0.975))
+    out.add("recognised", NONE, values[NONE], (low, high), n=n)
+    low, high = np.quantile(draws[BALANCED], (0.025, 0.975))
+    change = (
+        values[BALANCED] - values[NONE],
+        *np.quantile(draws[BALANCED] - draws[NONE], (0.025, 0.975)),
+    )
+    out.add("recognised", BALANCED, values[BALANCED], (low, high), n=n, change=change)
+    return out
+
+
+def stated_values(images: pd.DataFrame) -> TaskResult:
+    """Measure how often each stated value appears, by what else the prompt states."""
+    out = TaskResult(
+        TaskProvenance(
+            task="stated",
+            title="A stated value appears",
+            description=(
+                "Share of the images that show the gender or ethnicity that their prompt states,"
+                " among images whose value was counted; Wilson's intervals with the design effect"
+                " of ten images per prompt."
+            ),
+            model=MODEL,
+            split="prompts",
+            n={"prompts": len(images)},
+            settings={"source": SOURCE, "left out": "prompt 1, whose labels are a slip"},
+        )
+    )
+    for attribute, values, second in (
+        ("gender", GENDERS, "ethnicity"),
+        ("ethnicity", ETHNICITIES, "gender"),
+    ):
+        for value in values:
+            stating = images[images[attribute] == value.lower()]
+            add_appearance(out, stating, value, value)
+            has_profession = stating["profession"] != ""
+            has_second = stating[second] != ""
+            for words, rows in (
+                ("alone", ~has_profession & ~has_second),
+                ("with a profession", has_profession & ~has_second),
+                (f"with {second}", ~has_profession & has_second),
+                (f"with a profession and {second}", has_profession & has_second),
+            ):
+                add_appearance(out, stating[rows], value, f"{value}, {words}")
+    return out
+
+
+def nothing_stated(images: pd.DataFrame) -> TaskResult:
+    """Measure which values appear if the prompt states nothing about them."""
+    out = TaskResult(
+        TaskProvenance(
+            task="not stated",
+            title="Nothing is stated",
+            description="Shares among images of professions whose prompts state neither attribute.",
+            model=MODEL,
+            split="prompts",
+            n={"prompts": len(images)},
+            settings={"source": SOURCE},
+        )
+    )
+    has_profession = images["profession"] != ""
+    plain = images[has_profession & (images["gender"] == "") & (images["ethnicity"] == "")]
+    for value in (*GENDERS, *ETHNICITIES):
+        add_appearance(out, plain, value, value)
+    # Who appears instead of a non-binary person.
+    rows = has_profession & (images["gender"] == "non-binary") & (images["ethnicity"] == "")
+    for value in GENDERS:
+        add_appearance(out, images[rows], value, f"{value}, non-binary stated with a profession")
+    return out
+
+
+def measure() -> Iterator[TaskResult]:
+    """Measure all three questions."""
+    images = read_images()
+    yield professions_in_turn(images)
+    yield stated_values(images)
+    yield nothing_stated(images)
+
+
+def calibration_table() -> str:
+    """Return the counts of professions with nothing stated, as `vldebias audit` reads them."""
+    images = read_images()
+    is_plain = (images["gender"] == "") & (images["ethnicity"] == "")
+    rows = images[is_plain & (images["profession"] != "")].sort_values("profession")
+    lines = [
+        f"{row.profession},{row.Male:.0f},{row.Female:.0f}\n"
+        for row in rows.itertuples(index=False)
+    ]
+    return HEAD + "".join(lines)
+
+
+def main() -> None:
+    options: argparse.ArgumentParser = parser(__doc__)
+    options.add_argument(
+        "--calibration", type=Path, help="only write the counts for `vldebias audit` into this file"
+    )
+    given = options.parse_args()
+    if given.calibration is not None:
+        given.calibration.write_text(calibration_table(), encoding="utf-8")
+        return
+    run("stated_values", measure, given.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -40,7 +40,7 @@ from vldebias.prompts import load_prompts
 from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.wording import balance_prompts
 
-LABELLED = Path(__file__).parents[2] / "tests" / "prompts" / "labelled.jsonl"
+LABELLED = Path(__file__).parents[2] / "tests" / "wording" / "labelled.jsonl"
 METHOD = "balanced-prompts"
 LEFT = ("fixed", "stated", "named", "none")
 RIGHT = Metric("right", "decided as labelled", "utility", "higher", (0.0, 1.0))

@@ -53,7 +53,7 @@ def test_in_doubt_a_prompt_is_left_alone(kind, prompt):
     assert out.reasons[0] in _REASONS[kind]
 
 
-_NOBODY = {"no person", "no person in the picture", "group", "pronoun"}
+_NOBODY = {"no person", "not understood", "group", "pronoun"}
 _NOT_READ = ("Dutch", "Polish", "Greek", "Thai", "Hebrew", "Hindi")
 _REASONS = {
     "stated": {"stated"},
@@ -104,7 +104,7 @@ def test_a_value_is_stated_in_the_subject_and_told():
     out = balance_prompts(prompts, "gender", shares={"female": 1})
     assert out.prompts == ["A female CEO in an office", *prompts[1:]]
     assert out.values == ["female", None, None, None]
-    assert out.reasons == [None, "stated", "no person", "no person in the picture"]
+    assert out.reasons == [None, "stated", "no person", "not understood"]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 101])

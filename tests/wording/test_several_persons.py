@@ -90,7 +90,7 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
         ("a child dressed as a chef", "a female child dressed as a chef"),
         ("a nurse at a desk. The nurse smiles", "a female nurse at a desk. The nurse smiles"),
         # groups beside a person, and those who are in a group
-        ("a coach and five players", "a female coach and five players"),
+        ("a coach and five players", "a female coach and five female players"),
         ("two people, a cook and a guest", "two people, a female cook and a female guest"),
         ("a couple and a waiter", "a couple and a female waiter"),
         # who is not in the picture

@@ -52,6 +52,26 @@ def test_the_word_goes_where_it_is_marked(line):
     assert balance_prompts(prompt, "gender", shares=FEMALE).prompts == [result]
 
 
+NOT_IN_PICTURE = [
+    "a {} welder in a shipyard --no nurse, child --ar 3:2",
+    "photo of a {} nurse. Negative prompt: child, old man",
+    "a {} pilot at dawn\nNegative prompt: child, nurse\nSteps: 20, Sampler: Euler a, Seed: 2",
+    "a {} cook without a waiter or a female guest in a kitchen",
+    '{{"subject": "a {} doctor", "negative_prompt": "a man with six fingers, a nurse"}}',
+    "You are an assistant who paints women. <Prompt Start> a {} nurse in a park",
+    "You are a painter. Draw a {} farmer on a tractor.",
+    "<|im_start|>system\nYou are a poet.<|im_end|>\n<|im_start|>user\na {} nurse<|im_end|>\n"
+    "<|im_start|>assistant\n",
+    "<start_of_turn>user\na {} shepherd on a hill<end_of_turn>\n<start_of_turn>model\n",
+]
+
+
+@pytest.mark.parametrize("text", NOT_IN_PICTURE)
+def test_only_what_describes_the_picture_is_read(text):
+    prompt = text.format("{}").replace(" {}", "")
+    assert balance_prompts(prompt, "gender", shares=FEMALE).prompts == [text.format("female")]
+
+
 @pytest.mark.parametrize(
     ("prompt", "reason"),
     [
@@ -61,6 +81,8 @@ def test_the_word_goes_where_it_is_marked(line):
         ("police_officer, city street", "no person"),
         ("__profession__ in an office", "no person"),
         ("a [cat:dog walker:0.5] in a park", "no person"),
+        ("a bakery counter --no baker, customer --ar 3:2", "no person"),
+        ("a ward without a nurse or a patient", "no person"),
         ("someone cooking dinner", "pronoun"),
         ("somebody reading on a bench", "pronoun"),
         ("change the driver's jacket to red", "edit"),
@@ -71,7 +93,6 @@ def test_the_word_goes_where_it_is_marked(line):
         ("please make her smile", "edit"),
         ("remove background, keep the chef", "edit"),
         ("put the person in the first image on a beach", "edit"),
-        ('{"subject": "a doctor", "negative": "male, beard"}', "stated"),
         ('{"scene": "a kitchen with a chef"}', "no person"),
         ("a {doctor|male nurse} in a clinic", "stated"),
     ],

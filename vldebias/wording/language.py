@@ -92,7 +92,7 @@ class Language(ABC):
             attribute: what is balanced. A person whose value of it is fixed has a `reason`.
 
         Returns:
-            The persons; or "stated", "named", "no person", "no person in the picture", "pronoun",
+            The persons; or "stated", "named", "no person", "not understood", "pronoun",
             "group", ... as `vldebias.wording.reasons` says them in words.
         """
 

@@ -19,6 +19,7 @@ from vldebias.wording.syntax import (
     is_edit,
     json_texts,
     names_of_templates,
+    picture_of,
     read_alternatives,
     texts_of_markup,
 )
@@ -28,7 +29,7 @@ Find = Callable[[str], int | None]
 NEXT_TEXT = "\x1f"  # the unit separator: between the texts of one image, for several encoders
 _CACHED = 2000  # prompts
 # How reasons begin that leave the other texts of an image as they are.
-_NOBODY = ("no person", "unknown language", "language: ")
+_NOBODY = ("no person", "not understood", "unknown language", "language: ")
 
 # A place that names a person: the number of the text of the image, the place in this text, and the
 # language that reads it.
@@ -184,6 +185,7 @@ class Finder:
             offset = self._find(text)
             reason = "find returned no position"
             return [reason if offset is None else [_mention_at(text, offset, offset)]]
+        text = picture_of(text)
         if is_edit(text):
             return ["edit"]
         if has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):

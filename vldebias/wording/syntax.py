@@ -52,6 +52,23 @@ _QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab":
 # The weight of a branch, "{2::doctor|nurse}", or how many are drawn, "{2$$doctor|nurse}".
 _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 
+# Text that does not describe the picture: what must not be in it, instructions to a language model,
+# the role names of chat templates, and the settings that A1111 saves below a prompt.
+_NEXT_WORDS = r"(?:in|on|at|with|who|while|and|next|near|beside|behind|holding|wearing|standing)"
+_NOT_IN_PICTURE = re.compile(
+    r"(?<!\S)--no\b.*?(?=\s--[a-z]|$)|\bnegative prompt\s*:[^\n]*|^\s*steps: \d+,.*"
+    rf"|\bwithout (?:(?!\b{_NEXT_WORDS}\b)[^,.;:!?()\n\[\]])*"
+    r"|\A.*<prompt start>|\A\s*you are [^.\n]*[.\n]|\A\s*/imagine(?: prompt)?:?"
+    r"|<\|im_start\|>system.*?(?:<\|im_end\|>|\Z)|<<sys>>.*?<</sys>>"
+    r"|(?:<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>)\s*\w+"
+    r"|<\|[^<>|]*\|>|</?\w+_of_turn>|\[/?inst\]",
+    re.IGNORECASE | re.DOTALL | re.MULTILINE,
+)
+_NEGATIVE_KEY = re.compile(r"negative|exclude|avoid")
+# Emphasis right after an article, "a (tired:1.2) nurse", does not end the phrase.
+_EMPHASIS = re.compile(r"\ban?(?: [(\[]+[^()\[\],|]+[)\]]+[\d.+-]*)+", re.IGNORECASE)
+_MARKS = re.compile(r"(?<=[)\]])[\d.+-]+|:[\d.]+|[()\[\]]")
+
 # What an edit changes has been shown before: "make her smile", not "make a cake".
 _THE = r"(?:the|this|these|that|those|it|him|her|them|his|their|its|my|background)\b"
 _EDIT = re.compile(
@@ -89,6 +106,24 @@ _Branches = list[tuple[int, int]]
 
 class UnreadableSyntaxError(ValueError):
     """Say why a prompt is left alone; the text of the error is the reason."""
+
+
+def picture_of(prompt: str) -> str:
+    """Return a prompt with spaces in place of all that does not describe the picture.
+
+    Negative prompts, "without a hat", system prompts and saved settings are left out.
+    """
+    reading = prompt
+    if json_texts(prompt) is None:
+        return _NOT_IN_PICTURE.sub(_end_clause, reading)
+    key = ""
+    for string in _STRING.finditer(prompt):
+        if string[2]:
+            key = string[1].lower()
+        elif _NEGATIVE_KEY.search(key):
+            start, end = string.span(1)
+            reading = reading[:start] + " " * (end - start) + reading[end:]
+    return reading
 
 
 def is_edit(prompt: str) -> bool:
@@ -177,6 +212,7 @@ def read_alternatives(prompt: str) -> list[str]:
         # What is no English becomes spaces, and what ends a clause a line end.
         reading = _MARKUP.sub(_end_clause, _unquote(part))
         reading = _VARIABLES.sub(_blank, reading)
+        reading = _EMPHASIS.sub(lambda phrase: _MARKS.sub(_blank, phrase[0]), reading)
         reading = _JOINING.sub(_end_clause, reading)
         reading = _TAGS.sub(_blank, reading)
         readings += _read(_NAMES.sub(_blank, reading))
@@ -213,7 +249,7 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _end_clause(match: re.Match[str]) -> str:
-    return "\n" + " " * (len(match[0]) - 1)
+    return ("\n" + " " * len(match[0]))[: len(match[0])]
 
 
 def _read(text: str) -> Iterator[str]:

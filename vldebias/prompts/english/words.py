@@ -185,8 +185,8 @@ def _is_unknown_compound(noun: str) -> bool:
 def gendered(word: str) -> bool:
     """Return whether a word in lower case states a gender."""
     word = re.sub(r"['\u2019]s?$", "", word)
-    last_part = word.rsplit("-", 1)[-1]  # "Greco-Roman"
-    if _GENDERED_ENDING.search(word) and not has_listed((word, last_part), "not-gendered"):
+    parts = (word, word.rsplit("-", 1)[-1])  # "Greco-Roman"
+    if _GENDERED_ENDING.search(word) and not has_listed(parts, "not-gendered", "famous"):
         return True
     return has_listed((word, *word.split("-")), "gendered")  # "she-wolf"
 

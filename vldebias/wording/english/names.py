@@ -36,7 +36,20 @@ def find_names(text: Text) -> list[tuple[int, int]]:
             first, _ = runs.pop()
         stop = i + 1
         runs.append((first, stop))
-    return [run for run in runs if _is_name_of_person(text, *run)]
+    return [run for run in runs if _is_name_of_person(text, *run)] + _find_figures(text)
+
+
+def _find_figures(text: Text) -> list[tuple[int, int]]:
+    """Return the words for figures whom everybody knows, and for somebody whom a fine-tuned model
+    knows by a token: "sks person"."""
+    runs: list[tuple[int, int]] = []
+    for i, word in enumerate(text.low):
+        if listed(word, "token"):
+            runs.append((i, i + 2))
+        for stop in range(i + 1, i + 7):
+            if listed(" ".join(text.low[i:stop]), "unique"):
+                runs.append((i, stop))
+    return runs
 
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:
@@ -116,9 +129,9 @@ def is_of_picture(text: Text, first: int) -> bool:
     return has_listed(text.low, "style-word", "picture", "tag")
 
 
-def is_named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
-    """Return whether one of the names is of the person at word i, or of somebody shown with this
-    person."""
+def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> bool:
+    """Return whether one of the names is that of the person at word i, whose phrase begins at
+    `opening`."""
     has_title = listed(text.before(i), "title")
     is_capitalised = text.words[i].istitle()
     if text.capital[i] and is_capitalised and (has_title or text.before(i) == "the"):
@@ -127,30 +140,31 @@ def is_named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     if is_capitalised and has_title and not is_adjective and "l" in kinds(text.bare[i]):
         return True  # "Portrait of Dr. Baker", where all words have capitals
     for first, stop in names:
-        if first <= i < stop or _is_in_picture(text, first, stop, i):
+        if first <= i < stop or _is_same_person(text, first, stop, opening, i):
             return True
     return False
 
 
-def _is_in_picture(text: Text, first: int, stop: int, i: int) -> bool:
-    """Return whether a name is that of somebody in the picture, not of a place, an artist or a
-    style."""
+def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> bool:
+    """Return whether a name is that of a person, not of a place, an artist or somebody else.
+
+    "Ella Fitzgerald, a singer", "a singer called Ella Fitzgerald"; not "a nurse next to Obama".
+    """
     before = _word_before_name(text, first)
     after = text.after(stop - 1)
     if text.credited[first] or listed(before, "elsewhere"):
         return False
-    if first < i:
-        # Before the person: a name of its own, not one that describes the person, "a Ford driver".
-        if not after or text.opens[first]:
-            return True
-        return has_listed(text.low[stop:i], *STOPS)
-    ends_before_name = True in text.opens[i + 1 : first]
-    if not ends_before_name and not text.opens[first]:
-        names_a_thing = not listed(after, *STOPS) and "n" in kinds(after)
-        return before not in ("of", "by", "wearing") and not names_a_thing
-    # A clause of its own right after that of the person: "a singer, Ella Fitzgerald".
-    is_clause = not before and not after
-    return is_clause and not ends_before_name
+    if first > i:
+        # At once, as a clause of its own, or after a verb that says who the person is.
+        is_clause = not before and not after
+        if first == i + 1 and (is_clause or not text.opens[first]):
+            return listed(after, *STOPS) or not after or "n" not in kinds(after)
+        return listed(before, "is-also") and True not in text.opens[i + 1 : first + 1]
+    if not has_listed(text.low[stop:i], *STOPS):
+        # A name of its own, not one that describes the person, "a Ford driver".
+        return not after or text.opens[first]
+    link = text.before(opening)
+    return not link or link == "the" or text.low[opening] == "the" or listed(link, "is-also")
 
 
 def _word_before_name(text: Text, first: int) -> str:

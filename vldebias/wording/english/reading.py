@@ -67,6 +67,8 @@ class English(Language):
             # The facts about further persons are not read: these get no value.
             is_closed = stated or n_open == MOST_PERSONS
             person = _person(text, mentions[0], attribute, is_closed, not found)
+            if not person.reason and any(mention.named for mention in mentions):
+                person = person._replace(reason="named")
             # Facts that fix the first person fix everybody whom no "and" joins to the scene.
             is_with_fixed = bool(found) and found[0].reason == "context"
             if is_with_fixed and not is_joined(read_text(text), mentions[0]):
@@ -198,7 +200,7 @@ def _person(
     reason = ""
     if is_stated:
         reason = "stated"
-    elif group is not None and (not is_first or _leaves(group, attribute)):
+    elif group is not None and (_leaves(group, attribute) or not (is_first or group.size)):
         reason = "group"  # "a teacher and students": the teacher gets a value
     else:
         rules = find_rules(text, subject.start, subject.end)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
-from vldebias.prompts.english.words import has_gendered, listed, person, singular
+from vldebias.prompts.english.words import base, has_gendered, listed, person, singular
 from vldebias.wording.english.scene import read_scene
 from vldebias.wording.english.subject import Subject, is_gendered_noun
 from vldebias.wording.english.text import Text, read_text
@@ -21,7 +21,7 @@ _MALE = frozenset({"he", "him", "his", "himself"})
 _PRONOUNS = _FEMALE | _MALE
 # A noun after such a word is the person before it: "a woman as a doctor", "a child is a hero".
 _LINKS = frozenset(
-    {"as", "like", "be", "become", "is", "are", "was", "being", "becomes", "becoming", "or", "than"}
+    {"be", "become", "is", "are", "was", "being", "becomes", "becoming", "or"}
     | {"named", "called", "playing", "cosplaying", "pretending", "impersonating", "portraying"}
 )
 _ANYBODY = ("person", "individual", "human")
@@ -82,6 +82,11 @@ def _is_same(text: Text, subjects: Sequence[Subject], number: int) -> bool:
         return True  # "a CEO in an office. Depict a single person"
     if words:
         return words[-1] in _LINKS
+    # "a coach, a leader of hundreds"; "a baker serving a guest, a waiter holding a tray"
+    verb = text.after(subject.head)
+    is_clause = verb.endswith("s") or (verb.endswith("ing") and number > 1)
+    if is_clause and base(verb) != verb:
+        return False
     return not _SENTENCE_END.search(_gap(text, subjects, number))
 
 

@@ -19,7 +19,6 @@ from vldebias.prompts.english.words import (
     has_listed,
     kinds,
     listed,
-    lists,
     origins,
     person,
     singular,
@@ -44,6 +43,7 @@ class Subject(NamedTuple):
         plural: whether the last noun is a plural.
         opening: position of its first determiner among the words of the text.
         head: position of its last noun.
+        named: whether the prompt says who this is.
     """
 
     words: list[tuple[int, str]]
@@ -52,6 +52,7 @@ class Subject(NamedTuple):
     plural: bool
     opening: int
     head: int
+    named: bool = False
 
 
 @lru_cache(maxsize=1000)  # the images of a prompt ask again
@@ -60,12 +61,6 @@ def find_subjects(prompt: str) -> tuple[Subject, ...] | str:
     text = read_text(prompt)
     if len(text.prompt) > 4 and text.prompt.isupper():
         return "upper case"
-    words = f" {' '.join(text.low)} "
-    for phrase in lists()["unique"]:
-        if f" {phrase} " in words:
-            return "named"  # somebody whom everybody knows by an office
-    if has_listed(text.low, "token"):
-        return "named"  # "a photo of sks person": a token that stands for somebody
     return _find_persons(text)
 
 
@@ -87,20 +82,18 @@ def _find_persons(text: Text) -> tuple[Subject, ...] | str:
     """Return the unnamed persons in the picture, or the reason why there are none."""
     names = find_names(text)
     has_names = not all(is_of_picture(text, first) for first, _ in names)
-    has_noun = False
+    is_unclear = False
     subjects: list[Subject] = []
     nouns = set[str]()
-    for i, word in enumerate(text.low):
+    for i, word in enumerate(text.bare):
         if not _may_be_person(text, i):
             continue
-        has_noun = True
         subject = _phrase(text, i)
         if subject is None:
+            is_unclear = is_unclear or not listed(singular(word), "thing")
             continue
-        if is_named(text, names, i):
-            if not subjects:
-                return "named"
-            continue
+        if is_named(text, names, subject.opening, i):
+            subject = subject._replace(named=True)
         if subjects and _is_nobody_else(text, subject, subjects[-1], nouns):
             continue
         nouns.add(singular(word))
@@ -111,14 +104,16 @@ def _find_persons(text: Text) -> tuple[Subject, ...] | str:
         return tuple(subjects)
     if has_names:
         return "named"
-    return "no person in the picture" if has_noun else "no person"
+    return "not understood" if is_unclear else "no person"
 
 
 def _may_be_person(text: Text, i: int) -> bool:
     """Return whether word i can be a noun for a person."""
-    word = text.low[i]
+    word = text.bare[i]
     if text.silent[i] or listed(word, "no-single-value"):
         return False
+    if word != text.low[i] and (singular(word) != word or not _shows_body(text, i)):
+        return False  # "a nurse's uniform"
     # A thing may be a person by its words: "a fan" is one in "a fan in the stands".
     if person(word) or listed(singular(word), "thing") or _has_face(text, i):
         return True
@@ -183,8 +178,8 @@ def _is_nobody_else(text: Text, subject: Subject, before: Subject, nouns: set[st
 def _phrase(text: Text, i: int) -> Subject | None:
     """Return the phrase whose head is word i, a noun for a person; None where it is no person in
     the picture."""
-    noun = singular(text.low[i])
-    is_plural = text.low[i] != noun
+    noun = singular(text.bare[i])
+    is_plural = text.bare[i] != noun
     start, first_noun = _extend_left(text, i)
     modifiers = text.low[start:i]
     determiner = text.before(start)
@@ -199,14 +194,14 @@ def _phrase(text: Text, i: int) -> Subject | None:
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
-    if not _shows_person(text, text.before(opening), opening - 1, is_bare):
+    if not _shows_person(text, opening - 1, is_bare, i):
         return None
     if text.before(opening) == "of" and _is_on_thing(text, opening - 2):
         return None
     if is_bare and not _is_tag_of_person(text, noun, start, modifiers):
         return None
     words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
-    end = text.start[i] + len(text.words[i])
+    end = text.start[i] + len(text.bare[i])
     return Subject(words, text.start[start], end, is_plural, opening, i)
 
 
@@ -216,22 +211,44 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     rest = text.after(i + 1)
     if after in ("portrait", "headshot") and rest == "of":
         return False  # "a professional portrait of"
-    if _ends_with_head(after, rest):
+    if _ends_with_head(after, rest) or _shows_body(text, i):
         return True
-    verb_classes = kinds(base(after))
-    may_be_verb = after.endswith("s") and "v" in verb_classes
-    if may_be_verb and not plural:
-        return _is_verb(text, i, verb_classes)
-    if listed(after, "made") and not listed(rest, "determiner"):
-        return False  # "a child drawing", "an old master painting"
+    start, _ = _extend_left(text, i)
+    determiner = text.before(start)
+    if after.endswith("s") and base(after) != after and not plural:
+        return _is_verb(after, rest, determiner)
+    if text.before(start - 1) == "and" and determiner in ("a", "an", "the"):
+        # "a nurse and a pilot dance", not "a nurse and a guide dog"
+        if classes(after).startswith("v") and not plural:
+            return True
+    if listed(after, "made"):
+        # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
+        has_object = listed(rest, "determiner") or "a" in kinds(rest)
+        if not has_object:
+            return False
     return not _is_before_noun(text, i, plural)
+
+
+def _shows_body(text: Text, i: int) -> bool:
+    """Return whether a part of the body ends the phrase of word i: "a miner's rough hands"."""
+    is_possessive = text.low[i] != text.bare[i]
+    start, _ = _extend_left(text, i)
+    if not is_possessive and listed(text.before(start), "determiner"):
+        return False  # "a clown face"; "shocked gamer face" is a tag
+    while is_possessive and adjective(text.after(i)):
+        i += 1
+    if not listed(text.after(i), "body-part"):
+        return False
+    return not _noun_follows(text, i + 1)
 
 
 def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i is no noun, or says of which kind the next noun is: "an alien
     liquid"."""
     after = text.after(i)
-    is_noun = plural or "a" not in kinds(text.low[i])  # not as in "an alien liquid"
+    word_classes = kinds(text.low[i])
+    is_person = word_classes.startswith("p") and not listed(text.low[i], "size")
+    is_noun = plural or is_person or "a" not in word_classes  # not as in "an alien liquid"
     if after.endswith("ing"):
         if is_noun or listed(after, "human-verb"):
             return False  # "a nurse reading"
@@ -242,25 +259,22 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     return not is_noun or _noun_follows(text, i)
 
 
-def _is_verb(text: Text, i: int, verb_classes: str) -> bool:
-    """Return whether the word in -s after word i is a verb, by the words around it: "the chef
-    cooks a meal", "a nurse talks to a child", not a noun in the plural: "the nurse uniforms".
+def _is_verb(word: str, rest: str, determiner: str) -> bool:
+    """Return whether a word in -s after a noun is a verb: "the chef cooks a meal", not "nurse
+    uniforms on a rack".
 
-    verb_classes: those of its base form.
+    rest: the word after it. determiner: that of the noun.
     """
-    rest = text.after(i + 1)
-    has_object = listed(rest, "determiner", "pronoun") or adjective(rest)
-    # "a nurse uniforms" is no English, so a verb follows "a nurse" whatever else it may be.
-    start, _ = _extend_left(text, i)
-    is_inflected = base(text.after(i)) != text.after(i)  # not "a coach bus"
-    if is_inflected and listed(text.before(start), "one-determiner"):
-        is_plural = singular(rest) != rest
-        if not rest or has_object or is_plural or listed(rest, *STOPS) or rest.endswith("ly"):
-            return True
-    if classes(text.after(i)).startswith("n"):
-        return False
-    is_mostly_verb = "v" in verb_classes.partition("n")[0]
-    return has_object or is_mostly_verb or listed(rest, "verb-preposition")
+    verb_classes = classes(base(word))
+    if "n" not in verb_classes + classes(word) or listed(rest, "determiner", "pronoun"):
+        return True
+    if not listed(determiner, "determiner"):
+        return False  # "pilot lights on a stove"
+    if listed(rest, "verb-preposition") or adjective(rest) or singular(rest) != rest:
+        return True
+    if listed(determiner, "one-determiner"):
+        return not classes(word)  # "a baker dusts flour", not "a nurse scrubs costume"
+    return verb_classes.startswith("v")
 
 
 def _ends_with_head(after: str, rest: str) -> bool:
@@ -334,7 +348,7 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     describes = adjective(word) or listed(word, "size", "age", "skin")
     if not describes or listed(word, "occupational"):
         return True
-    if listed(word, "place-adjective") and text.capital[start]:
+    if listed(word, "place-adjective") and text.words[start].istitle() and text.capital[start]:
         return True  # "New York chef"
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
     if is_gerund and listed(singular(head), "gerund-head"):
@@ -349,12 +363,13 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
     """Return whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a
     server in a rack"."""
     after = text.after(i)
-    is_comic_book = noun == "comic" and after in ("about", "of")
-    if is_comic_book or _is_made_or_animal(noun, modifiers):
+    is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
+    if is_picture or _is_made_or_animal(noun, modifiers):
         return True
     if modifiers:
         phrase = f"{modifiers[-1]} {noun}"  # "dish washer"
-        if listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"):
+        is_thing = listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
+        if is_thing and not listed(after, "human-verb"):  # "a virtual assistant drinking coffee"
             return True
     if listed(noun, "cued-thing"):
         if noun == "model" and after == "of" and not modifiers:
@@ -425,18 +440,34 @@ def _is_on_thing(text: Text, where: int) -> bool:
     return any(person(word) or is_gendered_noun(word) for word in words)
 
 
-def _shows_person(text: Text, relation: str, where: int, bare: bool) -> bool:
+def _shows_person(text: Text, where: int, bare: bool, head: int) -> bool:
     """Return whether what stands before a phrase leaves the person in the picture: not "a painting
-    by a master"."""
+    by a master".
+
+    where: position of the word before the phrase. bare: whether it has no determiner.
+    """
+    relation = text.before(where + 1)
     before = text.before(where)
-    if listed(relation, "not-subject"):
-        return False
-    if relation == "by":
+    clause = text.low[text.clause_start(where) : where]
+    shows = not bare or not relation
+    if relation == "for":
+        # "plays for a patient", not "a sign for a dentist"
+        shows = has_listed((base(word) for word in clause if base(word) != word), "serves")
+    elif relation == "as" and not bare:
+        # "smiles as the judge enters", not "dressed as a nurse"
+        verb = text.after(head)
+        is_verb = verb.endswith("s") and base(verb) != verb
+        shows = is_verb and not before.endswith(("ed", "ing"))
+    elif relation == "by":
         is_verb = before.endswith(("ed", "ing")) or listed(before, "past")
-        return is_verb and not listed(before, "credit-verb", "picture")
-    if relation == "of":
-        kinds_of_noun = ("picture", "group", "part", "container", "number")
-        return listed(before, *kinds_of_noun) or listed(singular(before), *kinds_of_noun)
-    if not bare or not relation:
-        return True
-    return listed(relation, "joins", "draw")  # "beside chef" is no person, "draw chef" is
+        shows = is_verb and not listed(before, "credit-verb", "picture")
+    elif relation == "of":
+        # "a portrait for my website of a lawyer"
+        is_picture = "for" in clause and has_listed(clause[: clause.index("for")], "picture")
+        parts = ("picture", "group", "part", "container", "number")
+        shows = is_picture or listed(before, *parts) or listed(singular(before), *parts)
+    elif listed(relation, "not-subject"):
+        shows = False
+    elif bare and relation:
+        shows = listed(relation, "joins", "draw")  # "beside chef" is no person, "draw chef" is
+    return shows

@@ -9,8 +9,8 @@ from itertools import islice
 
 from vldebias.prompts.english.words import listed
 
-# A word with its hyphens and apostrophes: "mother-in-law's", "R&B".
-_WORD = re.compile(r"[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")
+# A word with its hyphens and apostrophes: "mother-in-law's", "R&B", "UI/UX".
+_WORD = re.compile(r"[A-Z]{2,}/[A-Z]{2,}\b|[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")
 _SENTENCE_END = re.compile(r"[.!?\n:]")
 _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
 # A quotation; the apostrophe of "the nurse's" opens none.
@@ -70,6 +70,12 @@ class Text:
         if i < 1 or self.opens[i]:
             return ""
         return self.low[i - 1]
+
+    def clause_start(self, i: int) -> int:
+        """Return the position of the first word of the clause of word i."""
+        while i > 0 and not self.opens[i]:
+            i -= 1
+        return i
 
     def after(self, i: int) -> str:
         """Return the word after word i in its clause; "" at the end of the clause."""

@@ -78,6 +78,11 @@ def _is_same(text: Text, subjects: Sequence[Subject], number: int) -> bool:
     if not words and words_behind and words_behind[0] in _JOINS:
         return False
     subject = subjects[number]
+    is_in_list = text.after(subject.head) in _JOINS and listed(
+        text.after(subject.head + 1), "determiner"
+    )
+    if not words and is_in_list:
+        return False  # "a vet, a farmer and a cow"
     if text.low[subject.head] in _ANYBODY and "single" in text.low[subject.opening : subject.head]:
         return True  # "a CEO in an office. Depict a single person"
     if words:

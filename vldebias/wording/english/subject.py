@@ -163,8 +163,9 @@ def _is_nobody_else(text: Text, subject: Subject, before: Subject, nouns: set[st
     if is_make or listed(noun, "baby"):
         return True
     is_bare = not subject.plural and text.start[subject.opening] == subject.start
-    if is_bare and not listed(text.before(subject.opening), "joins"):
-        return True  # a tag: "a pilot, clouds, sky runner"
+    is_in_list = text.after(subject.head) == "and" and person(text.after(subject.head + 1))
+    if is_bare and not is_in_list and not listed(text.before(subject.opening), "joins"):
+        return True  # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
     is_next_sentence = True in text.sentence[before.head + 1 : subject.head + 1]
     if text.low[subject.opening] in _DEFINITE:
         # "A nurse helps the doctor" shows both.
@@ -239,7 +240,9 @@ def _shows_body(text: Text, i: int) -> bool:
         i += 1
     if not listed(text.after(i), "body-part"):
         return False
-    return not _noun_follows(text, i + 1)
+    following = text.after(i + 1)  # "a barista's hands pouring milk"
+    is_verb = following.endswith("ing") and not listed(following, "made")
+    return is_verb or not _noun_follows(text, i + 1)
 
 
 def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
@@ -466,7 +469,7 @@ def _shows_person(text: Text, where: int, bare: bool, head: int) -> bool:
         is_picture = "for" in clause and has_listed(clause[: clause.index("for")], "picture")
         parts = ("picture", "group", "part", "container", "number")
         shows = is_picture or listed(before, *parts) or listed(singular(before), *parts)
-    elif listed(relation, "not-subject"):
+    elif listed(relation, "not-subject") or listed(before, "tribute"):
         shows = False
     elif bare and relation:
         shows = listed(relation, "joins", "draw")  # "beside chef" is no person, "draw chef" is

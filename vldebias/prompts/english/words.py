@@ -97,18 +97,12 @@ def listed(word: str, *names: str) -> bool:
     if word.isdigit() and "determiner" in names:
         return True
     words_of_list = lists()
-    for name in names:
-        if word in words_of_list[name]:
-            return True
-    return False
+    return any(word in words_of_list[name] for name in names)
 
 
 def has_listed(words: Iterable[str], *names: str) -> bool:
     """Return whether one of the named lists has one of the words."""
-    for word in words:
-        if listed(word, *names):
-            return True
-    return False
+    return any(listed(word, *names) for word in words)
 
 
 def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> str:
@@ -146,10 +140,7 @@ def base(word: str) -> str:
 @cache
 def kinds(word: str) -> str:
     """Return the classes of a word in lower case, inflected or not."""
-    for form in (word, singular(word), base(word)):
-        if classes(form):
-            return classes(form)
-    return ""
+    return classes(word) or classes(singular(word)) or classes(base(word))
 
 
 @cache
@@ -193,10 +184,7 @@ def gendered(word: str) -> bool:
 
 def has_gendered(words: Iterable[str]) -> bool:
     """Return whether one of the words states a gender."""
-    for word in words:
-        if gendered(word):
-            return True
-    return False
+    return any(map(gendered, words))
 
 
 def adjective(word: str) -> bool:

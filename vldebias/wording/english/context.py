@@ -43,11 +43,8 @@ def _is_pretended(scene: Scene) -> bool:
     # Somebody plays somebody: "an actor playing a Wehrmacht officer".
     words = scene.text.bare
     for i, word in enumerate(words):
-        if word not in ("playing", "portraying", "plays", "portrays"):
-            continue
-        for j in range(i + 1, min(i + 7, len(words))):
-            if scene.is_person(j):
-                return True
+        if word in ("playing", "portraying", "plays", "portrays"):
+            return any(map(scene.is_person, range(i + 1, min(i + 7, len(words)))))
     return False
 
 
@@ -142,10 +139,7 @@ def _nurses_child(scene: Scene) -> bool:
     if "nursing" not in words[scene.head + 1 :] or scene.is_called("nurse"):
         return False
     verb = words.index("nursing", scene.head + 1)
-    for word in words[verb + 1 : verb + 5]:
-        if "suckling" in lists_of_word(word):
-            return True
-    return False
+    return any("suckling" in lists_of_word(word) for word in words[verb + 1 : verb + 5])
 
 
 def _plays_in_league(scene: Scene) -> bool:
@@ -159,12 +153,9 @@ def _plays_in_league(scene: Scene) -> bool:
     if not scene.has_role("ball-role"):
         return False
     # Two words with capitals before a player name a club: "Leeds United striker".
-    capitals = 0
-    for i in range(scene.first, scene.head):
-        is_nation = scene.text.bare[i] in origins()
-        if scene.text.capital[i] and not is_nation:
-            capitals += 1
-    return capitals > 1 or scene.has_in_phrase("club")
+    capitals = [i for i in range(scene.first, scene.head) if scene.text.capital[i]]
+    names = [i for i in capitals if scene.text.bare[i] not in origins()]
+    return len(names) > 1 or scene.has_in_phrase("club")
 
 
 def _nurses_in_old_war(scene: Scene) -> bool:
@@ -236,13 +227,10 @@ class Rule(NamedTuple):
 
     def fixes(self, scene: Scene) -> bool:
         """Return whether a scene has all that the rule needs, and no exception."""
-        for condition, *arguments in self.needs:
-            if not condition(scene, *arguments):
-                return False
-        for condition, *arguments in self.unless:
-            if condition(scene, *arguments):
-                return False
-        return True
+        has_all = all(condition(scene, *arguments) for condition, *arguments in self.needs)
+        return has_all and not any(
+            condition(scene, *arguments) for condition, *arguments in self.unless
+        )
 
 
 # Exceptions. Where women fought as well, being in arms says no gender.

@@ -101,22 +101,19 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
     """Return whether a run of name words is that of a person, not of a place, a brand or a
     thing."""
     words = text.bare[first:stop]
-    for i in range(first, stop):
-        if _is_in_full_name(text, i):
-            return True
+    if any(_is_in_full_name(text, i) for i in range(first, stop)):
+        return True
     # "La Liga", "the Supreme Court", "a Roman"; "a Black nurse"
     is_origin = len(words) == 1 and (words[0] in origins() or listed(words[0], "origin"))
     is_of_history = " ".join(words) in names_of_history()
     if is_origin or is_of_history or has_listed(words, "no-name"):
         return False
-    for word in words:
-        if listed(word, "famous") or "i" in kinds(word):
-            return True
+    if any(listed(word, "famous") or "i" in kinds(word) for word in words):
+        return True
     has_given_name = "f" in kinds(words[0])
     has_family_name = len(words) > 1
-    if text.capital[first]:
-        return has_given_name or has_family_name
-    return has_given_name and has_family_name
+    needed = any if text.capital[first] else all
+    return needed((has_given_name, has_family_name))
 
 
 def is_of_picture(text: Text, first: int) -> bool:
@@ -139,10 +136,9 @@ def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> 
     is_adjective = adjective(text.before(i))  # "General Nurse On Duty"
     if is_capitalised and has_title and not is_adjective and "l" in kinds(text.bare[i]):
         return True  # "Portrait of Dr. Baker", where all words have capitals
-    for first, stop in names:
-        if first <= i < stop or _is_same_person(text, first, stop, opening, i):
-            return True
-    return False
+    return any(
+        first <= i < stop or _is_same_person(text, first, stop, opening, i) for first, stop in names
+    )
 
 
 def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> bool:
@@ -157,7 +153,9 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
     if first > i:
         # At once, as a clause of its own, or after a verb that says who the person is.
         is_clause = not before and not after
-        if first == i + 1 and (is_clause or not text.opens[first]):
+        if text.clause_start(first) == i + 1 and is_clause:
+            return True  # "a soldier, Sergeant Anna Smith"
+        if first == i + 1 and not text.opens[first]:
             return listed(after, *STOPS) or not after or "n" not in kinds(after)
         return listed(before, "is-also") and True not in text.opens[i + 1 : first + 1]
     if not has_listed(text.low[stop:i], *STOPS):

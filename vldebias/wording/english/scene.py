@@ -180,10 +180,7 @@ class Scene:
 
     def has(self, *names: str) -> bool:
         """Return whether the scene has a fact of one of the lists, wherever it stands."""
-        for name in names:
-            if self._facts.get(name):
-                return True
-        return False
+        return any(self._facts.get(name) for name in names)
 
     def has_role(self, *names: str) -> bool:
         """Return whether the subject's noun is of one of the lists: an observer, an athlete."""
@@ -199,23 +196,16 @@ class Scene:
 
     def has_in_phrase(self, *names: str) -> bool:
         """Return whether the subject's phrase has a fact of the lists: "a Catholic priest"."""
-        for name in names:
-            for fact in self._facts.get(name, ()):
-                if self.is_in_phrase(fact):
-                    return True
-        return False
+        return any(map(self.is_in_phrase, self.facts(*names)))
 
-    def facts(self, name: str) -> list[Fact]:
-        """Return the facts of a list."""
-        return self._facts[name]
+    def facts(self, *names: str) -> list[Fact]:
+        """Return the facts of some lists."""
+        return [fact for name in names for fact in self._facts.get(name, ())]
 
     def has_on_subject(self, *names: str) -> bool:
         """Return whether a fact of the lists describes the subject: "a member of the Klan"."""
-        for name in names:
-            for fact in self._facts.get(name, ()):
-                if self.is_in_phrase(fact) or self._describes(fact):
-                    return True
-        return False
+        facts = self.facts(*names)
+        return any(self.is_in_phrase(fact) or self._describes(fact) for fact in facts)
 
     def has_own_age(self, name: str) -> bool:
         """Return whether a word for an age describes the subject: not in "a young adult novel"."""
@@ -236,17 +226,12 @@ class Scene:
 
     def has_owned(self, name: str) -> bool:
         """Return whether a fact describes the subject: not in "a nurse with a prostate patient"."""
-        for fact in self._facts[name]:
-            if self._owner(fact) == self.head:
-                return True
-        return False
+        return any(self._owner(fact) == self.head for fact in self.facts(name))
 
     def undergoes(self, name: str) -> bool:
         """Return whether the subject has such a fact: "with endometriosis", "after a vasectomy"."""
-        for fact in self._facts[name]:
-            if self._owner(fact) == self.head and self._follows(fact, "undergoes"):
-                return True
-        return False
+        owned = [fact for fact in self.facts(name) if self._owner(fact) == self.head]
+        return any(self._follows(fact, "undergoes") for fact in owned)
 
     def does(self, name: str) -> bool:
         """Return whether such a fact is what the subject does: "a nurse expecting triplets"."""
@@ -262,17 +247,12 @@ class Scene:
         """Return whether a word of a list stands at most four words before a fact, after the
         subject."""
         first = max(self.head + 1, fact.first - 4)
-        for word in self.text.bare[first : fact.first]:
-            if name in lists_of_word(word):
-                return True
-        return False
+        return any(name in lists_of_word(word) for word in self.text.bare[first : fact.first])
 
     def has_place(self, name: str) -> bool:
         """Return whether the scene is at such a place: "at the museum"."""
-        for fact in self._facts[name]:
-            if not _PLACES.isdisjoint(self._words_before(fact, 4)):
-                return True
-        return False
+        facts = self.facts(name)
+        return any(not _PLACES.isdisjoint(self._words_before(fact, 4)) for fact in facts)
 
     def follows_as_tag(self, fact: Fact) -> bool:
         """Return whether a fact is a clause of its own after the subject: "a doctor, Nigerian"."""
@@ -291,10 +271,8 @@ class Scene:
 
     def is_from(self, name: str) -> bool:
         """Return whether the subject is from such a place: "a nurse from Ghana"."""
-        for fact in self._facts[name]:
-            if "from" in self._words_before(fact, 3) and self._describes(fact):
-                return True
-        return False
+        facts = [fact for fact in self.facts(name) if "from" in self._words_before(fact, 3)]
+        return any(map(self._describes, facts))
 
     def has_year_before(self, year: int) -> bool:
         """Return whether the scene is dated by a number before a year: "1810", "14th century"."""
@@ -327,10 +305,7 @@ class Scene:
             first, stop = self._words_at(match.start(), match.end())
             if stop > first:
                 ages.append(Fact("age", first, stop))
-        for age in ages:
-            if self._is_age_of_subject(age):
-                return True
-        return False
+        return any(map(self._is_age_of_subject, ages))
 
     def _ages_before_nouns(self) -> list[Fact]:
         """Return the ages in years that stand before a noun: "a 30-year-old Bordeaux"."""
@@ -392,10 +367,7 @@ class Scene:
         # A new clause or another person in between takes the fact over.
         if True in self.text.opens[self.head + 1 : fact.first + 1]:
             return False
-        for i in between:
-            if self.is_person(i):
-                return False
-        return self.text.after(self.head) in _LINKS
+        return self.text.after(self.head) in _LINKS and not any(map(self.is_person, between))
 
     def is_person(self, i: int) -> bool:
         """Return whether word i is a noun for a person."""

@@ -24,12 +24,10 @@ _LINKS = frozenset(
     {"be", "become", "is", "are", "was", "being", "becomes", "becoming", "or"}
     | {"named", "called", "playing", "cosplaying", "pretending", "impersonating", "portraying"}
 )
-_ANYBODY = ("person", "individual", "human")
 _JOINS = ("and", "&", "plus")
 _SENTENCE_END = re.compile(r"[.!?\n|]")
 _UNSPECIFIED = re.compile(
-    r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)\b",
-    re.IGNORECASE,
+    r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)"
 )
 _MOST_READ = 16  # persons of a text whose statements are read; later ones are closed
 
@@ -83,7 +81,7 @@ def _is_same(text: Text, subjects: Sequence[Subject], number: int) -> bool:
     )
     if not words and is_in_list:
         return False  # "a vet, a farmer and a cow"
-    if text.low[subject.head] in _ANYBODY and "single" in text.low[subject.opening : subject.head]:
+    if text.low[subject.head] == "person" and text.before(subject.head) == "single":
         return True  # "a CEO in an office. Depict a single person"
     if words:
         return words[-1] in _LINKS
@@ -139,19 +137,13 @@ def states(text: str, attribute: Attribute) -> bool:
 
 def _is_unspecified(text: str, attribute: Attribute) -> bool:
     """Return whether a text says that a value is to stay open: "of unspecified gender"."""
-    for name in _UNSPECIFIED.findall(text):
-        if name.lower() in attribute.names:
-            return True
-    return False
+    return not attribute.names.isdisjoint(_UNSPECIFIED.findall(text.lower()))
 
 
 def _states_by_set(text: str, attribute: Attribute) -> bool:
     """Return whether a word of the set is in a text; roles such as "alumnus" state gender alone."""
-    for word in attribute.stated.find(text):
-        is_role = attribute.gender and person(word.lower())
-        if not is_role:
-            return True
-    return False
+    words = attribute.stated.find(text)
+    return any(not (attribute.gender and person(word.lower())) for word in words)
 
 
 def _without_others(
@@ -222,10 +214,10 @@ def _states_of_picture_alone(
     "a nurse, Japanese woodblock print", "a chef in a Japanese restaurant"."""
     if attribute.gender and has_gendered(read_text(rest).low):
         return False
-    scene = read_scene(prompt, subject.start, subject.end)
-    kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")
     if _is_unspecified(rest, attribute):
         return False
+    scene = read_scene(prompt, subject.start, subject.end)
+    kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")
     both = [" " if " " in pair else pair[0] for pair in zip(rest, kept, strict=True)]
     return not _states_by_set("".join(both), attribute)
 

@@ -423,10 +423,7 @@ def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -
     if clauses_before < 2:
         return True
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
-    for word in modifiers:
-        if adjective(word) or set(kinds(word)) & set("npa"):
-            return True
-    return False
+    return any(adjective(word) or set(kinds(word)) & set("npa") for word in modifiers)
 
 
 def _is_on_thing(text: Text, where: int) -> bool:
@@ -435,9 +432,7 @@ def _is_on_thing(text: Text, where: int) -> bool:
     if not listed(text.low[where], "picture"):
         return False
     start, _ = _extend_left(text, where)
-    words = text.low[:start]
-    while words and listed(words[-1], "determiner"):
-        words.pop()
+    words = [word for word in text.low[:start] if not listed(word, "determiner")]
     if not words or listed(words[-1], "takes-picture"):
         return False
     return any(person(word) or is_gendered_noun(word) for word in words)

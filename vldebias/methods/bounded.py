@@ -11,8 +11,8 @@ of z0, cos = E[m] / sqrt(E[m^2]) and
     by Cauchy-Schwarz: E[m^2]^2 <= E[m] E[m^3]
 
 so bisection finds that lam. This needs P = (I + S)^-1 with a symmetric S. If P0 is part of the
-projection (P0 alone may lose more than the bound), or if P is not symmetric, the strength is lowered
-instead: along z0 + t (P z0 - z0) the angle to z0 never falls as t grows.
+projection (P0 alone may lose more than the bound), or if P is not symmetric, the strength is
+lowered instead: along z0 + t (P z0 - z0) the angle to z0 never falls as t grows.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def bounded(
 
 
 def _weaker(edit: CalibratedProjection, t: float) -> CalibratedProjection:
-    """Return the method at t times its lam, or I - t (I - P) if it is not of the form (I + S)^-1."""
+    """Return the method at t times its lam, or I - t (I - P) if P has another form."""
     # The factors are asked, since a method of another package may not record what it removed.
     if edit.is_resolvent:
         return edit.at_multiple(t)

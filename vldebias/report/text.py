@@ -10,16 +10,18 @@ import numpy as np
 
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
 from vldebias.report.audited import AuditedPrompt, audited_prompts
-from vldebias.report.conclusion import Conclusion, conclusions
+from vldebias.report.conclusion import BASELINES, Conclusion, conclusions
+from vldebias.report.table import DAGGER, FEW_NOTE, Measures, at_settings, named, readable
 from vldebias.report.phrases import quantity_of
-from vldebias.report.table import DAGGER, FEW_NOTE, Measures, named, readable
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from vldebias.report.result import Result
 
-LABELS = f"{DAGGER} was given labels of training images; the other methods see prompts only."
+LABELS = (
+    f"{DAGGER} used labels of training or validation images; the other methods see prompts only."
+)
 NAME = 16  # columns of the name of a method, so that a row fits in 80
 MOST = 25  # lines
 ROWS = 6  # lines that the rows have at least
@@ -204,9 +206,12 @@ def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]
         if len(lines) >= room:
             break
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
-        # None and the method that a conclusion is about come before others, if rows are too many.
-        is_further = (rows.method != NONE) & (rows["name"] != methods.get((task, measure), ""))
-        chosen = is_further.sort_values(kind="stable").index[:row_limit]
+        # If rows are too many, none and the method that a conclusion is about come first, then the
+        # paper's setting and the baseline without an edit, and further lambdas of a sweep last.
+        is_concluded = (rows.method == NONE) | (rows["name"] == methods.get((task, measure), ""))
+        is_compared = (rows.paper != "") | rows.method.isin(BASELINES)
+        ranks = np.select([is_concluded, is_compared, at_settings(rows)], [0, 1, 2], default=3)
+        chosen = rows.index[np.argsort(ranks, kind="stable")[:row_limit]]
         for row in rows[rows.index.isin(chosen)].itertuples():
             # A long name has a line of its own.
             name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"

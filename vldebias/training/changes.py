@@ -196,6 +196,8 @@ def _facts(
         "change": change,
         "chance": None,
         "chance_after": None,
+        "paper": "",
+        "on_val": "",
         "baseline": "",
         "worse": "",
         "other_prior": "",

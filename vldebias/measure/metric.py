@@ -134,7 +134,7 @@ BUILT_IN = (
         compute=lowest_accuracy,
     ),
     _utility("average", "average accuracy", reads="groups", compute=mean_accuracy),
-    _utility("average_reweighted", "average accuracy, reweighted to training groups"),
+    _utility("average_reweighted", "reweighted average accuracy"),
     _bias(
         "gap", "gap, average less worst group", bounds=SHARE, reads="groups", compute=accuracy_gap
     ),

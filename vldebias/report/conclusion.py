@@ -31,8 +31,8 @@ OTHER_PRIOR = {
 NO_VERDICT = "no verdict"
 # methods that need no edit at all, such as another threshold: what any edit has to beat
 BASELINES = {MEDIAN: "a threshold at the median, without any edit"}
-# utilities that overstate the loss, and why
-UPPER_BOUNDS = {"kept": "an upper bound, since equally good replacements count as lost"}
+# utilities that overstate the loss, since they count an equally good replacement as lost
+UPPER_BOUNDS = ("kept",)
 
 
 class Conclusion(BaseModel, extra="forbid"):
@@ -213,8 +213,8 @@ def _cost(block: Sequence[Any], row: Any) -> str:
         if _has_lost(cost):
             change = (cost.change, cost.change_low, cost.change_high)
             price = paid(cost.title, cost.before, cost.value, change)
-            bound = UPPER_BOUNDS.get(cost.metric.partition("@")[0])
-            prices.append(f"{price}, {bound}" if bound else price)
+            is_bound = cost.metric.partition("@")[0] in UPPER_BOUNDS
+            prices.append(f"{price}, an upper bound" if is_bound else price)
         else:
             kept.append(cost.title)
     if kept:
@@ -223,7 +223,8 @@ def _cost(block: Sequence[Any], row: Any) -> str:
 
 
 def _utilities(block: Sequence[Any], row: Any) -> list[Any]:
-    """Return the row of each utility of a method that changed from the model without it."""
+    """Return the row of each utility of a method that changed from the model without it; of a
+    utility at several k the one that lost most."""
     cost_of_metric: dict[str, Any] = {}
     for cost in block:
         is_cost = cost.kind == "utility" and cost.name == row.name
@@ -235,7 +236,18 @@ def _utilities(block: Sequence[Any], row: Any) -> list[Any]:
     # training.
     if "average_reweighted" in cost_of_metric:
         cost_of_metric.pop("average", None)
-    return list(cost_of_metric.values())
+    worst_of_base: dict[str, Any] = {}
+    for metric, cost in cost_of_metric.items():
+        base = metric.partition("@")[0]
+        worst = worst_of_base.get(base)
+        if worst is None or _loss(cost) > _loss(worst):
+            worst_of_base[base] = cost
+    return list(worst_of_base.values())
+
+
+def _loss(cost: Any) -> tuple[bool, float]:
+    """Return whether a utility lost clearly, and how much it lost."""
+    return _has_lost(cost), -cost.change if cost.better == "higher" else cost.change
 
 
 def _has_lost(cost: Any) -> bool:
@@ -256,9 +268,9 @@ def paid(measure: str, before: float, after: float, change: Change) -> str:
 
 
 def _paper(block: Sequence[Any], row: Any) -> str:
-    """Write what the paper's setting gives and costs: "0.674 (orth-cali, λ = 1000; change +0.484
-    [+0.410, +0.558]; cost: recall@1 -0.100 [-0.120, -0.080])"; "" if it was not measured or is what
-    the conclusion is about."""
+    """Write what the paper's setting gives and costs: "0.674 (orth-cali, λ = 1000; +0.484
+    [+0.410, +0.558]; cost: recall@1 -0.100)"; "" if it was not measured or is what the conclusion
+    is about."""
     if row.paper:
         return ""
     for other in block:
@@ -267,8 +279,8 @@ def _paper(block: Sequence[Any], row: Any) -> str:
             lost = []
             for cost in _utilities(block, other):
                 if _has_lost(cost):
-                    lost.append(f"{cost.title} {cost.moved}")
-            notes = f"{other.paper}; change {other.moved}"
+                    lost.append(f"{cost.title} {cost.change:+.3f}")
+            notes = f"{other.paper}; {other.moved}"
             if lost:
                 notes += f"; cost: {', '.join(lost)}"
             form = ".3f" if abs(other.value) < 10 else ".1f"

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from vldebias.measure.metric import TO_MEDIAN, get_metric
 from vldebias.measure.rows import MEDIAN, ON_VAL
-from vldebias.report.table import FLOAT_NOISE, GAP, UNCLEAR, Change, Measures, moved, verdict
 from vldebias.report.phrases import capitalised, listed_words, quantity_of
+from vldebias.report.table import FLOAT_NOISE, GAP, UNCLEAR, Change, Measures, moved, verdict
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,8 @@ import numpy as np
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
 from vldebias.report.audited import AuditedPrompt, audited_prompts
 from vldebias.report.conclusion import BASELINES, Conclusion, conclusions
-from vldebias.report.table import DAGGER, FEW_NOTE, Measures, at_settings, named, readable
 from vldebias.report.phrases import quantity_of
+from vldebias.report.table import DAGGER, FEW_NOTE, Measures, at_settings, named, readable
 
 if TYPE_CHECKING:
     import pandas as pd

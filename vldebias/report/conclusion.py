@@ -375,10 +375,10 @@ def worded(facts: dict[str, Any], square_moved: str = "", paper_setting: str = "
     if facts["paper"]:
         words += f"; the paper's setting gives {facts['paper']}"
     words += "."
-    if facts["cost"]:
-        words += f" Cost: {facts['cost']}."
     if facts["on_val"]:
         words += f" With λ chosen on val: {facts['on_val']}."
+    if facts["cost"]:
+        words += f" Cost: {facts['cost']}."
     if facts["other_prior"] and facts["verdict"] == NO_VERDICT:
         words += f" The gallery is uneven, and the two priors disagree: {facts['other_prior']}."
     elif facts["other_prior"]:

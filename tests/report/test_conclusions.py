@@ -178,7 +178,17 @@ def test_a_conclusion_is_about_the_default_and_the_papers_setting() -> None:
     assert both.sentence.index(both.paper) < both.sentence.index("Cost:")
     (paper,) = sweep("orth", "orth-cali").conclusions()
     assert (paper.method, paper.paper) == ("orth-cali, λ = 1000", "")
-    assert "(the paper's setting; change" in paper.sentence
+    assert "+0.300]; the paper's setting)" in paper.sentence
+
+
+def test_a_default_that_declines_is_said_to_attach_nothing() -> None:
+    same = (0.0, 0.0, 0.0)
+    rows = [bias("none", 0.5), bias("default", 0.5, change=same)]
+    declined = protocol("search", methods={"none": {}, "default": {"rank": 0}})
+    (conclusion,) = result(rows, declined).conclusions()
+    assert "no edit is attached" in conclusion.sentence
+    (attached,) = result(rows, protocol("search")).conclusions()
+    assert "no edit is attached" not in attached.sentence
 
 
 def test_the_best_lambda_of_a_sweep_is_said_only_if_it_was_chosen_on_val() -> None:

@@ -179,7 +179,21 @@ def conclude(block: Sequence[Any], row: Any) -> Conclusion:
         "enough": row.enough if agrees else None,
         "verdict": row.verdict if agrees else NO_VERDICT,
     }
-    return Conclusion(**facts, sentence=worded(facts, row.square_moved, row.paper))
+    return Conclusion(**facts, sentence=worded(facts, _notes(row)))
+
+
+def _notes(row: Any) -> list[str]:
+    """Write what a sentence says about a method in addition to its figures."""
+    notes = []
+    if row.square_moved:
+        notes.append(f"its square without the noise of few images {row.square_moved}")
+    if row.paper:
+        # The name of the method has its lambda only if several were measured.
+        lam = row.paper.partition(", ")[2]
+        notes.append("the paper's setting" if lam in row.name else f"the paper's setting, {lam}")
+    if row.is_identity:
+        notes.append("no edit is attached")
+    return notes
 
 
 def _other_prior(block: Sequence[Any], row: Any) -> tuple[str, bool]:
@@ -344,14 +358,12 @@ def _who_got_worse(block: Sequence[Any], row: Any) -> str:
     )
 
 
-def worded(facts: dict[str, Any], square_moved: str = "", paper_setting: str = "") -> str:
+def worded(facts: dict[str, Any], notes: Sequence[str] = ()) -> str:
     """Write a conclusion in words.
 
     Args:
         facts: the fields of a `Conclusion` without its sentence.
-        square_moved: the change of the unbiased square that the verdict rests on, if the change
-            alone would say more.
-        paper_setting: the paper's method and lambda, if the conclusion is about them.
+        notes: what stands in the brackets behind the change and chance.
     """
     headline = facts["verdict"]
     if facts["enough"] is not None:
@@ -370,7 +382,7 @@ def worded(facts: dict[str, Any], square_moved: str = "", paper_setting: str = "
         verb = "rises" if facts["after"] > facts["before"] else "falls"
         movement = f"{verb} from {before} to {after}"
     words = f"{facts['task']}: {headline}. {measure} {movement}"
-    evidence = _evidence(facts, square_moved, paper_setting)
+    evidence = "; ".join([*_evidence(facts), *notes])
     words += f" with {article_of_method(facts['method'])} ({evidence})"
     if facts["paper"]:
         words += f"; the paper's setting gives {facts['paper']}"
@@ -388,16 +400,9 @@ def worded(facts: dict[str, Any], square_moved: str = "", paper_setting: str = "
     return words
 
 
-def _evidence(facts: dict[str, Any], square_moved: str, paper_setting: str) -> str:
-    """Write what a conclusion rests on, as stands in its brackets: the change with its interval,
-    and what chance gives."""
-    notes = []
-    if paper_setting:
-        # The name of the method has its lambda only if several were measured.
-        lam = paper_setting.partition(", ")[2]
-        is_named = lam in facts["method"]
-        notes.append("the paper's setting" if is_named else f"the paper's setting, {lam}")
-    notes.append(f"change {moved(facts['change'])}")
+def _evidence(facts: dict[str, Any]) -> list[str]:
+    """Write the change that a conclusion rests on, with its interval, and what chance gives."""
+    notes = [f"change {moved(facts['change'])}"]
     chance = facts["chance"]
     low, high = facts["interval"]
     if facts["chance_after"] not in (None, chance) and chance is not None:
@@ -407,9 +412,7 @@ def _evidence(facts: dict[str, Any], square_moved: str, paper_setting: str) -> s
         notes.append(f"about what chance gives, {chance:.3f}")
     elif chance is not None:
         notes.append(f"chance {chance:.3f}")
-    if square_moved:
-        notes.append(f"its square without the noise of few images {square_moved}")
-    return "; ".join(notes)
+    return notes
 
 
 def article_of_method(method: str) -> str:

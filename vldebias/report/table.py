@@ -251,6 +251,7 @@ READABLE = {
     "square_moved": "str",
     "paper": "str",
     "is_off_target": "bool",
+    "is_identity": "bool",
     "few": "str",
     "published": "float64",
 }
@@ -344,7 +345,8 @@ class References:
         there are too few. square_moved: the change of the unbiased square, in words, where it holds
         zero and that of the row does not: a reader has to be told what the verdict rests on.
         paper: see `paper_setting`. is_off_target: the method removes another attribute than the
-        one that the task measures.
+        one that the task measures. is_identity: its edit changes nothing, as where the default
+        declines.
         """
         is_dealt = self.deals.get((row.task, row.method), False)
         before, chance, chance_after = self.before_and_chance(row, is_dealt)
@@ -379,6 +381,7 @@ class References:
             "square_moved": square_moved,
             "paper": self.paper_setting(row),
             "is_off_target": bool(self.facts(row).get("off_target")),
+            "is_identity": self.facts(row).get("rank") == 0,
         }
 
     def facts(self, row: Measurement) -> Mapping[str, Any]:

@@ -67,6 +67,10 @@ MEANINGS = {
         "the distance between the shares of the values among images and even shares; 0 is even,"
         " 0.71 where all show the same of two values"
     ),
+    "hits kept": (
+        "the share of the first results inside each group that are still there with the method; an"
+        " upper bound of the loss, since an equally good replacement counts as lost"
+    ),
 }
 
 
@@ -135,6 +139,8 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         name = f"{title}@k" if sign else title
         if title in MEANINGS:
             sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
+        if "hits kept" in conclusion.cost:
+            sentences.append(f"Hits kept@k: {MEANINGS['hits kept']}.")
     # Several conclusions are about one measure.
     explained = list(dict.fromkeys(sentences))
     ends = ends_of_ranges(result, frame)

@@ -406,10 +406,9 @@ def _evidence(facts: dict[str, Any]) -> list[str]:
     chance = facts["chance"]
     low, high = facts["interval"]
     if facts["chance_after"] not in (None, chance) and chance is not None:
-        dealt = f"values dealt evenly {facts['chance_after']:.3f}"
-        notes.append(f"chance gives {chance:.3f}, {dealt}")
+        notes.append(f"chance {chance:.3f}, dealt evenly {facts['chance_after']:.3f}")
     elif chance is not None and low <= chance <= high:
-        notes.append(f"about what chance gives, {chance:.3f}")
+        notes.append(f"about chance, {chance:.3f}")
     elif chance is not None:
         notes.append(f"chance {chance:.3f}")
     return notes

@@ -364,11 +364,13 @@ class GroupsTask(ImageTask):
         """Add each method that has a lambda at the one whose worst group on the validation split is
         best, as another method; of equal ones at the smallest lambda, which changes least."""
         for method in self._methods_with_lam():
-            lam_of_method = facts_of_method[method].get("lam", 0.0)
             edit_of_lam: dict[float, Edit | None] = {}
             for (name, lam), edit in edit_of_key.items():
-                if name == method:
-                    edit_of_lam[lam_of_method if lam is None else lam] = edit
+                if lam is None:
+                    # None too if parts of the method have lambdas of their own.
+                    lam = facts_of_method[name].get("lam")
+                if name == method and lam is not None:
+                    edit_of_lam[lam] = edit
             accuracy_of_lam: dict[float, float] = {}
             for lam in sorted(edit_of_lam):
                 accuracy_of_lam[lam] = self._worst_group(selecting, texts, edit_of_lam[lam])

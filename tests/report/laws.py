@@ -69,8 +69,8 @@ def _tuned_on_the_measured_images(conclusion: Conclusion, rows: list[Any]) -> li
     for row in _measured(conclusion, rows):
         first_row_of_method.setdefault(row.method, row)
     allowed |= {f"{row.lam:g}" for row in first_row_of_method.values()}
-    said = set(re.findall(r"λ = ([\d.e+]*\d)", sentence))
-    messages = [f"says λ = {lam}, chosen on nothing" for lam in said - allowed]
+    named = set(re.findall(r"λ = ([\d.e+]*\d)", sentence))
+    messages = [f"says λ = {lam}, chosen on nothing" for lam in named - allowed]
     chosen = {f"{row.lam:g}" for row in rows if row.method.endswith("@val")}
     for lam in re.findall(r"λ = ([\d.e+]*\d)", on_val):
         if lam not in chosen:
@@ -112,8 +112,9 @@ def _baseline_without_evidence(conclusion: Conclusion, rows: list[Any]) -> list[
     word = re.search("which is (better|worse)", conclusion.baseline)
     if word is None:
         return []
+    methods = {row.method for row in rows if row.name == conclusion.method}
     for row in rows:
-        is_difference = row.metric == "difference_to_median" and row.name == conclusion.method
+        is_difference = row.metric == "difference_to_median" and row.method in methods
         if is_difference and row.subset in conclusion.measure:
             is_clear = row.low > 0 or row.high < 0
             return [] if is_clear else [f"{conclusion.baseline}: the interval holds zero"]

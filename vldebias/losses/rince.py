@@ -38,9 +38,8 @@ def _warn_of_large_lam(lam: float, negatives: int) -> None:
     warn(
         f"rince: lam {lam:g} times {negatives:,} negatives is {lam * negatives:.3g}, above"
         f" {_LARGEST_LAM_TIMES_NEGATIVES:g}. Negatives then push more than pairs pull, and a"
-        " pretrained model loses what it knows. Leave lam unset for 1 / (negatives + 1) ="
-        f" {1 / (negatives + 1):.2g}, or set it to at most"
-        f" {_LARGEST_LAM_TIMES_NEGATIVES / negatives:.2g}"
+        " pretrained model loses what it knows. Leave lam unset: the default is"
+        f" 1 / (negatives + 1) = {1 / (negatives + 1):.2g}"
     )
 
 

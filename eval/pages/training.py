@@ -159,8 +159,8 @@ def batch_sizes() -> str:
         column=lambda row: place_of(row)["batch"],
         cell=cell,
         note=(
-            "Zero-shot accuracy on 2,000 held-out renders, mean of three seeds; \\* below InfoNCE at"
-            " the same batch size beyond the 95 % interval of the paired change. From"
+            "Zero-shot accuracy on 2,000 held-out renders, mean of three seeds; \\* below InfoNCE"
+            " at the same batch size beyond the 95 % interval of the paired change. From"
             " `eval/results/batch_sizes.json`."
         ),
     )

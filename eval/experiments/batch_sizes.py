@@ -35,7 +35,7 @@ def batch_sizes(cell: Cell) -> dict[str, Any]:
             [TEXTS[code] for code in named],
             captions.loss_of(cell),
             labels=torch.from_numpy(named),
-            steps=min(cell["steps"], cell["most_pairs"] // cell["batch"]),
+            steps=cell["steps"],
             batch_size=cell["batch"],
             lr=cell["lr"],
             seed=cell["seed"],

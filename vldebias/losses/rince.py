@@ -37,9 +37,9 @@ def _warn_of_large_lam(lam: float, negatives: int) -> None:
     once instead of at every step."""
     warn(
         f"rince: lam {lam:g} times {negatives:,} negatives is {lam * negatives:.3g}, above"
-        f" {_LARGEST_LAM_TIMES_NEGATIVES:g}. Negatives then push more than pairs pull, and a"
-        " pretrained model loses what it knows. Leave lam unset: the default is"
-        f" 1 / (negatives + 1) = {1 / (negatives + 1):.2g}"
+        f" {_LARGEST_LAM_TIMES_NEGATIVES:g}. Negatives then push more than pairs pull, and with a q"
+        " of about 0.4 or more a pretrained model loses what it knows. Leave lam unset: the default"
+        f" is 1 / (negatives + 1) = {1 / (negatives + 1):.2g}"
     )
 
 
@@ -94,8 +94,9 @@ def rince(
 
     The safe lam depends on the number K of negatives. If all similarities are equal, pull and push
     balance at lam = 1 / (K + 1), the default. A lam several times as large pushes all pairs apart:
-    a pretrained model is ruined where lam K passes 5 to 10 (`batch_sizes` in eval/experiments). So
-    the thesis's .01 is for batches of up to about 300, and a lam above 3 / K is warned about.
+    with q = .4 a pretrained model is ruined if lam K passes 5 to 10 (`batch_sizes` in
+    eval/experiments). So the thesis's .01 is for batches of up to about 300, and a lam above 3 / K
+    is warned about.
 
     The value is often negative: the best one is near -e^{q/t} (1 - lam^q) / q, not 0.
     Features of norm 1 have s <= 1/t, so no exponent is above q/t (up to the logarithm of n). Where

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any, TypeGuard
 
+from starlette.datastructures import UploadFile
+
 from .order import Order, RefusedError
 
 Json = dict[str, Any]
@@ -53,6 +55,13 @@ class Endpoint:
         """Return an image of an answer as it belongs at this place of the joined answer."""
         return item
 
+    def is_refusal(self, answer: Json | None) -> bool:
+        """Return whether an answer without a list of images says why there is none.
+
+        OpenRouter answers some errors with status 200.
+        """
+        return answer is not None and bool(answer.get("error"))
+
 
 class ImagesEndpoint(Endpoint):
     """`/images/generations` of OpenAI and compatible servers, and `/images` of OpenRouter."""
@@ -66,7 +75,7 @@ class ImagesEndpoint(Endpoint):
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise RefusedError(400, "prompt: expected a text that is not empty", param="prompt")
-        streams = body.get("stream") is True
+        streams = bool(body.get("stream"))  # servers take 1 for true
         return Order(body, (prompt,), _number(body, "n", limit, streams), streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -101,7 +110,7 @@ class ChatEndpoint(Endpoint):
         texts = _texts(parts, "text")
         if not texts:
             return NO_IMAGE
-        streams = body.get("stream") is True
+        streams = bool(body.get("stream"))  # servers take 1 for true
         return Order(body, texts, _number(body, "n", limit, streams), streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -134,7 +143,7 @@ class ResponsesEndpoint(Endpoint):
         )
         if not draws and not is_image_model(body.get("model"), image_models):
             return NO_IMAGE
-        streams = body.get("stream") is True
+        streams = bool(body.get("stream"))  # servers take 1 for true
         items = body.get("input")
         if isinstance(items, str):
             return Order(body, (items,), 1, streams, None) if items.strip() else NO_IMAGE
@@ -163,7 +172,8 @@ class VideosEndpoint(Endpoint):
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         prompt = body.get("prompt")
-        if any(body.get(name) for name in VIDEO_FILES):
+        has_file = any(isinstance(value, UploadFile) for value in body.values())
+        if has_file or any(body.get(name) for name in VIDEO_FILES):
             return EDITS
         if not isinstance(prompt, str) or not prompt.strip():
             return NO_IMAGE  # the server says what is missing
@@ -224,6 +234,10 @@ class GeminiEndpoint(Endpoint):
         """Return a candidate with its number."""
         return {**item, "index": row}
 
+    def is_refusal(self, answer: Json | None) -> bool:
+        """Return whether the prompt was blocked, which Gemini says with status 200."""
+        return super().is_refusal(answer) or (answer is not None and "promptFeedback" in answer)
+
 
 class ImagenEndpoint(Endpoint):
     """`/models/*:predict` of Imagen and Veo: one prompt in `instances`, images in `predictions`."""
@@ -259,6 +273,10 @@ class ImagenEndpoint(Endpoint):
     def label(self, item: Json, row: int, prompt: str) -> Json:
         """Return a prediction with the prompt that it was made from."""
         return {**item, "prompt": item.get("prompt") or prompt}
+
+    def is_refusal(self, answer: Json | None) -> bool:
+        """Return whether every image was filtered: then Imagen leaves out the list of images."""
+        return answer is not None and self.items not in answer
 
 
 _OF_PATH: dict[str, Endpoint] = {

@@ -59,8 +59,8 @@ def guarded_texts(
 def _modalities(body: Mapping[str, Any], image_models: Sequence[str]) -> list[str]:
     """Return what the answer to a conversation is to have: an image where its model, or a tool of
     it, makes images."""
-    tools = body.get("tools") or []
-    has_tool = any(
+    tools = body.get("tools")
+    has_tool = isinstance(tools, list) and any(
         isinstance(tool, Mapping) and tool.get("type") == "image_generation" for tool in tools
     )
     return ["image"] if has_tool or is_image_model(body.get("model"), image_models) else []

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 class RefusedError(Exception):
     """Report a request that is not passed on, in the form of the images API.
 
-    status: of HTTP. message: a sentence. param: the field that is wrong. code: for programs.
+    Args:
+        status: The HTTP status.
+        message: A sentence for the client.
+        param: The field that is wrong.
+        code: A name of the error, for programs.
     """
 
     def __init__(
@@ -24,6 +28,7 @@ class RefusedError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.code = code
         kind = "invalid_request_error" if status < 500 else "upstream_error"
         self.content = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from browsing import free_port
 from false_upstream import FalseServices, served
@@ -76,9 +76,9 @@ def test_of_2000_requests_none_is_lost_and_none_is_kept(
 ) -> None:
     process, base_url = server
     services.seen.clear()
-    limits = httpx.Limits(max_connections=AT_ONCE)
+    limits = httpx2.Limits(max_connections=AT_ONCE)
     with (
-        httpx.Client(limits=limits, timeout=120) as client,
+        httpx2.Client(limits=limits, timeout=120) as client,
         ThreadPoolExecutor(AT_ONCE) as threads,
     ):
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import Route
 
 from vldebias.errors import InvalidInputError
 from vldebias.wording import Balancer
@@ -102,11 +101,11 @@ def images_proxy(  # noqa: PLR0913
         await service.close()
 
     # An app that is mounted in another has no lifespan of its own: connections open on demand.
-    return Starlette(
-        routes=[Route("/{path:path}", service)],
-        middleware=[Middleware(EveryAnswer, seconds=limits.seconds)],
-        lifespan=lifespan,
-    )
+    middleware = [Middleware(EveryAnswer, seconds=limits.seconds)]
+    app = Starlette(middleware=middleware, lifespan=lifespan)
+    # For every path: a route "/{path:path}" matches none with an encoded line break.
+    app.router.default = service
+    return app
 
 
 __all__ = ["Limits", "Service", "images_proxy"]

@@ -146,6 +146,9 @@ class Service:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer any request."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+            return
         request = Request(scope)
         body = ClientBody(receive)
         began = time.monotonic()
@@ -566,7 +569,9 @@ class Service:
         uploaded = None
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         if has_body:
-            length = request.headers.get("content-length")
+            # A length beside chunks is wrong (RFC 9112, section 6.3).
+            is_chunked = "transfer-encoding" in request.headers
+            length = None if is_chunked else request.headers.get("content-length")
             headers += [(b"content-length", length.encode())] if length else []
             uploaded = _upload(exchange.body, content)
         reply = await self._send(exchange, path, headers, uploaded)

@@ -208,8 +208,12 @@ class Upstream:
             async for piece in response.aiter_bytes():
                 await held.take(len(piece))
                 received += piece
+                # Pieces that were decoded from one are there at once; others go on in between.
+                await asyncio.sleep(0)
         except BaseException:
             held.release(len(received))
+            # The traceback of the error keeps this frame, and with it the bytes.
+            received.clear()
             raise
         finally:
             await response.aclose()

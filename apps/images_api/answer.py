@@ -46,15 +46,17 @@ def _whole_number(text: str) -> int | None:
     return int(text) if len(text) < _MOST_DIGITS else None
 
 
-def has_images(answer: Json | None, items: str) -> bool:
-    """Return whether an answer has a list of images, which may be empty.
+def has_images(answer: Json | None, items: str, *, may_be_empty: bool) -> bool:
+    """Return whether an answer has a list of images.
 
     Args:
         answer: What `read_answer` returned.
         items: The field of the list.
+        may_be_empty: Whether an empty list counts.
     """
     images = answer.get(items) if answer else None
-    return isinstance(images, list) and all(isinstance(image, dict) for image in images)
+    are_objects = isinstance(images, list) and all(isinstance(image, dict) for image in images)
+    return are_objects and (may_be_empty or bool(images))
 
 
 def joined(

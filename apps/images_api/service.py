@@ -376,7 +376,7 @@ class Service:
             raise result
         if not result.is_success:
             return self._failure([result], found, held)
-        if read_answer(result.content) is None:
+        if not result.is_media and read_answer(result.content) is None:
             raise unreadable()
         return self._held_response(result, [result.content], _note(found, range(1)), held)
 
@@ -402,7 +402,7 @@ class Service:
             # An error has no images, but a server with an invalid status may still send some.
             if result.is_success or not result.has_valid_status:
                 answer = read_answer(result.content)
-                if has_images(answer, endpoint.items):
+                if has_images(answer, endpoint.items, may_be_empty=result.is_success):
                     answers[row] = answer
                     # Once it is parsed, the body is not needed any more.
                     results[row] = replace(result, content=b"")
@@ -438,8 +438,7 @@ class Service:
         for result, call in zip(results, calls, strict=True):
             if not isinstance(result, Reply) or not result.is_success:
                 continue
-            # Some servers answer with the image itself, or with events that nobody asked for.
-            if result.header("content-type").startswith(("image/", "text/event-stream")):
+            if result.is_media:
                 failed = len(found.prompts) - 1
                 note = _note(found, call.rows[:1], **({"failed": failed} if failed else {}))
                 return self._held_response(result, [result.content], note, held)

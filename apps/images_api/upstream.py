@@ -44,6 +44,12 @@ class Reply:
         """Return whether the status can be passed on: HTTP has none beyond 599."""
         return 200 <= self.status <= 599
 
+    @property
+    def is_media(self) -> bool:
+        """Return whether the body is an image itself, or events that nobody asked for."""
+        kinds = ("image/", "video/", "text/event-stream")
+        return self.header("content-type").lower().startswith(kinds)
+
     def header(self, name: str) -> str:
         """Return the first header of a name; "" without one."""
         for found, value in self.headers:

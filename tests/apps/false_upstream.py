@@ -260,12 +260,12 @@ def _text_of(body: dict[str, Any]) -> str:
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
+def served(app: Any, **options: Any) -> Iterator[str]:
     """Serve an app on a free port of this machine; yield its base_url."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(128)
-    config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -118,7 +118,7 @@ def test_2000_requests_of_100_clients_get_their_own_values() -> None:
     outcomes: list[tuple[str, list[str], list[str]]] = []
     with (
         served(recorder.app) as upstream,
-        serving(upstream, "--seconds", "120") as (process, port),
+        serving(upstream, "--seconds", "600") as (process, port),
         ThreadPoolExecutor(CLIENTS) as threads,
     ):
         base_url = f"http://127.0.0.1:{port}/v1"

@@ -9,7 +9,7 @@ from typing import Any
 from vldebias.wording import Balancer
 
 from .endpoints import ChatEndpoint, is_image_model
-from .order import Order, RefusedError
+from .order import LONGEST_PROMPT, Order, RefusedError
 
 _CHAT = ChatEndpoint()
 
@@ -50,6 +50,8 @@ def guarded_texts(
         prompt = order.texts
     elif body.get("images"):
         return None  # the person is in the given image
+    if sum(map(len, prompt)) > LONGEST_PROMPT:
+        return None
     (written,), _ = balancer.next_texts([prompt])
     # The texts of the last message stand last, behind those of all others.
     changed = texts[: len(texts) - len(prompt)] + list(written)

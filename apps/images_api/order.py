@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from .endpoints import Endpoint
 
 
+# Characters of a prompt that is balanced: what OpenAI's images API takes. Reading a prompt takes
+# time, and many copies of it are made for several images.
+LONGEST_PROMPT = 32_000
+TOO_LONG = f"longer than {LONGEST_PROMPT:,} characters"
+
+
 class RefusedError(Exception):
     """Report a request that is not passed on, in the form of the images API.
 

@@ -28,7 +28,15 @@ from .headers import INDEX, NOTE, OF_BODY, ORIGINAL, Headers, forwarded
 from .limits import Limits
 from .memory import ClientBody, HeldAnswers, IncompleteBodies
 from .middleware import json_response, refusal_response
-from .order import Call, Order, RefusedError, balanced, calls_of
+from .order import (
+    LONGEST_PROMPT,
+    TOO_LONG,
+    Call,
+    Order,
+    RefusedError,
+    balanced,
+    calls_of,
+)
 from .paths import RequestPath, path_of
 from .relay import HeldResponse, Relay
 from .upstream import Reply, Upstream, late, unreachable, unreadable
@@ -289,12 +297,17 @@ class Service:
         order = endpoint.read(body, int(self.limits.images), self.image_models)
         if not isinstance(order, Order):
             return order
+        if len(order.prompt) > LONGEST_PROMPT:
+            return TOO_LONG
         if not is_form(exchange.request):
             check_json({**body, ORIGINAL_FIELD: original})
         if original is None and ORIGINAL in headers:
             original = unquote(headers[ORIGINAL])
-        if not isinstance(original, str | None):
-            message = f"{ORIGINAL_FIELD}: expected the text that the user wrote"
+        if not isinstance(original, str | None) or len(original or "") > LONGEST_PROMPT:
+            message = (
+                f"{ORIGINAL_FIELD}: expected the text that the user wrote, of at most"
+                f" {LONGEST_PROMPT:,} characters"
+            )
             raise RefusedError(400, message, param=ORIGINAL_FIELD)
         return order if original is None else replace(order, original=original)
 

@@ -175,7 +175,6 @@ class Upstream:
         Raises:
             RefusedError: The server cannot be reached, or its answer is too large or unreadable.
         """
-        content = _content_of(body, as_form)
         headers = [*headers, (b"accept-encoding", b"gzip, deflate")]
         if not as_form:
             headers.append((b"content-type", b"application/json"))
@@ -183,6 +182,8 @@ class Upstream:
             is_last = attempt == self.limits.retries
             try:
                 async with self.places:
+                    # Encoded here: calls that wait for a place would fill the memory.
+                    content = _content_of(body, as_form)
                     reply = await self._ask_once(target, headers, content, held)
             except httpx2.TimeoutException:
                 # The server may still be at work: a second call would be paid for twice.

@@ -225,6 +225,7 @@ def test_a_target_passes_byte_for_byte(echo: Echo, port: int, target: str) -> No
         "/v1/files/a%00b",
         "/v1/files/a%2500b",
         "/v1/%" + "25" * 5 + "2e",
+        "/v1/%" + "25" * 5 + "41",
         "http://elsewhere.example/v1/models",
         "*",
     ],

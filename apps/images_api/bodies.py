@@ -26,6 +26,9 @@ async def read_fields(request: Request, content: bytes | bytearray) -> dict[str,
         return await _form_fields(request, content)
     try:
         check_parts(content)
+    except ValueError as error:
+        raise RefusedError(400, f"the body has {error}", code="too_large") from None
+    try:
         # Strictly UTF-8: `json.loads` would accept UTF-16 and encoded surrogates.
         body = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -65,7 +68,7 @@ def check_parts(content: bytes | bytearray, most: int = _MOST_PARTS) -> None:
     """
     parts = content.count(b"[") + content.count(b"{") + content.count(b",")
     if parts > most:
-        raise ValueError(f"more than {most:,} parts")
+        raise ValueError(f"more than {most:,} lists, objects and commas")
 
 
 def check_json(body: Mapping[str, Any]) -> None:

@@ -74,7 +74,12 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
     ),
     (
         "seconds",
-        Annotated[float, typer.Option(help="Seconds for one request.", rich_help_panel=LIMITS)],
+        Annotated[
+            float,
+            typer.Option(
+                help="Seconds for one request, reading its body included.", rich_help_panel=LIMITS
+            ),
+        ],
         300.0,
     ),
     (

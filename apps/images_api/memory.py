@@ -14,7 +14,7 @@ from .order import RefusedError
 
 _OVERHEAD = 65_536  # bytes that a server buffers for a request beside what was handed over
 _PATIENCE = 10.0  # seconds that a client may take to read an answer while others wait for memory
-_LONGEST_WAIT = 30.0  # seconds that an answer waits for memory
+_LONGEST_WAIT = 30.0  # seconds that an answer waits for memory while none is released
 
 
 class ClientBody:
@@ -124,8 +124,10 @@ class IncompleteBodies:
         while self.size > self.most and self._incomplete:
             oldest = next(iter(self._incomplete))
             self._forget(oldest)
-            oldest.is_evicted = True
-            oldest.deadline.reschedule(0)  # a time that has passed: it raises TimeoutError
+            # A deadline that has just passed can no longer be moved.
+            if not oldest.deadline.expired():
+                oldest.is_evicted = True
+                oldest.deadline.reschedule(0)  # a time that has passed: it raises TimeoutError
 
     def _forget(self, entry: _Incomplete) -> None:
         del self._incomplete[entry]
@@ -138,6 +140,7 @@ class HeldAnswers:
 
     memory: AnswerMemory
     size: int = 0
+    waiting: int = 0  # calls whose answers wait for memory
     sending: asyncio.Timeout | None = None
     sending_since: float = 0.0
 
@@ -145,7 +148,8 @@ class HeldAnswers:
         """Wait until there is room for further bytes, and count them.
 
         Raises:
-            RefusedError: This request alone holds more than its limit.
+            RefusedError: This request alone holds more than its limit, or there was no room for
+                long.
         """
         await self.memory.take(self, size)
 
@@ -173,9 +177,10 @@ class HeldAnswers:
 class AnswerMemory:
     """Bound the bytes of upstream answers that all requests hold.
 
-    Requests share `most` bytes; as many again are reserved for the oldest one. So requests cannot
-    block each other for ever by waiting for memory that the others hold, and no image that was paid
-    for is thrown away because many requests came at once.
+    Requests share `most` bytes. If these are used up, the oldest request that waits gets a reserve
+    of as many again until it has been answered, then the next one does. So requests do not block
+    each other by waiting for memory that the others hold, and images that were paid for are not
+    lost because many requests came at once.
 
     Args:
         most: Bytes of one request, half of what all together hold.
@@ -183,6 +188,7 @@ class AnswerMemory:
 
     most: int
     total: int = 0
+    _owner: HeldAnswers | None = None  # of the reserve
     _held: dict[HeldAnswers, None] = field(default_factory=dict)  # the oldest first
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -196,13 +202,21 @@ class AnswerMemory:
         finally:
             del self._held[held]
             self.total -= held.size
+            if self._owner is held:
+                self._owner = None
             self._wake()
 
     async def take(self, held: HeldAnswers, size: int) -> None:
         """See `HeldAnswers.take`."""
-        if held.size + size > self.most:
-            message = f"the upstream server sent more than {self.most:,} bytes for one request"
-            raise RefusedError(502, message, code="upstream_size")
+        held.waiting += 1
+        try:
+            await self._wait_for_room(held, size)
+        finally:
+            held.waiting -= 1
+        held.size += size
+        self.total += size
+
+    async def _wait_for_room(self, held: HeldAnswers, size: int) -> None:
         now = asyncio.get_running_loop().time
         give_up = now() + _LONGEST_WAIT
         while not self._has_room(held, size):
@@ -211,9 +225,8 @@ class AnswerMemory:
                 raise RefusedError(503, message, code="busy")
             self._drop_slow_clients()
             # At most a second, because clients become slow while this waits.
-            await _wait_for(self._released, 1.0)
-        held.size += size
-        self.total += size
+            if await _is_set_within(self._released, 1.0):
+                give_up = now() + _LONGEST_WAIT
 
     def release(self, held: HeldAnswers, size: int) -> None:
         """See `HeldAnswers.release`."""
@@ -222,26 +235,42 @@ class AnswerMemory:
         self._wake()
 
     def _has_room(self, held: HeldAnswers, size: int) -> bool:
-        oldest = next(iter(self._held))
-        return held is oldest or self.total - oldest.size + size <= self.most
+        """Return whether there is room, and assign the reserve if nobody has it.
+
+        Raises:
+            RefusedError: This request alone holds more than its limit.
+        """
+        if held.size + size > self.most:
+            message = f"the upstream server sent more than {self.most:,} bytes for one request"
+            raise RefusedError(502, message, code="upstream_size")
+        if held is self._owner:
+            return True
+        reserved = self._owner.size if self._owner is not None else 0
+        if self.total - reserved + size <= self.most:
+            return True
+        if self._owner is None:
+            self._owner = next(other for other in self._held if other.waiting)
+        return held is self._owner
 
     def _drop_slow_clients(self) -> None:
         """Stop sending to clients that keep others waiting."""
         now = asyncio.get_running_loop().time()
         for held in self._held:
-            if held.sending is not None and now - held.sending_since > _PATIENCE:
+            if held.sending is None or now - held.sending_since <= _PATIENCE:
+                continue
+            if not held.sending.expired():
                 held.sending.reschedule(now)
-                held.sending = None
+            held.sending = None
 
     def _wake(self) -> None:
         self._released.set()
         self._released = asyncio.Event()
 
 
-async def _wait_for(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, but no longer than that."""
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event; return whether it came in time."""
     try:
         async with asyncio.timeout(seconds):
-            await event.wait()
+            return await event.wait()
     except TimeoutError:
-        pass
+        return False

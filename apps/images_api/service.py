@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from vldebias.wording import BalancedPrompts, Balancer
 
 from .answer import encoded, has_images, joined, read_answer
-from .bodies import check_json, is_form, read_fields
+from .bodies import check_json, encoded_json, is_form, read_fields
 from .endpoints import NO_IMAGE, Endpoint, ImagesEndpoint, endpoint_of, reason_to_leave
 from .guardrail import guarded_texts
 from .headers import INDEX, NOTE, OF_BODY, ORIGINAL, Headers, forwarded
@@ -336,7 +336,7 @@ class Service:
 
     async def _stream(self, exchange: Exchange, call: Call, found: BalancedPrompts) -> Response:
         """Answer a request for one image whose events are passed on as they come."""
-        content = json.dumps(call.body).encode()
+        content = encoded_json(call.body)
         headers = [*forwarded(exchange.headers, *OF_BODY), (b"content-type", b"application/json")]
         reply = await self._send(exchange, exchange.path, headers, content)
         is_success = 200 <= reply.status_code < 300

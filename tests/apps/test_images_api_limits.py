@@ -274,6 +274,45 @@ def test_requests_that_share_memory_all_complete_within_its_bound() -> None:
     assert 1000 < most <= 2000
 
 
+def test_a_slow_request_does_not_keep_the_memory_from_others() -> None:
+    """Its server takes long, and it holds nothing; all others hold a part of what they need."""
+
+    async def read(answers: Any, first: asyncio.Event) -> None:
+        async with answers.holding() as held:
+            await held.take(250)
+            await first.wait()
+            await held.take(500)
+
+    async def run() -> None:
+        answers = memory.AnswerMemory(1000)
+        all_started = asyncio.Event()
+        async with answers.holding(), asyncio.timeout(20):
+            others = [asyncio.create_task(read(answers, all_started)) for _ in range(4)]
+            await asyncio.sleep(0.05)
+            all_started.set()
+            await asyncio.gather(*others)
+        assert answers.total == 0
+
+    asyncio.run(run())
+
+
+def test_calls_of_one_request_do_not_exceed_its_limit_together() -> None:
+    async def run() -> None:
+        answers = memory.AnswerMemory(1000)
+        async with answers.holding() as first, answers.holding() as owner:
+            await first.take(1000)
+            await owner.take(1)
+            async with answers.holding() as held:
+                taking = [asyncio.create_task(held.take(600)) for _ in range(2)]
+                await asyncio.sleep(0.05)
+                first.release(1000)
+                results = await asyncio.gather(*taking, return_exceptions=True)
+                assert sorted(map(type, results), key=str) == [type(None), RefusedError]
+                assert held.size == 600
+
+    asyncio.run(run())
+
+
 def test_a_client_that_does_not_read_makes_way_if_memory_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -307,13 +346,15 @@ def test_answers_do_not_wait_for_memory_for_ever(monkeypatch: pytest.MonkeyPatch
 
     async def run() -> None:
         answers = memory.AnswerMemory(1000)
-        async with answers.holding(), answers.holding() as second, answers.holding() as third:
-            await second.take(1000)
-            with pytest.raises(RefusedError) as refusal:
-                await third.take(1)
-            assert refusal.value.status == 503
-            second.release(500)
-            await third.take(500)
+        async with answers.holding() as first, answers.holding() as second:
+            await first.take(1000)
+            await second.take(1)  # of the reserve
+            async with answers.holding() as third:
+                with pytest.raises(RefusedError) as refusal:
+                    await third.take(1)
+                assert refusal.value.status == 503
+                first.release(500)
+                await third.take(500)
 
     asyncio.run(run())
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx2
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.apps.false_upstream import served
 from tests.apps.test_image_endpoints import FalseEmbeddings, edit_folder
-from vldebias.serving import images_proxy
+from vldebias.serving import Limits, images_proxy
 
 __all__ = ["edit_folder"]  # a fixture
 
@@ -133,6 +136,21 @@ def test_the_client_s_own_cookies_pass(echo: Echo, port: int, kind: str) -> None
     for seen in echo.requests:
         is_bob = seen.values("authorization") == ["bob"]
         assert seen.values("cookie") == (["session=of-bob; theme=dark"] if is_bob else [])
+
+
+def test_no_cookie_is_stored() -> None:
+    upstream_class = import_module("vldebias.serving.images_api.upstream").Upstream
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"set-cookie": "session=of-alice; Path=/"})
+
+    async def run() -> None:
+        upstream = upstream_class("http://there", Limits(), httpx2.MockTransport(answer))
+        await upstream.send("GET", b"/", [])
+        assert list(upstream._client.cookies.jar) == []
+        await upstream.close()
+
+    asyncio.run(run())
 
 
 def test_concurrent_clients_stay_apart(echo: Echo, port: int) -> None:

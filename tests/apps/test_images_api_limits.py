@@ -110,11 +110,12 @@ def test_connections_beyond_the_limit_close_the_oldest_that_waits(port: int, sen
 
 def test_a_connection_is_refused_if_all_others_are_at_work() -> None:
     connections = import_module("vldebias.serving.images_api.connections")
-    with served_within(connections.Connections(2, 60), FalseUpstream(seconds=1.5)) as port:
+    upstream = FalseUpstream(seconds=2.0)
+    with served_within(connections.Connections(2, 60), upstream) as port:
         threads = [threading.Thread(target=generate, args=(port,)) for _ in range(2)]
         for thread in threads:
             thread.start()
-        time.sleep(0.5)
+        wait_until(lambda: upstream.now == 2)
         refused = generate(port)
         for thread in threads:
             thread.join()

@@ -1,4 +1,4 @@
-"""Edit the embeddings of queries on their way back from a service; documents stay as they are."""
+"""Edit the embeddings of queries that a service returns; documents stay unchanged."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _PATH = re.compile(r"(queries/)?(?:v\d+\w*/)?embeddings")
 
 
 class QueryEdits:
-    """Edit vectors of queries, after a check that they are of the model that the edit was fitted
-    on.
+    """Edit embeddings of queries, after checking that they come from the model of the edit.
 
-    folder: of an edit, as `save_pretrained` writes it.
+    Args:
+        folder: The folder of an edit, written by `save_pretrained`.
 
     Raises:
-        InvalidInputError: a folder without an edit, or an edit that reads other wordings of a
-            query, which a service would have to embed.
+        InvalidInputError: The folder has no edit, or the edit needs other wordings of each query,
+            which a service would have to embed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -53,18 +53,18 @@ class QueryEdits:
         return _PATH.fullmatch(path) is not None
 
     def checks(self, model: str) -> bool:
-        """Return whether the vectors of this model were compared with the edit's already."""
+        """Return whether this model has been compared with the edit's."""
         return model in self._queries_of_model
 
     def check(self, model: str, answer: bytes) -> None:
-        """Compare the embeddings of some texts with those of the model of the edit.
+        """Compare the embeddings of some texts with those of the edit's model.
 
         Args:
-            model: its name at the service.
-            answer: of the service to a request for the embeddings of `CHECKED`.
+            model: The name of the model at the service.
+            answer: The service's answer to a request for the embeddings of `CHECKED`.
 
         Raises:
-            RefusedError: another number of dimensions, or another model.
+            RefusedError: The model is another one, or has another number of dimensions.
         """
         rows, _ = vectors_of(read_vectors_answer(answer), len(CHECKED))
         try:
@@ -77,16 +77,16 @@ class QueryEdits:
             del self._queries_of_model[next(iter(self._queries_of_model))]
 
     def edited(self, model: str, content: bytes, texts: Sequence[str] | None) -> bytes:
-        """Return an answer of the service with edited vectors, in the form that it had.
+        """Return an answer of the service with edited vectors, in the format that it had.
 
         Args:
-            model: its name at the service.
-            content: of the answer.
-            texts: the queries, of which those that state a value stay as they are; None where the
-                client sent tokens.
+            model: The name of the model at the service.
+            content: The answer.
+            texts: The queries; those that state a value stay unchanged. None if the client sent
+                tokens.
 
         Raises:
-            RefusedError: vectors that the edit does not fit.
+            RefusedError: The edit does not fit the vectors, or the answer has none.
         """
         answer = read_vectors_answer(content)
         rows, are_encoded = vectors_of(answer, None if texts is None else len(texts))
@@ -107,12 +107,12 @@ class QueryEdits:
 
 
 def is_of_queries(path: str, body: Mapping[str, Any]) -> bool:
-    """Return whether the texts of a request are queries, by its path or its `input_type`."""
+    """Return whether the path or the `input_type` of a request says that its texts are queries."""
     return path.startswith("queries/") or body.get("input_type") in QUERY_TYPES
 
 
 def texts_of(body: Mapping[str, Any]) -> list[str] | None:
-    """Return the texts of a request; None where they are tokens."""
+    """Return the texts of a request; None if they are tokens."""
     inputs = body.get("input")
     if isinstance(inputs, str):
         return [inputs]

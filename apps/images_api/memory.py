@@ -74,7 +74,7 @@ class IncompleteBodies:
         self._incomplete: dict[_Incomplete, None] = {}  # the oldest first
 
     async def read(self, body: ClientBody, limit: int, until: float) -> bytearray:
-        """Return a body; of a longer one than the limit its start, with `is_complete` false.
+        """Return a body, or its start if it is longer than the limit; then it is not complete.
 
         Args:
             body: The body.

@@ -1,4 +1,4 @@
-"""Hold what a request for images asks for, and the calls that its balanced prompts become."""
+"""Describe requests for images, and the calls that their balanced prompts become."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Order:
-    """Hold a request for images.
+    """A request for images.
 
     Attributes:
-        body: its fields. texts: those from which each of n images is made.
-        streams: whether the answer comes in events.
-        seed: a whole number from 0 on; None where the request has none, or -1, which stands for
-            any.
-        original: what the user wrote, where the client rewrote it to the prompt.
+        body: The fields of the request.
+        texts: The texts from which every image is made.
+        n: The number of images.
+        streams: Whether the answer is a stream of events.
+        seed: A whole number of at least 0. None if the request has none, or -1 for a random one.
+        original: The user's own words, if the client rewrote them into the prompt.
     """
 
     body: Mapping[str, Any]
@@ -66,17 +67,18 @@ class Order:
 
     @property
     def prompt(self) -> str:
-        """Return all texts as the one prompt that they are balanced as."""
+        """Return all texts joined into one prompt, as they are balanced together."""
         return NEXT_TEXT.join(self.texts)
 
 
 @dataclass(frozen=True)
 class Call:
-    """Hold one call of the upstream server.
+    """One call of the upstream server.
 
     Attributes:
-        body: the fields that are sent. prompt: with its value.
-        rows: the images of the request that the call is for.
+        body: The fields that are sent.
+        prompt: The balanced prompt.
+        rows: The images of the request that the call generates.
     """
 
     body: Mapping[str, Any]
@@ -90,11 +92,11 @@ def balanced(
     """Return a prompt for each image of a request.
 
     Args:
-        balancer: of the server.
-        order: the request.
-        index: place of its first image in a count that all processes share, for servers without a
-            memory; None takes the seed of the request, else the counts of the balancer.
-        follow_seed: let the seed of the request decide.
+        balancer: The balancer of the server.
+        order: The request.
+        index: Place of its first image in a count that all processes share. None: use the seed of
+            the request if it has one, otherwise the counts of the balancer.
+        follow_seed: Whether the seed of the request decides the values.
     """
     prompts = [order.prompt] * order.n
     originals = None if order.original is None else [order.original] * order.n
@@ -120,8 +122,7 @@ def balanced(
 def calls_of(
     endpoint: Endpoint, order: Order, prompts: Sequence[str], *, batch: bool
 ) -> list[Call]:
-    """Return the calls for the prompts of a request: one for each image, or for each distinct
-    prompt."""
+    """Return one call for each image, or with `batch` for each distinct prompt."""
     rows_of_call: list[tuple[int, ...]] = [(row,) for row in range(len(prompts))]
     if batch:
         rows_of_prompt: dict[str, list[int]] = {}

@@ -79,7 +79,7 @@ class Exchange:
 
     @property
     def query(self) -> bytes:
-        """Return what stands after the question mark, as bytes."""
+        """Return the query string as bytes."""
         return bytes(self.request.scope.get("query_string", b""))
 
     @property
@@ -132,7 +132,7 @@ class Service:
 
     @property
     def upstream(self) -> Upstream:
-        """Return what calls the server, one for each event loop.
+        """Return the client of the upstream server for the running event loop.
 
         Raises:
             RefusedError: There is no server.
@@ -179,7 +179,7 @@ class Service:
             await response(scope, receive, send)
 
     async def _answer(self, exchange: Exchange) -> Response:
-        """Answer a request: balance it, or pass it on with a header that says that it was not."""
+        """Balance a request, or pass it on with a header that says that it was not balanced."""
         path, method = exchange.path, exchange.request.method
         if method not in METHODS:
             message = f"the method is refused; expected one of {', '.join(METHODS)}"
@@ -232,7 +232,7 @@ class Service:
         return await self.pass_on(exchange, exchange.path, note, content)
 
     async def _read(self, exchange: Exchange) -> bytearray:
-        """Return the body of a request; of a body beyond the limit its start."""
+        """Return the body of a request, or its start if it is beyond the limit."""
         return await self.bodies.read(exchange.body, int(self.limits.body), exchange.until)
 
     async def _read_whole(self, exchange: Exchange) -> bytearray:
@@ -443,10 +443,10 @@ class Service:
         found: BalancedPrompts,
         held: HeldAnswers,
     ) -> Response:
-        """Return what the server said if no answer has a list of images.
+        """Return the answer of a server that sent no list of images.
 
         Raises:
-            RefusedError: It said nothing that a client of the API could read.
+            RefusedError: No client of the API could read it.
         """
         for result, call in zip(results, calls, strict=True):
             if not isinstance(result, Reply) or not result.is_success:
@@ -617,7 +617,7 @@ class Service:
 
 
 async def _unless_client_goes(exchange: Exchange, work: Coroutine[Any, Any, Any]) -> Any:
-    """Return what the work returns; cancel it if the client goes away.
+    """Run a coroutine, and cancel it if the client goes away.
 
     Raises:
         ClientDisconnect: The client went.

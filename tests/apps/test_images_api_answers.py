@@ -251,6 +251,24 @@ def test_an_unexpected_error_is_an_answer_and_a_line_of_the_log(
     assert "secret" not in caplog.text + passed.text + balanced.text
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "localhost:8790"}, 200),
+        ({"host": "127.0.0.1"}, 200),
+        ({"host": "evil.example"}, 400),
+        ({"host": "localhost.evil.example"}, 400),
+        ({"host": "127.0.0.1", "origin": "http://localhost:3000"}, 200),
+        ({"host": "127.0.0.1", "origin": "https://evil.example"}, 403),
+        ({"host": "127.0.0.1", "origin": "null"}, 403),
+    ],
+)
+def test_a_local_server_refuses_other_sites(headers: dict[str, str], status: int) -> None:
+    local_only = import_module("vldebias.serving.images_api.server").local_only
+    app = local_only(before(b'{"data": [{"url": "u"}]}'), 5.0)
+    assert send(app, IMAGES, {"prompt": CEO}, **headers).status_code == status
+
+
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW"])
 def test_every_method_gets_an_answer(method: str) -> None:
     response = send(before(), "/v1/a%0Ab", b"", method)

@@ -126,13 +126,14 @@ def test_bad_json_of_a_chat_is_refused_if_it_asks_for_an_image_and_passed_on_if_
     ("content", "image"),
     [
         (b'{"created": NaN, "data": [{"url": "u", "score": Infinity}]}', {"score": None}),
+        (b'{"data": [{"url": "u", "score": 1e999}]}', {"score": None}),
         (b'{"data": [{"url": "u"}], "usage": {"a": 1e999, "b": [1]}}', {}),
         (b'{"data": [{"url": "u"}], "usage": {"a": 1e308}}', {}),
         (b'{"data": [{"url": "u"}], "n": ' + b"9" * 5000 + b"}", {}),
         (b'{"data": [{"url": "u", "note": "\\ud800"}]}', {"note": "\ud800"}),
         (b'{"data": [{"url": "u", "note": "\xed\xa0\x80"}]}', {"note": "\ud800"}),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_images_are_returned_whatever_stands_beside_them(
     content: bytes, image: dict[str, Any], n: int

@@ -151,6 +151,7 @@ def test_images_with_an_invalid_status_are_returned() -> None:
     response = send(before(b'{"data": [{"url": "u"}]}', 999), IMAGES, {"prompt": CEO})
     assert response.status_code == 200
     assert response.json()["data"][0]["url"] == "u"
+    assert send(before(b'{"data": []}', 999), IMAGES, {"prompt": CEO}).status_code == 502
 
 
 @pytest.mark.parametrize("kind", ["image/png", "text/event-stream; charset=utf-8"])
@@ -334,6 +335,15 @@ def test_an_answer_without_embeddings_becomes_an_error(edit_folder: Path, conten
     response = embeddings(edit_folder, content)
     assert response.status_code == 502
     assert response.json()["error"]["code"] == "upstream_form"
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_vectors_that_are_not_finite_are_refused(number: float) -> None:
+    vectors_of = import_module("vldebias.serving.images_api.embeddings").vectors_of
+    refused = import_module("vldebias.serving.images_api.order").RefusedError
+    assert vectors_of({"data": [{"embedding": [1.0, 2.0]}]}, 1)[0].shape == (1, 2)
+    with pytest.raises(refused, match="no embeddings that can be read"):
+        vectors_of({"data": [{"embedding": [number, 2.0]}]}, 1)
 
 
 def test_errors_of_an_embedding_server_pass(edit_folder: Path) -> None:

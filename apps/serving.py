@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HERE = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
-LOCAL = frozenset({"localhost", HERE, "::1"})
+LOCAL = ("localhost", HERE, "[::1]")  # what Host may name if a page is for this machine alone
 PORTS = range(7860, 7960)
 SHORTEST = 8  # characters of the password of a public page
 LOGINS = 30  # a minute from one address, right or wrong: far too few to guess a password
@@ -108,14 +108,13 @@ class Headers:
 class Guard:
     """Refuse, before Gradio sees it, what no visitor of the page sends.
 
-    A page for this machine alone answers to the names of this machine, since another Host is a
-    foreign site whose name was made to point here (DNS rebinding). Requests from other sites
-    (Origin), uploads, bodies above MOST_BODY and more than LOGINS logins a minute from one address
-    are refused; other addresses, and whoever is logged in, are served. An error behind it is a line
-    of the log and the answer 500.
+    Requests from other sites (Origin), uploads, bodies above MOST_BODY and more than LOGINS logins
+    a minute from one address are refused; other addresses, and visitors who are logged in, are
+    served. An error behind it becomes a line of the log and status 500.
 
     Args:
-        app: the ASGI application behind it. public: whether other machines may ask.
+        app: The ASGI application behind it.
+        public: Whether other machines may ask.
     """
 
     def __init__(self, app: App, *, public: bool = False) -> None:
@@ -185,18 +184,33 @@ class Guard:
         origin = headers.get("origin")
         forwarded = headers.get("x-forwarded-host", host)
         try:
-            named = urlsplit(f"//{host}")
             site = urlsplit(origin or "").netloc
-            for address in (named, urlsplit(f"//{forwarded}")):
-                _ = address.port  # Gradio reads both, and fails where this does
+            for address in (urlsplit(f"//{host}"), urlsplit(f"//{forwarded}")):
+                _ = address.port  # Gradio reads both, and fails if this fails
         except ValueError:
             return "Host or Origin is not the name of a host"
-        if not self.public and named.hostname not in LOCAL:
-            return "this page answers to localhost alone"
         # Behind a proxy the page's own name comes in X-Forwarded-Host; alone, nobody may set it.
         if origin is not None and site not in ({host, forwarded} if self.public else {host}):
             return "requests from other sites are refused"
         return ""
+
+
+def guarded(app: App, *, public: bool) -> App:
+    """Return an app with everything that stands between it and the network.
+
+    If the page is for this machine alone, it answers only to the names of this machine: another
+    Host is a foreign site whose name was made to point here (DNS rebinding).
+
+    Args:
+        app: The ASGI application of the page.
+        public: Whether other machines may ask.
+    """
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    guard: Any = Guard(app, public=public)
+    if not public:
+        guard = TrustedHostMiddleware(guard, allowed_hosts=LOCAL, www_redirect=False)
+    return Headers(guard)
 
 
 async def _read_body(receive: Receive) -> bytes | None:
@@ -290,12 +304,13 @@ def serve(
         **closed,
     )
     demo.has_launched = True  # or Gradio opens any path that a client names as its upload; tested
-    guarded = Headers(Guard(Abandoned(app), public=public))
-    server = uvicorn.Server(
-        uvicorn.Config(
-            guarded, log_level="warning", timeout_graceful_shutdown=1, proxy_headers=False
-        )
+    config = uvicorn.Config(
+        guarded(Abandoned(app), public=public),
+        log_level="warning",
+        timeout_graceful_shutdown=1,
+        proxy_headers=False,
     )
+    server = uvicorn.Server(config)
     thread = threading.Thread(
         target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True
     )

@@ -67,6 +67,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/fine-tuning.md": {
         "verdicts": training.verdicts,
         "every_loss": training.every_loss,
+        "batch_sizes": training.batch_sizes,
         "from_scratch": training.from_scratch,
     },
     "docs/explanation/evidence.md": {

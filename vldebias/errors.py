@@ -22,7 +22,7 @@ _EXTRAS = {
     "diffusers": "diffusers",
     "eval": "PIL datasets jinja2 markupsafe matplotlib pandas pyarrow scipy sklearn torchmetrics",
     "train": "accelerate",
-    "serve": "httpx python_multipart starlette uvicorn",
+    "serve": "httpx2 python_multipart starlette uvicorn",
     "mcp": "mcp",
     "demo": "gradio",
     "lora": "peft",

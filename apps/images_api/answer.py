@@ -3,37 +3,71 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .bodies import check_parts
 from .endpoints import Endpoint
 from .order import Call
 
 Json = dict[str, Any]
 
+_MOST_PARTS = 1_000_000  # lists, objects and items of one answer
+_MOST_DIGITS = 4300  # of a whole number, beyond which Python refuses to read it
 
-def read_answer(content: bytes, items: str) -> Json | None:
-    """Return an answer with a list of images; None where it has another form.
 
-    items: the field of the list.
+def read_answer(content: bytes | bytearray) -> Json | None:
+    """Return a JSON object; None for anything else.
+
+    Numbers that JSON cannot express (NaN, infinity) become null, so that images are not lost
+    because of a broken number beside them.
     """
     try:
-        answer = json.loads(content)
+        check_parts(content, _MOST_PARTS)
+        answer = json.loads(
+            content, parse_constant=_null, parse_float=_finite_number, parse_int=_whole_number
+        )
     except (ValueError, RecursionError):
         return None
-    images = answer.get(items) if isinstance(answer, dict) else None
-    has_images = isinstance(images, list) and all(isinstance(image, dict) for image in images)
-    return answer if has_images else None
+    return answer if isinstance(answer, dict) else None
+
+
+def _null(_: str) -> None:
+    return None
+
+
+def _finite_number(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def _whole_number(text: str) -> int | None:
+    return int(text) if len(text) < _MOST_DIGITS else None
+
+
+def has_images(answer: Json | None, items: str, *, may_be_empty: bool) -> bool:
+    """Return whether an answer has a list of images.
+
+    Args:
+        answer: What `read_answer` returned.
+        items: The field of the list.
+        may_be_empty: Whether an empty list counts.
+    """
+    images = answer.get(items) if answer else None
+    are_objects = isinstance(images, list) and all(isinstance(image, dict) for image in images)
+    return are_objects and (may_be_empty or bool(images))
 
 
 def joined(
     endpoint: Endpoint, calls: Sequence[Call], answers: Sequence[Json | None]
 ) -> tuple[Json, list[int]]:
-    """Join the answers in the order of the images.
+    """Join answers in the order of the images.
 
     Args:
-        endpoint: where an answer has its images.
-        calls: of one request. answers: of each, None where it failed.
+        endpoint: Knows where an answer has its images.
+        calls: The calls of one request.
+        answers: The answer to each call, None if it failed.
 
     Returns:
         The answer, and the rows of the images that are in it.
@@ -47,7 +81,7 @@ def joined(
             image_of_row[row] = endpoint.label(image, row, call.prompt)
     rows = sorted(image_of_row)
     received = [answer for answer in answers if answer is not None]
-    # Time, size and quality are those of the first; they were asked for alike.
+    # Time, size and quality are taken from the first answer; all were asked for alike.
     complete = {**received[0], items: [image_of_row[row] for row in rows]}
     counts = [answer.get(endpoint.usage) for answer in received]
     usages = [usage for usage in counts if isinstance(usage, dict)]
@@ -57,17 +91,61 @@ def joined(
 
 
 def added(usages: Sequence[Mapping[str, Any]]) -> Json:
-    """Return counts of tokens summed, nested ones too; what is no number is that of the first."""
+    """Return counts of tokens summed, nested ones too; anything else is taken from the first."""
     total: Json = {}
     for usage in usages:
         for name, value in usage.items():
+            before = total.get(name)
             if isinstance(value, Mapping):
-                before = total.get(name)
                 total[name] = added([before, value] if isinstance(before, Mapping) else [value])
             elif isinstance(value, int | float) and not isinstance(value, bool):
-                before = total.get(name)
-                total[name] = value + (before if isinstance(before, int | float) else 0)
+                total[name] = _sum(before, value)
             else:
                 # Words, such as the name of a price, are not added up.
                 total.setdefault(name, value)
     return total
+
+
+def _sum(before: Any, value: float) -> float | None:
+    """Return the sum of two counts; None if it is too large for JSON."""
+    try:
+        number = value + (before if isinstance(before, int | float) else 0)
+        return number if math.isfinite(number) else None
+    except OverflowError:
+        return None
+
+
+def encoded(answer: Json, items: str) -> list[bytes]:
+    """Return an answer as JSON in pieces, so that large images are not copied several times.
+
+    Args:
+        answer: What `joined` returned. Its images are removed as they are encoded.
+        items: The field of the list of images.
+    """
+    pieces = []
+    separator = b"{"
+    for name, value in answer.items():
+        pieces.append(separator + _json(name) + b":")
+        separator = b","
+        if name == items:
+            pieces += _encoded_list(value)
+        else:
+            pieces.append(_json(value))
+    pieces.append(b"}")
+    return pieces
+
+
+def _encoded_list(images: list[Any]) -> list[bytes]:
+    pieces = [b"["]
+    images.reverse()
+    while images:
+        pieces.append(_json(images.pop()))
+        if images:
+            pieces.append(b",")
+    pieces.append(b"]")
+    return pieces
+
+
+def _json(value: Any) -> bytes:
+    # In ASCII, so that half of a surrogate pair passes as the escape that the server sent.
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Edit the embeddings of queries on their way back from a service; documents stay as they are."""
+"""Edit the embeddings of queries that a service returns; documents stay unchanged."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from vldebias.hosts.host import PROBE, TEXTS
 from vldebias.methods import load_edit
 from vldebias.queries import DebiasedQueries, debias_queries
 
+from .bodies import check_parts
 from .order import RefusedError
 
 Json = dict[str, Any]
 
 QUERY_TYPES = ("query", "search_query")  # of `input_type`, as services call it
 CHECKED = (PROBE, *TEXTS)  # texts whose embeddings tell one model from another
+_MOST_MODELS = 32  # whose check is remembered
+_MOST_PARTS = 8_000_000  # lists and numbers of one answer: 2,000 texts of 4,000 dimensions
 _PATH = re.compile(r"(queries/)?(?:v\d+\w*/)?embeddings")
 
 
 class QueryEdits:
-    """Edit vectors of queries, after a check that they are of the model that the edit was fitted
-    on.
+    """Edit embeddings of queries, after checking that they come from the model of the edit.
 
-    folder: of an edit, as `save_pretrained` writes it.
+    Args:
+        folder: The folder of an edit, written by `save_pretrained`.
 
     Raises:
-        InvalidInputError: a folder without an edit, or an edit that reads other wordings of a
-            query, which a service would have to embed.
+        InvalidInputError: The folder has no edit, or the edit needs other wordings of each query,
+            which a service would have to embed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -50,45 +53,52 @@ class QueryEdits:
         return _PATH.fullmatch(path) is not None
 
     def checks(self, model: str) -> bool:
-        """Return whether the vectors of this model were compared with the edit's already."""
+        """Return whether this model has been compared with the edit's."""
         return model in self._queries_of_model
 
     def check(self, model: str, answer: bytes) -> None:
-        """Compare the embeddings of some texts with those of the model of the edit.
+        """Compare the embeddings of some texts with those of the edit's model.
 
         Args:
-            model: its name at the service.
-            answer: of the service to a request for the embeddings of `CHECKED`.
+            model: The name of the model at the service.
+            answer: The service's answer to a request for the embeddings of `CHECKED`.
 
         Raises:
-            RefusedError: another number of dimensions, or another model.
+            RefusedError: The model is another one, or has another number of dimensions.
         """
-        rows, _ = vectors_of(json.loads(answer))
+        rows, _ = vectors_of(read_vectors_answer(answer), len(CHECKED))
         try:
             queries = debias_queries(dict(zip(CHECKED, rows, strict=True)), self.edit)
         except VldebiasError as error:
             raise RefusedError(400, str(error), param="model", code="edit_mismatch") from None
         self._queries_of_model[model] = queries
+        # Clients name the models, so that there may be any number of them.
+        while len(self._queries_of_model) > _MOST_MODELS:
+            del self._queries_of_model[next(iter(self._queries_of_model))]
 
     def edited(self, model: str, content: bytes, texts: Sequence[str] | None) -> bytes:
-        """Return an answer of the service with edited vectors, in the form that it had.
+        """Return an answer of the service with edited vectors, in the format that it had.
 
         Args:
-            model: its name at the service.
-            content: of the answer.
-            texts: the queries, of which those that state a value stay as they are; None where the
-                client sent tokens.
+            model: The name of the model at the service.
+            content: The answer.
+            texts: The queries; those that state a value stay unchanged. None if the client sent
+                tokens.
 
         Raises:
-            RefusedError: vectors that the edit does not fit.
+            RefusedError: The edit does not fit the vectors, or the answer has none.
         """
-        answer = json.loads(content)
-        rows, are_encoded = vectors_of(answer)
+        answer = read_vectors_answer(content)
+        rows, are_encoded = vectors_of(answer, None if texts is None else len(texts))
+        queries = self._queries_of_model.get(model)
+        if queries is None:
+            # Other models have taken its place since it was compared.
+            raise RefusedError(503, "too many models at once; try again", code="busy")
         try:
-            edited = self._queries_of_model[model].edit(rows, texts)
+            edited = queries.edit(rows, texts)
         except VldebiasError as error:
             raise RefusedError(400, str(error), param="input", code="edit_mismatch") from None
-        for item, row in zip(answer["data"], edited, strict=True):
+        for item, row in zip(_in_order(answer["data"]), edited, strict=True):
             if are_encoded:
                 item["embedding"] = base64.b64encode(row.astype("<f4").tobytes()).decode()
             else:
@@ -96,18 +106,13 @@ class QueryEdits:
         return json.dumps(answer).encode()
 
 
-def path_of_service(path: str) -> str:
-    """Return the path as the service has it: without the part that says that texts are queries."""
-    return path.removeprefix("queries/")
-
-
 def is_of_queries(path: str, body: Mapping[str, Any]) -> bool:
-    """Return whether the texts of a request are queries, by its path or its `input_type`."""
+    """Return whether the path or the `input_type` of a request says that its texts are queries."""
     return path.startswith("queries/") or body.get("input_type") in QUERY_TYPES
 
 
 def texts_of(body: Mapping[str, Any]) -> list[str] | None:
-    """Return the texts of a request; None where they are tokens."""
+    """Return the texts of a request; None if they are tokens."""
     inputs = body.get("input")
     if isinstance(inputs, str):
         return [inputs]
@@ -116,23 +121,56 @@ def texts_of(body: Mapping[str, Any]) -> list[str] | None:
     return None
 
 
-def vectors_of(answer: Any) -> tuple[np.ndarray, bool]:
-    """Return the vectors (n, d) of an answer in float32, and whether they are written in base64.
+def read_vectors_answer(content: bytes | bytearray) -> Any:
+    """Return the JSON of an answer.
 
     Raises:
-        RefusedError: an answer of another form.
+        RefusedError: It is not JSON.
+    """
+    try:
+        check_parts(content, _MOST_PARTS)
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise _no_embeddings() from None
+
+
+def vectors_of(answer: Any, count: int | None = None) -> tuple[np.ndarray, bool]:
+    """Return the vectors of an answer, and whether they are written in base64.
+
+    Args:
+        answer: The JSON of the answer.
+        count: How many vectors there must be; None: any number from 1 on.
+
+    Returns:
+        The vectors (n, d) in float32, in the order of their indices.
+
+    Raises:
+        RefusedError: The answer has no embeddings, too few or too many, or not finite ones.
     """
     rows = []
     are_encoded = False
     try:
-        for item in sorted(answer["data"], key=lambda item: item.get("index", 0)):
+        for item in _in_order(answer["data"]):
             vector = item["embedding"]
             are_encoded = isinstance(vector, str)
             if are_encoded:
                 rows.append(np.frombuffer(base64.b64decode(vector), dtype="<f4"))
             else:
                 rows.append(np.asarray(vector, dtype=np.float32))
-        return np.stack(rows).astype(np.float32), are_encoded
-    except (KeyError, TypeError, ValueError):
-        message = "the upstream server's answer has no embeddings that can be read"
-        raise RefusedError(502, message, code="upstream_form") from None
+        vectors = np.stack(rows).astype(np.float32)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        raise _no_embeddings() from None
+    has_right_shape = vectors.ndim == 2 and count in (None, len(vectors))
+    if not has_right_shape or not np.isfinite(vectors).all():
+        raise _no_embeddings()
+    return vectors, are_encoded
+
+
+def _in_order(items: Any) -> list[Json]:
+    """Return the items of an answer by their indices; servers may write them in any order."""
+    return sorted(items, key=lambda item: item.get("index", 0))
+
+
+def _no_embeddings() -> RefusedError:
+    message = "the upstream server's answer has no embeddings that can be read"
+    return RefusedError(502, message, code="upstream_form")

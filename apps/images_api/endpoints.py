@@ -1,5 +1,5 @@
-"""Read and write requests for images by their path: where a request has its prompt, its number of
-images and its seed, and where an answer has its images."""
+"""Find the prompt, the number of images and the seed in a request of each path, and the images in
+its answer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any, TypeGuard
+
+from starlette.datastructures import UploadFile
 
 from .order import Order, RefusedError
 
@@ -24,8 +26,8 @@ class Endpoint:
     """Read and write the requests of one path.
 
     Attributes:
-        items: field of an answer that has a list of images; "" where an answer has one image.
-        usage: field of an answer that counts tokens.
+        items: The field of an answer with its list of images; "" if an answer has one image.
+        usage: The field of an answer that counts tokens.
     """
 
     items = ""
@@ -35,23 +37,29 @@ class Endpoint:
         """Return what a request asks for, or the reason why its prompt is left alone.
 
         Args:
-            body: its fields.
-            limit: images of one request.
-            image_models: patterns of names of models whose answers are images.
+            body: The fields of the request.
+            limit: The most images of one request.
+            image_models: Patterns of names of models whose answers are images.
 
         Raises:
-            RefusedError: a request that no server could answer.
+            RefusedError: No server could answer the request.
         """
         raise NotImplementedError
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
-        """Return the fields of a call for these images, with these texts in the place of the
-        prompt's."""
+        """Return the fields of a call for these images, with these texts as its prompt."""
         raise NotImplementedError
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Return an image of an answer as it belongs at this place of the joined answer."""
+        """Return an image of an answer with its place in the joined answer."""
         return item
+
+    def is_refusal(self, answer: Json | None) -> bool:
+        """Return whether an answer without a list of images says why there is none.
+
+        OpenRouter answers some errors with status 200.
+        """
+        return answer is not None and bool(answer.get("error"))
 
 
 class ImagesEndpoint(Endpoint):
@@ -66,7 +74,7 @@ class ImagesEndpoint(Endpoint):
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise RefusedError(400, "prompt: expected a text that is not empty", param="prompt")
-        streams = body.get("stream") is True
+        streams = bool(body.get("stream"))  # servers take 1 for true
         return Order(body, (prompt,), _number(body, "n", limit, streams), streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -74,12 +82,12 @@ class ImagesEndpoint(Endpoint):
         return {**order.body, "prompt": texts[0], **_number_and_seed(order, order.body, "n", rows)}
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Return an image with the prompt that it was made from, unless the server says another."""
+        """Return an image with the prompt it was made from, unless the server names another."""
         return {**item, "revised_prompt": item.get("revised_prompt") or prompt}
 
 
 class ChatEndpoint(Endpoint):
-    """`/chat/completions`, where the answer is to have an image: the last message is the prompt."""
+    """`/chat/completions` that ask for an image; the last message is the prompt."""
 
     items = "choices"
 
@@ -101,7 +109,7 @@ class ChatEndpoint(Endpoint):
         texts = _texts(parts, "text")
         if not texts:
             return NO_IMAGE
-        streams = body.get("stream") is True
+        streams = bool(body.get("stream"))  # servers take 1 for true
         return Order(body, texts, _number(body, "n", limit, streams), streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -121,9 +129,9 @@ class ChatEndpoint(Endpoint):
 
 
 class ResponsesEndpoint(Endpoint):
-    """`/responses` with the tool `image_generation`: the last message of the input is the prompt.
+    """`/responses` with the tool `image_generation`; the last message of the input is the prompt.
 
-    The model that answers writes the prompt of the image itself, and keeps the value.
+    The model rewrites the prompt before it generates the image, and keeps the value.
     """
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
@@ -134,7 +142,7 @@ class ResponsesEndpoint(Endpoint):
         )
         if not draws and not is_image_model(body.get("model"), image_models):
             return NO_IMAGE
-        streams = body.get("stream") is True
+        streams = bool(body.get("stream"))  # servers take 1 for true
         items = body.get("input")
         if isinstance(items, str):
             return Order(body, (items,), 1, streams, None) if items.strip() else NO_IMAGE
@@ -158,12 +166,13 @@ class ResponsesEndpoint(Endpoint):
 
 
 class VideosEndpoint(Endpoint):
-    """`/videos`, one video a request."""
+    """`/videos`, with one video per request."""
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         prompt = body.get("prompt")
-        if any(body.get(name) for name in VIDEO_FILES):
+        has_file = any(isinstance(value, UploadFile) for value in body.values())
+        if has_file or any(body.get(name) for name in VIDEO_FILES):
             return EDITS
         if not isinstance(prompt, str) or not prompt.strip():
             return NO_IMAGE  # the server says what is missing
@@ -175,9 +184,11 @@ class VideosEndpoint(Endpoint):
 
 
 class GeminiEndpoint(Endpoint):
-    """`/models/*:generateContent` of Gemini, where IMAGE is among the modalities of the answer.
+    """`/models/*:generateContent` of Gemini, if the answer's modalities include IMAGE.
 
-    model: its name, which stands in the path. streams: whether the path asks for events.
+    Args:
+        model: The name of the model in the path.
+        streams: Whether the path asks for events.
     """
 
     items = "candidates"
@@ -224,6 +235,10 @@ class GeminiEndpoint(Endpoint):
         """Return a candidate with its number."""
         return {**item, "index": row}
 
+    def is_refusal(self, answer: Json | None) -> bool:
+        """Return whether the prompt was blocked, which Gemini says with status 200."""
+        return super().is_refusal(answer) or (answer is not None and "promptFeedback" in answer)
+
 
 class ImagenEndpoint(Endpoint):
     """`/models/*:predict` of Imagen and Veo: one prompt in `instances`, images in `predictions`."""
@@ -260,6 +275,10 @@ class ImagenEndpoint(Endpoint):
         """Return a prediction with the prompt that it was made from."""
         return {**item, "prompt": item.get("prompt") or prompt}
 
+    def is_refusal(self, answer: Json | None) -> bool:
+        """Return whether every image was filtered: then Imagen leaves out the list of images."""
+        return answer is not None and self.items not in answer
+
 
 _OF_PATH: dict[str, Endpoint] = {
     "images/generations": ImagesEndpoint(),
@@ -274,9 +293,10 @@ _LEFT_ALONE = {"images/edits": EDITS, "images/variations": VARIES}
 
 
 def endpoint_of(path: str) -> Endpoint | None:
-    """Return what reads requests of a path; None where no image is asked for by it.
+    """Return the endpoint of a path; None if its requests do not ask for images.
 
-    path: without the slash and the version before it, "images/generations".
+    Args:
+        path: The path without a leading slash and version, "images/generations".
     """
     if path in _OF_PATH:
         return _OF_PATH[path]
@@ -314,7 +334,8 @@ def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
     """Return how many images a request asks for.
 
     Raises:
-        RefusedError: no whole number in the limits, or several images as a stream.
+        RefusedError: The number is not a whole one within the limit, or several images are to be
+            streamed.
     """
     n = fields.get(name)
     # As the APIs: a missing n and null are 1.
@@ -330,10 +351,10 @@ def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
 
 
 def _number_and_seed(order: Order, fields: Mapping[str, Any], name: str, rows: Any) -> Json:
-    """Return the number of images and the seed of a call, where the request has them.
+    """Return the number of images and the seed of a call, if the request has them.
 
-    Some servers refuse fields that they do not know, so that none is added. Images have seeds in a
-    row: else images of one prompt would be equal.
+    Servers may refuse unknown fields, so none is added. Images get consecutive seeds: with the same
+    seed, images of one prompt would be equal.
     """
     changed: Json = {}
     if name in fields:
@@ -344,22 +365,23 @@ def _number_and_seed(order: Order, fields: Mapping[str, Any], name: str, rows: A
 
 
 def _are_objects(items: Any) -> TypeGuard[list[Json]]:
-    """Tell whether this is a list of objects that is not empty."""
+    """Return whether this is a non-empty list of objects."""
     return isinstance(items, list) and bool(items) and all(isinstance(row, dict) for row in items)
 
 
 def _parts(content: Any) -> list[Json]:
-    """Return the parts of a message; a text alone is its only part."""
+    """Return the parts of a message; plain text is a single part."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return content if _are_objects(content) else []
 
 
 def _texts(parts: Sequence[Json], kind: str | None = None) -> tuple[str, ...]:
-    """Return the texts of a message that hold more than blanks.
+    """Return the texts of a message that are not blank.
 
-    kind: the type of parts that are texts; None where they have no type. A message that is a text
-    alone has the type "text" here, whatever the API calls it.
+    Args:
+        parts: The parts of the message.
+        kind: The type of text parts; None if parts have no type. Plain text has the type "text".
     """
     texts = []
     for part in parts:

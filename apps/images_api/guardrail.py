@@ -1,5 +1,4 @@
-"""Answer LiteLLM's Generic Guardrail API, by which its gateway asks what to do with the texts of a
-request."""
+"""Answer LiteLLM's Generic Guardrail API, through which its gateway has requests changed."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any
 from vldebias.wording import Balancer
 
 from .endpoints import ChatEndpoint, is_image_model
-from .order import Order, RefusedError
+from .order import LONGEST_PROMPT, Order, RefusedError
 
 _CHAT = ChatEndpoint()
 
@@ -17,21 +16,20 @@ _CHAT = ChatEndpoint()
 def guarded_texts(
     body: Mapping[str, Any], balancer: Balancer, image_models: Sequence[str]
 ) -> list[str] | None:
-    """Return the texts of a request with values written into its prompt; None where nothing is
-    changed.
+    """Return the texts of a request with a value written into its prompt; None if nothing changes.
 
-    The gateway asks once for a request, so that all its images get one value; values are even over
-    requests. Of a conversation the last message is the prompt, where the model is listed as one of
-    images; texts without a conversation are prompts of the images API.
+    The gateway asks once for each request, so all images of a request get the same value; values
+    are even over requests. The prompt of a conversation is its last message, if its model generates
+    images. Texts without a conversation are prompts of the images API.
 
     Args:
-        body: what the gateway sends: `texts`, `input_type`, and for conversations `model` and
+        body: The gateway's request: `texts`, `input_type`, and for conversations `model` and
             `structured_messages`.
-        balancer: deals the values.
-        image_models: patterns of names of models whose answers are images.
+        balancer: Assigns the values.
+        image_models: Patterns of names of models whose answers are images.
 
     Raises:
-        RefusedError: no list of texts.
+        RefusedError: `texts` is not a list of texts.
     """
     texts = body.get("texts")
     if texts is None:
@@ -50,17 +48,18 @@ def guarded_texts(
         prompt = order.texts
     elif body.get("images"):
         return None  # the person is in the given image
+    if sum(map(len, prompt)) > LONGEST_PROMPT:
+        return None
     (written,), _ = balancer.next_texts([prompt])
-    # The texts of the last message stand last, behind those of all others.
+    # The texts of the last message come last.
     changed = texts[: len(texts) - len(prompt)] + list(written)
     return changed if changed != texts else None
 
 
 def _modalities(body: Mapping[str, Any], image_models: Sequence[str]) -> list[str]:
-    """Return what the answer to a conversation is to have: an image where its model, or a tool of
-    it, makes images."""
-    tools = body.get("tools") or []
-    has_tool = any(
+    """Return the modalities of the answer: an image if the model or one of its tools makes one."""
+    tools = body.get("tools")
+    has_tool = isinstance(tools, list) and any(
         isinstance(tool, Mapping) and tool.get("type") == "image_generation" for tool in tools
     )
     return ["image"] if has_tool or is_image_model(body.get("model"), image_models) else []

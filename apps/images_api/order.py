@@ -1,4 +1,4 @@
-"""Hold what a request for images asks for, and the calls that its balanced prompts become."""
+"""Describe requests for images, and the calls that their balanced prompts become."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ if TYPE_CHECKING:
     from .endpoints import Endpoint
 
 
+# Characters of a prompt that is balanced: what OpenAI's images API takes. Reading a prompt takes
+# time, and many copies of it are made for several images.
+LONGEST_PROMPT = 32_000
+TOO_LONG = f"longer than {LONGEST_PROMPT:,} characters"
+
+
 class RefusedError(Exception):
     """Report a request that is not passed on, in the form of the images API.
 
-    status: of HTTP. message: a sentence. param: the field that is wrong. code: for programs.
+    Args:
+        status: The HTTP status.
+        message: A sentence for the client.
+        param: The field that is wrong.
+        code: A name of the error, for programs.
     """
 
     def __init__(
@@ -24,20 +34,22 @@ class RefusedError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.code = code
         kind = "invalid_request_error" if status < 500 else "upstream_error"
         self.content = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 @dataclass(frozen=True)
 class Order:
-    """Hold a request for images.
+    """A request for images.
 
     Attributes:
-        body: its fields. texts: those from which each of n images is made.
-        streams: whether the answer comes in events.
-        seed: a whole number from 0 on; None where the request has none, or -1, which stands for
-            any.
-        original: what the user wrote, where the client rewrote it to the prompt.
+        body: The fields of the request.
+        texts: The texts from which every image is made.
+        n: The number of images.
+        streams: Whether the answer is a stream of events.
+        seed: A whole number of at least 0. None if the request has none, or -1 for a random one.
+        original: The user's own words, if the client rewrote them into the prompt.
     """
 
     body: Mapping[str, Any]
@@ -55,17 +67,18 @@ class Order:
 
     @property
     def prompt(self) -> str:
-        """Return all texts as the one prompt that they are balanced as."""
+        """Return all texts joined into one prompt, as they are balanced together."""
         return NEXT_TEXT.join(self.texts)
 
 
 @dataclass(frozen=True)
 class Call:
-    """Hold one call of the upstream server.
+    """One call of the upstream server.
 
     Attributes:
-        body: the fields that are sent. prompt: with its value.
-        rows: the images of the request that the call is for.
+        body: The fields that are sent.
+        prompt: The balanced prompt.
+        rows: The images of the request that the call generates.
     """
 
     body: Mapping[str, Any]
@@ -79,11 +92,11 @@ def balanced(
     """Return a prompt for each image of a request.
 
     Args:
-        balancer: of the server.
-        order: the request.
-        index: place of its first image in a count that all processes share, for servers without a
-            memory; None takes the seed of the request, else the counts of the balancer.
-        follow_seed: let the seed of the request decide.
+        balancer: The balancer of the server.
+        order: The request.
+        index: Place of its first image in a count that all processes share. None: use the seed of
+            the request if it has one, otherwise the counts of the balancer.
+        follow_seed: Whether the seed of the request decides the values.
     """
     prompts = [order.prompt] * order.n
     originals = None if order.original is None else [order.original] * order.n
@@ -109,8 +122,7 @@ def balanced(
 def calls_of(
     endpoint: Endpoint, order: Order, prompts: Sequence[str], *, batch: bool
 ) -> list[Call]:
-    """Return the calls for the prompts of a request: one for each image, or for each distinct
-    prompt."""
+    """Return one call for each image, or with `batch` for each distinct prompt."""
     rows_of_call: list[tuple[int, ...]] = [(row,) for row in range(len(prompts))]
     if batch:
         rows_of_prompt: dict[str, list[int]] = {}

@@ -9,80 +9,97 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
-from starlette.responses import JSONResponse
+from starlette.datastructures import Headers
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vldebias.errors import InvalidInputError
 
+from .connections import Connections
+from .limits import Limits
+from .middleware import EveryAnswer, refusal_response
 from .order import RefusedError
 
 HERE = "127.0.0.1"
-LOCAL = {"localhost", HERE, "::1"}
+LOCAL = ("localhost", HERE, "::1")
+# Clients of httpx, such as openai's, keep a connection for 5 seconds without a request. A server
+# that closes it just then loses the next request.
+KEEP_ALIVE = 75
 
 
-class LocalOnly:
+class LocalOrigin:
     """Refuse requests that a page of another site made a browser send to this machine."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass requests on that name this machine, and come from no other site."""
-        headers = {
-            name.decode("latin-1"): text.decode("latin-1")
-            for name, text in scope.get("headers", ())
-        }
-        if scope["type"] != "http" or _names_this_machine(headers):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass requests on that come from no other site."""
+        if scope["type"] != "http" or _are_local(Headers(scope=scope).getlist("origin")):
             await self.app(scope, receive, send)
             return
-        refusal = RefusedError(
-            403, "this server answers to localhost alone; see --host", code="host"
-        )
-        await JSONResponse(refusal.content, refusal.status)(scope, receive, send)
+        message = "requests of other sites are refused; see --host"
+        refusal = refusal_response(RefusedError(403, message, code="origin"))
+        await refusal(scope, receive, send)
 
 
-def _names_this_machine(headers: dict[str, str]) -> bool:
-    """Tell whether Host, and Origin where there is one, are this machine."""
-    # A foreign name that points here (DNS rebinding) shows in Host, a foreign page in Origin.
-    addresses = [f"//{headers.get('host', '')}"]
-    if "origin" in headers:
-        addresses.append(headers["origin"])
+def _are_local(origins: list[str]) -> bool:
     try:
-        return all(urlsplit(address).hostname in LOCAL for address in addresses)
+        return all(urlsplit(origin).hostname in LOCAL for origin in origins)
     except ValueError:
         return False
 
 
-def serve(app: Any, *, host: str, port: int, say: Callable[[str], None]) -> None:
+def local_only(app: ASGIApp, seconds: float) -> ASGIApp:
+    """Return an app that answers this machine alone.
+
+    A foreign name that points here (DNS rebinding) shows in the header Host, a foreign page in
+    Origin.
+
+    Args:
+        app: The app.
+        seconds: Time that a client may take to accept the next piece of an answer.
+    """
+    # Starlette 1.0 and older cannot read an address of IPv6 from Host, and refuse it.
+    hosts = ["localhost", HERE, "[::1]"]
+    guarded = TrustedHostMiddleware(LocalOrigin(app), allowed_hosts=hosts, www_redirect=False)
+    return EveryAnswer(guarded, seconds)
+
+
+def serve(app: Any, *, host: str, port: int, limits: Limits, say: Callable[[str], None]) -> None:
     """Serve an ASGI app until the process is told to end.
 
     Args:
-        app: the app.
-        host: address to listen on. port: 0 takes a free one.
-        say: called with the address once it listens.
+        app: The app.
+        host: The address to listen on.
+        port: 0 takes a free one.
+        limits: Bounds the connections.
+        say: Called with the address once it listens.
 
     Raises:
-        InvalidInputError: the address cannot be opened.
+        InvalidInputError: The address cannot be opened.
     """
     listening = _listen(host, port)
     number = listening.getsockname()[1]
     # On a network the server has names that it cannot know.
-    guarded = LocalOnly(app) if host in LOCAL else app
-    # The log of accesses would hold addresses of clients; httpx logs every address that is asked.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    guarded = local_only(app, limits.seconds) if host in LOCAL else app
+    # The log of accesses would contain addresses of clients; httpx2 logs every address it calls.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    connections = Connections(int(limits.connections), KEEP_ALIVE)
     config = uvicorn.Config(
         guarded,
+        http=connections.protocol,  # type: ignore[arg-type]
+        ws="none",
         log_level="warning",
         access_log=False,
         # Nothing in front of it is known, so that anybody could write such headers.
         proxy_headers=False,
         server_header=False,
-        # Clients of httpx, such as openai's, keep a connection for 5 seconds without a request. A
-        # server that closes it just then loses the next request.
-        timeout_keep_alive=75,
+        timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=10,
     )
     say(f"http://{f'[{host}]' if ':' in host else host}:{number}/v1")
-    # The socket that is bound already: the address that was told is the one that answers.
+    # The socket is bound already: the address that was printed is the one that answers.
     uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -131,10 +131,10 @@ def server(name: str) -> Any:
     clients: list[Any] = []
 
     async def forward(request: Any) -> Response:
-        import httpx
+        import httpx2
 
         if not clients:
-            clients.append(httpx.AsyncClient())
+            clients.append(httpx2.AsyncClient())
         content = await request.body()
         url = f"{address}/images/generations"
         reply = await clients[0].post(url, content=content, headers={"content-type": "text/json"})
@@ -148,15 +148,15 @@ def server(name: str) -> Any:
 def running(name: str) -> Iterator[tuple[str, Path]]:
     """Run one server in a process of its own; yield its address for images, and the file of the
     system that has its times."""
-    import httpx
+    import httpx2
 
     command = [sys.executable, "-m", "eval.benchmarks.doors", "--serve", name]
     process = subprocess.Popen(command)
     url = f"http://127.0.0.1:{PORTS[name]}/v1/images/generations"
     try:
         for _ in range(600):
-            with contextlib.suppress(httpx.TransportError):
-                httpx.get(url)
+            with contextlib.suppress(httpx2.TransportError):
+                httpx2.get(url)
                 break
             time.sleep(0.05)
         yield url, Path(f"/proc/{process.pid}/stat")
@@ -168,11 +168,11 @@ def running(name: str) -> Iterator[tuple[str, Path]]:
 def of_images(requests: int = REQUESTS) -> Iterator[Row]:
     """Compare requests for one image and for four: at the server, through a bare proxy, and
     through balanced prompts."""
-    import httpx
+    import httpx2
 
     with contextlib.ExitStack() as stack:
         servers = {name: stack.enter_context(running(name)) for name in PORTS}
-        client = stack.enter_context(httpx.Client(timeout=60))
+        client = stack.enter_context(httpx2.Client(timeout=60))
         for n in (1, 4):
             body = {"prompt": PROMPT, "n": n}
             calls = {

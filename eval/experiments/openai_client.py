@@ -24,7 +24,7 @@ from typing import Any
 from tests.apps.false_upstream import KEY, FalseUpstream, served
 
 CEO = "A photo of a CEO in an office"
-LIBRARIES = ("openai", "httpx", "starlette", "uvicorn")
+LIBRARIES = ("openai", "httpx2", "starlette", "uvicorn")
 
 
 @contextlib.contextmanager

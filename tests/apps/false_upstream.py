@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -258,12 +260,12 @@ def _text_of(body: dict[str, Any]) -> str:
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
+def served(app: Any, **options: Any) -> Iterator[str]:
     """Serve an app on a free port of this machine; yield its base_url."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(128)
-    config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -275,3 +277,22 @@ def served(app: Any) -> Iterator[str]:
         server.should_exit = True
         thread.join(timeout=10)
         listening.close()
+
+
+@contextmanager
+def serving(upstream: str, *options: str) -> Iterator[tuple[int, int]]:
+    """Run `vldebias serve` before a server; yield the id of the process and its port."""
+    command = [sys.executable, "-m", "vldebias", "serve", "--upstream", upstream, "--port", "0"]
+    command += ["--attribute", "gender", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        line = ""
+        while "base_url=" not in line:
+            piece = process.stderr.readline()
+            assert piece, f"the command ended: {line}"
+            line += piece
+        yield process.pid, int(line.rpartition(":")[2].partition("/")[0])
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)

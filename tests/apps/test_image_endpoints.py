@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 import torch
@@ -68,11 +68,11 @@ MANY = {
 
 def proxy(services: FalseServices, upstream: str = "http://there", **how: Any) -> Any:
     how.setdefault("seed", 0)
-    return images_proxy(upstream, "gender", transport=httpx.ASGITransport(services.app), **how)
+    return images_proxy(upstream, "gender", transport=httpx2.ASGITransport(services.app), **how)
 
 
-def post(app: Any, path: str, *bodies: Any, **how: Any) -> list[httpx.Response]:
-    async def calls(client: httpx.AsyncClient) -> list[httpx.Response]:
+def post(app: Any, path: str, *bodies: Any, **how: Any) -> list[httpx2.Response]:
+    async def calls(client: httpx2.AsyncClient) -> list[httpx2.Response]:
         return [await client.post(f"/{path}", json=body, **how) for body in bodies]
 
     return ask(app, calls)  # type: ignore[no-any-return]
@@ -363,7 +363,7 @@ def test_long_conversations_pass_whole() -> None:
 def test_forms_for_videos_are_balanced_and_those_with_files_left_alone() -> None:
     services = FalseServices()
 
-    async def calls(client: httpx.AsyncClient) -> list[httpx.Response]:
+    async def calls(client: httpx2.AsyncClient) -> list[httpx2.Response]:
         fields = {"prompt": (None, CEO), "seconds": (None, "4")}
         picture = ("p.png", b"png", "image/png")
         return [
@@ -492,7 +492,7 @@ def edit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def queries_proxy(service: FalseEmbeddings, folder: Path) -> Any:
-    transport = httpx.ASGITransport(service.app)
+    transport = httpx2.ASGITransport(service.app)
     return images_proxy("http://there/v1", None, edit=folder, transport=transport)
 
 

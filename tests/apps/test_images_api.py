@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -33,36 +33,36 @@ VALUES = {
     "A photo of a female CEO in an office": "female",
     "A photo of a male CEO in an office": "male",
 }
-Calls = Callable[[httpx.AsyncClient], Awaitable[Any]]
+Calls = Callable[[httpx2.AsyncClient], Awaitable[Any]]
 
 
 def ask(app: Any, calls: Calls) -> Any:
     """Return what calls of an app in this process give."""
 
     async def asking() -> Any:
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://here") as client:
             return await calls(client)
 
     return asyncio.run(asking())
 
 
 def proxy(upstream: FalseUpstream, **how: Any) -> Any:
-    how.setdefault("transport", httpx.ASGITransport(app=upstream.app))
+    how.setdefault("transport", httpx2.ASGITransport(app=upstream.app))
     how.setdefault("seed", 0)
     return images_proxy("http://there/v1", how.pop("sets", "gender"), **how)
 
 
-def post(app: Any, body: Any, **headers: str) -> httpx.Response:
+def post(app: Any, body: Any, **headers: str) -> httpx2.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
 
-    async def calls(client: httpx.AsyncClient) -> httpx.Response:
+    async def calls(client: httpx2.AsyncClient) -> httpx2.Response:
         return await client.post(PATH, content=content, headers={**RIGHT, **headers})
 
     return ask(app, calls)  # type: ignore[no-any-return]
 
 
-def note(response: httpx.Response) -> Any:
+def note(response: httpx2.Response) -> Any:
     return json.loads(response.headers["x-vldebias"])
 
 
@@ -126,7 +126,7 @@ def test_a_balancer_brings_settings_of_its_own() -> None:
     upstream = FalseUpstream()
     balancer = Balancer("gender", groups="leave", most=1, seed=3)
     post(
-        images_proxy("http://there/v1", balancer, transport=httpx.ASGITransport(app=upstream.app)),
+        images_proxy("http://there/v1", balancer, transport=httpx2.ASGITransport(app=upstream.app)),
         {"prompt": "five engineers"},
     )
     assert upstream.seen[0]["prompt"] == "five engineers"
@@ -207,7 +207,8 @@ def test_an_unreachable_server_and_a_strange_answer() -> None:
         assert response.json()["error"]["code"] == "upstream_unreachable"
         assert ask(app, lambda client: client.get("/v1/models")).status_code == 502
     response = post(proxy(FalseUpstream()), {"prompt": "A shapeless CEO", "n": 2})
-    assert (response.status_code, response.json()) == (200, {"images": []})
+    assert response.status_code == 502
+    assert response.json()["error"]["code"] == "upstream_form"
 
 
 BAD: list[tuple[Any, int, str]] = [
@@ -250,7 +251,7 @@ def test_no_more_calls_and_requests_at_once_than_the_limits() -> None:
     upstream = FalseUpstream(seconds=0.02)
     app = proxy(upstream, limits=Limits(parallel=3, requests=4))
 
-    async def calls(client: httpx.AsyncClient) -> list[int]:
+    async def calls(client: httpx2.AsyncClient) -> list[int]:
         body = {"prompt": CEO, "n": 4}
         requests = [client.post(PATH, json=body, headers=RIGHT) for _ in range(6)]
         return [response.status_code for response in await asyncio.gather(*requests)]
@@ -263,7 +264,7 @@ def test_41_single_requests_are_at_most_two_apart() -> None:
     upstream = FalseUpstream()
     app = proxy(upstream, seed=None)
 
-    async def calls(client: httpx.AsyncClient) -> None:
+    async def calls(client: httpx2.AsyncClient) -> None:
         requests = [client.post(PATH, json={"prompt": CEO}, headers=RIGHT) for _ in range(41)]
         await asyncio.gather(*requests)
 
@@ -285,7 +286,7 @@ def test_an_index_gives_even_values_without_a_memory() -> None:
 def test_other_paths_pass() -> None:
     upstream = FalseUpstream()
 
-    async def calls(client: httpx.AsyncClient) -> list[httpx.Response]:
+    async def calls(client: httpx2.AsyncClient) -> list[httpx2.Response]:
         picture = {"image": ("a.png", b"\x89PNG" * 1000)}
         return [
             await client.get("/v1/models?after=x"),
@@ -333,7 +334,7 @@ def test_it_can_be_mounted_and_asked_from_several_loops() -> None:
     upstream = FalseUpstream()
     outer = Starlette(routes=[Mount("/openai", app=proxy(upstream))])
 
-    async def calls(client: httpx.AsyncClient) -> int:
+    async def calls(client: httpx2.AsyncClient) -> int:
         body = {"prompt": CEO, "n": 2}
         return (await client.post(f"/openai{PATH}", json=body, headers=RIGHT)).status_code
 
@@ -400,13 +401,14 @@ def test_the_command_serves_this_machine_alone_until_it_is_told_to_end() -> None
             base = line.split("base_url=")[1].strip()
             assert base.startswith("http://127.0.0.1:")
             body = {"prompt": CEO, "n": 2}
-            response = httpx.post(f"{base}/images/generations", json=body, headers=RIGHT)
+            response = httpx2.post(f"{base}/images/generations", json=body, headers=RIGHT)
             assert sorted(note(response)["values"]) == ["female", "male"]
             for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
-                foreign = httpx.post(
+                foreign = httpx2.post(
                     f"{base}/images/generations", json=body, headers={**RIGHT, **headers}
                 )
-                assert foreign.status_code == 403
+                assert foreign.status_code == (400 if "host" in headers else 403)
+                assert "x-vldebias" in foreign.headers
             assert len(upstream.seen) == 2
         finally:
             process.send_signal(signal.SIGTERM)

@@ -10,12 +10,15 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tests.cli.conftest import call
 from tests.refusals import refused
 from vldebias.cli import app
 from vldebias.cli.train import FLAGS, NAMES_OF_FLAGS
+from vldebias.errors import VldebiasWarning
+from vldebias.training.changes import conclusions_of_training, fall_below_start
 from vldebias.training.objective import Objective
 from vldebias.training.pairs import open_images
 from vldebias.training.settings import TrainSettings, load_settings
@@ -152,7 +155,8 @@ def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> None:
     command = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1"]
-    output = call(*command, "--out", str(tmp_path), heard=True)
+    with pytest.warns(VldebiasWarning, match="training made the model worse: zero-shot accuracy"):
+        output = call(*command, "--out", str(tmp_path), heard=True)
     record = json.loads((tmp_path / "run.json").read_text())
     conclusions = {conclusion["metric"]: conclusion for conclusion in record["conclusions"]}
     accuracy = conclusions["zero_shot_accuracy"]
@@ -160,7 +164,26 @@ def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> N
     assert accuracy["after"] == pytest.approx(record["after"]["zero_shot_accuracy"])
     assert f"# {accuracy['sentence']}" in output
     assert "worse" in {conclusion["verdict"] for conclusion in conclusions.values()}
-    assert "keep the model as it was" in output
+    assert record["below_start"]["score"] == "zero_shot_accuracy"
+    assert "if a score that got worse matters" not in output, "the warning has said so"
+
+
+def test_a_run_that_made_only_further_scores_worse_gives_advice_and_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = torch.tensor([1.0] * 50 + [0.0] * 50)
+    before = {"zero_shot_accuracy": right, "recall@10 text->image": right}
+    after = {"zero_shot_accuracy": right, "recall@10 text->image": torch.zeros(100)}
+    conclusions = conclusions_of_training(before, after, {})
+    outcome = {
+        "conclusions": [found.model_dump(mode="json") for found in conclusions],
+        "below_start": fall_below_start(conclusions, []),
+        "wrong_pairs": None,
+        "files": {},
+    }
+    monkeypatch.setattr("vldebias.training.run.train_model", Mock(return_value=outcome))
+    output = call("train", *FAST, "--out", str(tmp_path), heard=True)
+    assert "if a score that got worse matters" in output
 
 
 @refused(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import httpx
+import httpx2
 import numpy as np
 import pytest
 import torch
@@ -191,7 +191,7 @@ def test_the_server_of_the_lines_for_a_hosted_api_balances_what_a_client_asks(
                 assert process.stderr is not None
                 printed = next((line for line in process.stderr if "base_url=" in line), "")
                 assert printed.strip().endswith(f"base_url={base_url}")
-                answer = httpx.post(
+                answer = httpx2.post(
                     f"{base_url}/images/generations",
                     json={"prompt": "A photo of a CEO", "n": 4},
                     headers={"authorization": f"Bearer {KEY}"},

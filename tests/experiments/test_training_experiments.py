@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from eval.experiments import captions, every_loss, noisy_digits, run
+from eval.experiments import batch_sizes, captions, every_loss, noisy_digits, run
 from eval.experiments.run import Experiment, interval, run_cells, summed_up
 from vldebias.report.result import Result
 
@@ -240,6 +240,15 @@ class TestEachOnNextToNothing:
             coarse = every_loss.every_loss({**cell, "data": "coarse captions"})
             assert 0.2 < coarse["species by means"] <= 1
             assert 0 <= every_loss.every_loss({**cell, "tuning": True})["validation"] <= 1
+
+    @pytest.mark.parametrize("arm", ["not trained", "RINCE"])
+    def test_batch_sizes(self, arm: str, renders: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(batch_sizes, "POOL", 480)
+        experiment = Experiment.read("batch_sizes")
+        cell = {**experiment.given, "arm": arm, "seed": 0, "steps": 1, "batch": 64}
+        figures_of_cell = batch_sizes.batch_sizes({**cell, "settings": experiment.arms[arm]})
+        # One step of a tenth of the learning rate moves a trained model little.
+        assert 0.3 < figures_of_cell["zero_shot_accuracy"] <= 1
 
     def test_noisy_digits(self) -> None:
         cell = {

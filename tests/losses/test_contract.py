@@ -60,7 +60,7 @@ rince = functools.partial(Case, function=losses.rince, module=losses.RINCELoss)
 SUMS = [
     Case("info_nce", losses.info_nce, losses.InfoNCELoss),
     rince("rince-warm", settings={"q": 0.01}),
-    rince("rince", settings={"q": 0.5, "lam": 0.02}, squashed=True),
+    rince("rince", settings={"q": 0.5, "lam": 0.01}, squashed=True),
     rince("rince-symmetric", settings={"q": 1.0}, squashed=True),
     dcl("dcl"),
     dcl("dcl-zero", settings={"tau_plus": 0.5, "floor": 0.0}),
@@ -171,7 +171,7 @@ of_items = losses.GlobalContrastiveLoss(4)
     (lambda: losses.GroupWeights(2.5), "^groups: .* whole number"),
     (calling("rince", q=0.0), "^q: "),
     (calling("rince", q="0.5"), "^q: .* got '0.5'"),
-    (calling("rince", lam=None), "^lam: .* got None"),
+    (calling("rince", lam="0.1"), "^lam: .* got '0.1'"),
     (calling("rince", chunk_size=2.5), "^chunk_size: .* whole number .* got 2.5"),
     (calling("info_nce", chunk_size=True), "^chunk_size: .* got True"),
     (lambda: losses.info_nce(X, X.to("meta"), temperature=1.0), "one device, got cpu and meta"),
@@ -238,7 +238,8 @@ def test_a_second_derivative_is_right_or_refused(loss: Any) -> None:
 
 DEFAULTS = {
     **{
-        "rince": {"q": 0.5, "lam": 0.01},
+        # One over the seven rows of the batch.
+        "rince": {"q": 0.5, "lam": 1 / 7},
         "spread": {"alpha": 0.5, "within_view": True},
         "sigmoid": {"bias": -10.0},
     },
@@ -252,8 +253,8 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_functions_and_modules_have_the_defaults_that_are_documented(name: str) -> None:
-    """As published: tau+ = .1 and beta = 1, q and lam of the thesis's section 5.3.3, SigLIP's
-    bias."""
+    """As published: tau+ = .1 and beta = 1, q of the thesis's section 5.3.3, SigLIP's bias; lam is
+    one over the rows that an anchor is compared with."""
     x, y = _features()
     loss = next(row for row in SUMS if row.name == name)
     options = {"temperature": 0.2}

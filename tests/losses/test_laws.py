@@ -3,6 +3,7 @@ temperatures do."""
 
 import itertools
 import math
+import warnings
 from itertools import product
 
 import pytest
@@ -21,8 +22,10 @@ X = unit_rows(N, 16, seed=3)
 Y = normalize(X + unit_rows(N, 16, seed=4), dim=1)
 # q = 1 at the temperature of CLIP is where it says that pairs that do not fit have no gradient
 pytestmark = pytest.mark.filterwarnings("ignore:rince. q / temperature is")
+large_lam = pytest.mark.filterwarnings("ignore:rince. lam 1 times")
 
 
+@large_lam
 @pytest.mark.parametrize("lam", [0.01, 1.0])
 def test_rince_goes_to_info_nce_plus_log_lam(lam: float) -> None:
     """Lemma 5.2, in value and gradient, and at the rate of q."""
@@ -36,6 +39,43 @@ def test_rince_goes_to_info_nce_plus_log_lam(lam: float) -> None:
         errors.append(max(float((a - b).abs().max()) for a, b in zip(ours, expected, strict=True)))
     assert errors[2] < 1e-3
     assert errors[0] > 5 * errors[1] > 25 * errors[2]
+
+
+@pytest.mark.parametrize("within_view", [False, True])
+@pytest.mark.parametrize("q", [0.01, 0.4, 1.0])
+@pytest.mark.parametrize("n", [2, 9, 64])
+def test_the_default_lam_of_rince_balances_pull_and_push_at_every_batch_size(
+    n: int, q: float, within_view: bool
+) -> None:
+    """If all similarities are equal, the loss and its slope in the common similarity are 0."""
+    rows = torch.ones(n, 1, dtype=torch.float64)
+    options = {"temperature": 0.5, "within_view": within_view, "reduction": "none"}
+    negatives = (n - 1) * (2 if within_view else 1)
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    loss = losses.rince(scale * rows, rows, q=q, **options)
+    (slope,) = torch.autograd.grad(loss.sum(), scale)
+    assert loss.abs().max() < 1e-9
+    if not within_view:  # there the negatives of one view change with the square of the scale
+        assert abs(float(slope)) < 1e-9
+    pushed = losses.rince(rows, rows, q=q, lam=2 / (negatives + 1), **options)
+    pulled = losses.rince(rows, rows, q=q, lam=0.5 / (negatives + 1), **options)
+    assert (pulled < 0).all()
+    assert (pushed > 0).all()
+
+
+def test_rince_warns_once_of_a_lam_that_is_too_large_for_the_batch() -> None:
+    rows = torch.eye(401)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            losses.rince(rows, rows, temperature=1.0, lam=0.01)
+    (warning,) = caught
+    assert "lam 0.01 times 400 negatives is 4, above 3" in str(warning.message)
+    assert "the default is 1 / (negatives + 1) = 0.0025" in str(warning.message)
+    # Silent: three times the negatives' share, a smaller batch, and the default.
+    losses.rince(rows, rows, temperature=1.0, lam=0.0075)
+    losses.rince(rows, rows, temperature=1.0)
+    losses.rince(rows[:301], rows[:301], temperature=1.0, lam=0.01)
 
 
 def test_hcl_with_large_beta_sees_the_hardest_negative() -> None:

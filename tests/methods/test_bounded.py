@@ -170,3 +170,34 @@ def test_a_set_without_classes() -> None:
     with pytest.raises(InvalidInputError, match=r"bare: .*class prompts"):
         Problem(TextTable({"a": [1.0]}), BARE, max_loss=0.1).fit("none", "joint")
     assert Problem(TextTable({"a": [1.0]}), BARE, neutral=["a person"]).neutral == ("a person",)
+
+
+@pytest.mark.parametrize("recorded_rank", [0, 2])
+def test_a_projection_that_is_not_symmetric_is_weakened_along_its_own_step(
+    recorded_rank: int,
+) -> None:
+    """The factors decide, not the rank that a method recorded: whiten, project, unwhiten."""
+    scale = torch.linspace(0.2, 1.0, DIM, dtype=torch.float64)[:, None]
+    basis = torch.linalg.qr(unit(DIM, 2, seed=1)).Q
+    before = CalibratedProjection(
+        0.0, scale * basis, basis / scale, Provenance("own"), recorded_rank
+    )
+    texts = unit(9, DIM, seed=2)
+    max_loss = float(losses(before, texts).max()) / 4
+    after = bounded(before, texts, max_loss)
+    assert losses(after, texts).max() == pytest.approx(max_loss)
+    step = torch.eye(DIM) - after.matrix()
+    full_step = torch.eye(DIM) - before.matrix()
+    t = float(step.flatten() @ full_step.flatten() / full_step.square().sum())
+    torch.testing.assert_close(step, t * full_step)
+
+
+@pytest.mark.parametrize("recorded_rank", [0, 3])
+def test_a_projection_that_removes_directions_has_no_multiple(recorded_rank: int) -> None:
+    basis = torch.linalg.qr(unit(DIM, 3, seed=1)).Q
+    removing = CalibratedProjection(0.0, basis, basis, Provenance("own"), recorded_rank)
+    texts = unit(9, DIM, seed=2)
+    max_loss = float(losses(removing, texts).max()) / 4
+    assert losses(bounded(removing, texts, max_loss), texts).max() == pytest.approx(max_loss)
+    with pytest.raises(InvalidInputError, match="at_multiple: expected a symmetric projection"):
+        removing.at_multiple(0.5)

@@ -145,16 +145,94 @@ def test_a_conclusion_names_the_method_its_cost_chance_and_who_got_worse(made: R
     assert made.to_dict()["conclusions"] == [conclusion.model_dump(mode="json")]
 
 
-def test_without_the_default_it_is_about_what_gains_most_and_has_no_labels(made: Result) -> None:
+def test_without_the_default_it_is_about_the_first_method_without_labels(made: Result) -> None:
     further = [
         bias("cali", 0.9, change=STILL, metric=name, better="higher")
         for name in ("average", "precision@5")
     ]
-    rows = [row for row in made.rows if row.method != "default"] + further
+    best = [bias("roboshot", 0.01, change=(-0.4, -0.5, -0.3))]
+    rows = [row for row in made.rows if row.method != "default"] + further + best
     (conclusion,) = made.model_copy(update={"rows": rows}).conclusions()
-    assert conclusion.method == "cali"
-    measured = "recall@5, average accuracy and precision@5"
-    assert conclusion.cost == f"none of {measured} got clearly worse"
+    assert conclusion.method == "cali", "the best of several is no headline"
+    assert conclusion.cost == "no clear loss of recall@5, average accuracy or precision@5"
+
+
+def sweep(*methods: str) -> Result:
+    """Methods at their own setting, then lambdas of which one is best on the measured images."""
+    rows = [figure("none", 0.2, metric="worst_group")]
+    for method in methods:
+        lam = 1000.0 if method == "orth-cali" else None
+        rows.append(figure(method, 0.6, metric="worst_group", change=UP, lam=lam))
+    if "orth-cali" in methods:
+        best = {"change": (0.6, 0.5, 0.7), "metric": "worst_group"}
+        rows.append(figure("orth-cali", 0.8, lam=400.0, **best))
+        rows.append(figure("orth-cali@val", 0.7, lam=200.0, uses_labels=True, **best))
+    return result(rows, protocol())
+
+
+def test_a_conclusion_is_about_the_default_and_the_papers_setting() -> None:
+    (both,) = sweep("orth", "default", "orth-cali").conclusions()
+    assert both.method == "default"
+    assert both.paper == "0.600 (orth-cali, λ = 1000; +0.200 [+0.100, +0.300])"
+    assert "with the default (change" in both.sentence
+    assert both.sentence.index(both.paper) < both.sentence.index("Cost:")
+    (paper,) = sweep("orth", "orth-cali").conclusions()
+    assert (paper.method, paper.paper) == ("orth-cali, λ = 1000", "")
+    assert "+0.300]; the paper's setting)" in paper.sentence
+
+
+def test_a_default_that_declines_is_said_to_attach_nothing() -> None:
+    same = (0.0, 0.0, 0.0)
+    rows = [bias("none", 0.5), bias("default", 0.5, change=same)]
+    declined = protocol("search", methods={"none": {}, "default": {"rank": 0}})
+    (conclusion,) = result(rows, declined).conclusions()
+    assert "no edit is attached" in conclusion.sentence
+    (attached,) = result(rows, protocol("search")).conclusions()
+    assert "no edit is attached" not in attached.sentence
+
+
+def test_the_best_lambda_of_a_sweep_is_said_only_if_it_was_chosen_on_val() -> None:
+    measured = sweep("orth", "default", "orth-cali")
+    (conclusion,) = measured.conclusions()
+    assert "λ = 400" not in conclusion.sentence
+    assert "With λ chosen on val: 0.700 [0.600, 0.800] with orth-cali, λ = 200." in (
+        conclusion.sentence
+    )
+    names = readable(measured)["name"].tolist()
+    assert names[-1] == "orth-cali, λ = 200 chosen on val†"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ((-0.64, -0.66, -0.62), "hits kept@10 1.000 to 0.360 (-0.640 [-0.660, -0.620])"),
+        ((-0.64, -1.0, 0.1), "no clear loss of hits kept@10"),
+        ((-0.64, -0.64, -0.64), "hits kept@10 1.000 to 0.360 (-0.640 [-0.640, -0.640])"),
+    ],
+)
+def test_a_utility_that_starts_at_its_best_has_a_cost(change: Any, expected: str) -> None:
+    """A share of hits that is kept is 1 without a method: there is always something to lose."""
+    rows = [bias("none", 0.5), bias("default", 0.3, change=DOWN)]
+    kept = {"metric": "kept@10", "better": "higher"}
+    rows += [
+        bias("none", 1.0, interval=(1.0, 1.0), **kept),
+        bias("default", 0.36, change=change, **kept),
+        bias("random", 0.03, interval=(0.02, 0.04), **kept),
+    ]
+    measured = result(rows, protocol("search"))
+    (conclusion,) = measured.conclusions()
+    assert conclusion.cost.startswith(expected)
+    verdicts = readable(measured).query("metric == 'kept@10' and method == 'default'").verdict
+    assert "nothing to remove" not in verdicts.tolist()
+
+
+def test_a_utility_at_several_k_is_told_where_it_lost_most() -> None:
+    rows = [bias("none", 0.5), bias("default", 0.3, change=DOWN)]
+    for k, change in ((1, (-0.02, -0.03, -0.01)), (5, (-0.1, -0.12, -0.08)), (10, STILL)):
+        recall = {"metric": f"recall@{k}", "better": "higher"}
+        rows += [bias("none", 0.9, **recall), bias("default", 0.8, change=change, **recall)]
+    (conclusion,) = result(rows, protocol("search")).conclusions()
+    assert conclusion.cost == "recall@5 0.900 to 0.800 (-0.100 [-0.120, -0.080])"
 
 
 def test_the_average_at_the_frequencies_of_training_goes_before_the_plain_one() -> None:
@@ -163,7 +241,7 @@ def test_the_average_at_the_frequencies_of_training_goes_before_the_plain_one() 
     (plain_cost,), (both,) = (result(alone + rows).conclusions() for rows in (average[:1], average))
     assert plain_cost.before == pytest.approx(10.2), "without a row of none: value less change"
     assert plain_cost.cost.startswith("average accuracy 1.100")
-    assert both.cost.startswith("average accuracy, reweighted to training groups")
+    assert both.cost.startswith("reweighted average accuracy")
 
 
 def gaps(change: Any, squared: Any, deals: bool) -> Result:
@@ -251,16 +329,39 @@ def test_the_verdict_of_dealt_shares_rests_on_no_square() -> None:
     assert [row.square_moved for row in group["rows"]] == [""]
 
 
-def test_the_best_that_needs_no_edit_stands_beside_a_conclusion() -> None:
+@pytest.mark.parametrize("better", ["higher", "lower"])
+@pytest.mark.parametrize(
+    ("difference", "expected"),
+    [
+        ((-0.17, -0.25, -0.09), {"higher": "which is better", "lower": "which is worse"}),
+        ((0.17, 0.09, 0.25), {"higher": "which is worse", "lower": "which is better"}),
+        ((-0.17, -0.4, 0.1), dict.fromkeys(("higher", "lower"), "no clear difference")),
+        ((0.0, 0.0, 0.0), dict.fromkeys(("higher", "lower"), "the same")),
+        (None, dict.fromkeys(("higher", "lower"), "")),
+    ],
+)
+def test_a_baseline_is_better_or_worse_only_by_the_paired_difference(
+    difference: Any, expected: dict[str, str], better: str
+) -> None:
     values = {"none": 0.5, "default": 0.6, "none@median": 0.77}
-    rows = [
-        figure(m, v, metric="worst_group", change=None if m == "none" else UP)
-        for m, v in values.items()
-    ]
+    fields = {"metric": "worst_group", "better": better}
+    rows = [figure(m, v, change=None if m == "none" else UP, **fields) for m, v in values.items()]
+    if difference is not None:
+        value, *interval = difference
+        rows.append(
+            figure(
+                "default",
+                value,
+                metric="difference_to_median",
+                interval=tuple(interval),
+                subset="worst-group accuracy",
+            )
+        )
     (conclusion,) = result(rows, protocol()).conclusions()
     assert conclusion.method == "default"
-    assert "threshold at the median" in conclusion.baseline
-    assert conclusion.baseline.endswith("0.770 [0.670, 0.870], which is better")
+    start, _, comparison = conclusion.baseline.partition("0.770 [0.670, 0.870]")
+    assert "threshold at the median" in start
+    assert comparison.removeprefix(", ").partition(" (")[0] == expected[better]
     assert conclusion.baseline[1:] in conclusion.sentence
 
 

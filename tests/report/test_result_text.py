@@ -10,7 +10,7 @@ from vldebias.report.result import Result
 from vldebias.report.text import tab_rows, text, wrapped
 
 
-def test_print_of_a_result_is_what_was_found_and_at_most_25_lines(made: Result) -> None:
+def test_print_of_a_result_is_what_was_found_in_about_25_lines(made: Result) -> None:
     shown = text(made).splitlines()
     assert shown[0].startswith("search: better. MaxSkew@10 falls from 0.500 to 0.300 with")
     assert max(map(len, shown)) <= 80
@@ -20,7 +20,7 @@ def test_print_of_a_result_is_what_was_found_and_at_most_25_lines(made: Result) 
         "0.500 [0.400, 0.600]",
         "4 more figures",
         "dfr-up†",
-        "given labels of training images",
+        "used labels of other images",
     ):
         assert value in text(made)
     many = [

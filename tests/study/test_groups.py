@@ -193,8 +193,7 @@ def test_unknown_rows_are_counted_and_left_out_and_an_empty_group_has_no_figure(
     assert part.provenance.n == {"images": 380, "unknown": 20}
     inside = ~((test.column("label").codes == 0) & (test.column("place").codes == 1))
     part = evaluate(test[inside])[0]
-    assert {f.subset for f in part.rows} == {
-        "",
+    assert {f.subset for f in part.rows if f.metric == "accuracy"} == {
         "landbird/land",
         "waterbird/land",
         "waterbird/water",
@@ -348,3 +347,62 @@ def test_images_of_another_space_are_doubted() -> None:
 )
 def test_refusals_name_what_is_wrong(changes: dict[str, Any]) -> None:
     evaluate(**{"images": birds(40), **changes})
+
+
+def test_lambda_is_chosen_by_the_worst_group_on_val_alone() -> None:
+    """The test split decides nothing: a val split on which another lambda is best gets that one."""
+    lams = (0, 10, 1000)
+    test = birds()
+    chosen = []
+    for seed, noise in ((1, 0.6), (1, 2.0)):
+        val = birds(300, seed=seed, noise=noise)
+        part = evaluate(test, methods=("cali",), lam=100.0, lams=lams, val=val)[0]
+        on_val = evaluate(val, methods=("cali",), lam=100.0, lams=lams)[0]
+        accuracies = {}
+        for row in on_val.rows:
+            if (row.metric, row.method) == ("worst_group", "cali"):
+                accuracies[row.lam or 0.0] = row.value
+        best = max(accuracies.values())
+        expected = min(lam for lam, accuracy in accuracies.items() if accuracy == best)
+        row = cell(part, "worst_group", "cali@val")
+        assert (row.lam, row.uses_labels) == (expected, True)
+        swept = cell(part, "worst_group", "cali", lam=expected or None)
+        assert (row.value, row.interval, row.change) == (swept.value, swept.interval, swept.change)
+        facts = part.provenance.methods["cali@val"]
+        assert facts["chosen"]["val_worst_group"] == pytest.approx(best)
+        chosen.append(row.lam)
+    assert len(set(chosen)) == 2
+    without_val = evaluate(test, methods=("cali",), lams=lams)[0]
+    assert not [row for row in without_val.rows if row.method.endswith("@val")]
+    one_lambda = evaluate(test, methods=("cali",), val=birds(300, seed=1))[0]
+    assert not [row for row in one_lambda.rows if row.method.endswith("@val")]
+
+
+def test_methods_are_compared_with_the_median_on_the_same_images() -> None:
+    test = birds(noise=2.0)
+    # Uneven classes, so that the median is another threshold than the model's own.
+    test = test[(test.column("label").codes == 0) | (np.arange(len(test)) % 2 == 0)]
+    part = evaluate(test, resamples=2000)[0]
+    true = test.column("label").codes
+    groups = 2 * true + test.column("place").codes
+    margins = np.diff(scores_of(test, "none").numpy())[:, 0]
+    at_median = (margins > np.median(margins)) == true
+    drawn = np.random.default_rng(1).integers(len(test), size=(2000, len(test)))
+
+    def lowest(right: np.ndarray) -> np.ndarray:
+        """The worst group in each resample of images."""
+        means = [
+            (right[drawn] * (groups[drawn] == group)).sum(1) / (groups[drawn] == group).sum(1)
+            for group in range(4)
+        ]
+        return np.min(means, axis=0)
+
+    for method in METHODS[1:]:
+        right = scores_of(test, method).argmax(1).numpy() == true
+        ends = np.percentile(lowest(right) - lowest(at_median), [2.5, 97.5])
+        row = cell(part, "difference_to_median", method, "worst-group accuracy")
+        values = [cell(part, "worst_group", name).value for name in (method, MEDIAN)]
+        assert row.value == pytest.approx(values[0] - values[1])
+        assert row.interval == pytest.approx(ends, abs=0.02)
+    compared = {row.method for row in part.rows if row.metric == "difference_to_median"}
+    assert compared == set(METHODS[1:])

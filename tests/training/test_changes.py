@@ -9,7 +9,13 @@ from torch import Tensor
 
 from vldebias.measure.resampling import wilson_interval
 from vldebias.report.conclusion import Conclusion
-from vldebias.training.changes import conclusions_of_training, counted, leading
+from vldebias.training.changes import (
+    change_since_start,
+    conclusions_of_training,
+    counted,
+    fall_below_start,
+    leading,
+)
 
 ACCURACY = "zero_shot_accuracy"
 RECALL = "recall@1 image->text"
@@ -177,3 +183,55 @@ def test_recall_of_captions_that_does_not_vary_has_an_interval_of_its_images() -
     (conclusion,) = conclusions_of_training({name: all_right}, {name: all_right}, {}, query_images)
     assert conclusion.interval == wilson_interval(12, 12)
     assert conclusion.verdict == "equal"
+
+
+def test_the_history_shows_the_change_of_the_watched_score_with_its_interval() -> None:
+    before = {ACCURACY: rows(300, 100), RECALL: rows(200, 200)}
+    after = {ACCURACY: flipped(before[ACCURACY], range(40)), RECALL: before[RECALL]}
+    entry = change_since_start(before, after)
+    conclusion = concluded(before, after)[ACCURACY]
+    shown = [entry[f"{ACCURACY} {name}"] for name in ("change", "change_low", "change_high")]
+    assert shown == pytest.approx(conclusion.change)
+    assert entry["below_start"] is True
+    assert len(entry) == 4, "retrieval is not watched where there are classes"
+    # A lower value within its interval is no fall, and a gain is none.
+    within_interval = flipped(before[ACCURACY], [*range(20), *range(300, 319)])
+    assert change_since_start(before, {ACCURACY: within_interval})["below_start"] is False
+    assert change_since_start(after, before)["below_start"] is False
+    assert change_since_start(before, before)["below_start"] is False
+
+
+def test_without_classes_retrieval_is_watched() -> None:
+    before = {RECALL: rows(200, 200), "recall@1 text->image": rows(200, 200)}
+    after = {RECALL: flipped(before[RECALL], range(80)), "recall@1 text->image": rows(200, 200)}
+    entry = change_since_start(before, after)
+    assert entry[f"{RECALL} change"] == pytest.approx(-0.2)
+    assert entry["below_start"] is True
+    unlabelled = {ACCURACY: torch.full((400,), torch.nan)}
+    assert change_since_start(unlabelled | before, unlabelled | after) == entry
+    assert change_since_start({}, {}) == {}
+
+
+def test_a_model_without_finite_features_is_below_its_start() -> None:
+    before = {ACCURACY: rows(3, 2)}
+    after = {ACCURACY: torch.full((5,), torch.nan)}
+    assert change_since_start(before, after)["below_start"] is True
+
+
+def test_a_fall_names_its_score_and_the_first_step_that_shows_it() -> None:
+    before = {ACCURACY: rows(300, 100), RECALL: rows(200, 200)}
+    fallen = {ACCURACY: flipped(before[ACCURACY], range(40)), RECALL: before[RECALL]}
+    history = [{"step": 0.0}, {"step": 1.0, "below_start": False}]
+    history += [{"step": 2.0, "below_start": True}, {"step": 3.0, "below_start": True}]
+    fall = fall_below_start(conclusions_of_training(before, fallen, {}), history)
+    assert fall is not None
+    assert (fall["score"], fall["first_seen"]) == (ACCURACY, 3)
+    assert (fall["before"], fall["after"]) == pytest.approx((0.75, 0.65))
+    # Weights that are averaged at the end may fall without a step that shows it.
+    averaged = fall_below_start(conclusions_of_training(before, fallen, {}), history[:2])
+    assert averaged is not None
+    assert averaged["first_seen"] is None
+    # Only the watched score counts, whatever else got worse.
+    other = {ACCURACY: before[ACCURACY], RECALL: flipped(before[RECALL], range(80))}
+    assert fall_below_start(conclusions_of_training(before, other, {}), history) is None
+    assert fall_below_start([], history) is None

@@ -83,6 +83,18 @@ def test_each_is_the_function_of_its_name(name: str) -> None:
     assert objective.temperature == pytest.approx(T)
 
 
+def test_lam_of_rince_follows_the_batch_unless_it_is_set() -> None:
+    objective = built("rince", q=0.4)
+    for rows in (3, N):
+        expected = losses.rince(X[:rows], Y[:rows], temperature=T, q=0.4, lam=1 / rows)
+        torch.testing.assert_close(objective(X[:rows], Y[:rows], BATCH), expected)
+    chosen = LossSettings(loss="rince", q=0.4)
+    two_views = Objective(chosen, temperature=T, items=N, two_views=True)
+    expected = losses.rince(X, Y, temperature=T, q=0.4, lam=1 / (2 * N - 1), within_view=True)
+    torch.testing.assert_close(two_views(X, Y, BATCH), expected)
+    assert built("rince", lam=0.2).loss.lam == 0.2
+
+
 def test_the_model_s_temperature_is_taken_where_none_is_given_and_may_be_learned() -> None:
     objective = built("info_nce", learn_temperature=True)
     objective(X, Y, BATCH).backward()

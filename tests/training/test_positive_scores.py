@@ -12,6 +12,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 from training_parts import image_data, letters_of, pairs_of, plain, reader, tiny_image, tiny_towers
 
+from tests.refusals import refused
+from vldebias.data import Labels
 from vldebias.errors import VldebiasWarning
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
@@ -117,3 +119,45 @@ def test_what_is_kept_can_be_trained_on(several: bool, tmp_path: Path) -> None:
     images: Any = open_images(load_settings(data=str(tmp_path / "kept.parquet")))
     assert pairs_of(images).captions == tuple(pairs.captions[i] for i in (0, 1, 2, 3, 5, 6))
     assert images.read(4).tobytes() == tiny_image(5).tobytes()
+
+
+def test_what_is_kept_has_the_labels_of_the_data(tmp_path: Path) -> None:
+    kinds = ["cat", None, "dog", "owl", "cat", "dog", "owl", "cat", "dog", "owl"]
+    places = ["land", "water"] * 5
+    labels = {"kind": Labels.from_values(kinds), "place": Labels.from_values(places)}
+    pairs = pairs_of(image_data(10, read=reader((), tiny_image), labels=labels), label="kind")
+    report_pairs(pairs, np.linspace(1, 0, 10, dtype=np.float32), tmp_path, keep=0.5)
+    kept = str(tmp_path / "kept.parquet")
+    settings = load_settings(data=kept, label="kind", group_dro="place")
+    images: Any = open_images(settings)
+    expected = {
+        "kind": Labels.from_values(kinds[:5]),
+        "place": Labels.from_values(places[:5]),
+    }
+    for name, column in expected.items():
+        assert images.column(name).names == column.names
+        assert images.column(name).codes.tolist() == column.codes.tolist()
+
+
+def test_what_is_kept_is_read_with_the_names_of_the_settings_it_is_from(tmp_path: Path) -> None:
+    names = {"y": {"0": "landbird", "1": "waterbird"}}
+    texts = "".join(f"{i}.png,{i % 2},{i % 2},caption {i}\n" for i in range(6))
+    (tmp_path / "birds.csv").write_text(f"image,y,place,caption\n{texts}")
+    for i in range(6):
+        tiny_image(i).save(tmp_path / f"{i}.png")
+    settings: dict[str, Any] = {"label": "y", "names": names, "group_dro": "place"}
+    data: Any = open_images(load_settings(data=str(tmp_path / "birds.csv"), **settings))
+    scores = np.linspace(1, 0, 6, dtype=np.float32)
+    report_pairs(pairs_of(data, **settings), scores, tmp_path, keep=0.5)
+    kept: Any = open_images(load_settings(data=str(tmp_path / "kept.parquet"), **settings))
+    assert kept.column("y").names == ("landbird", "waterbird")
+    assert kept.column("y").codes.tolist() == [0, 1, 0]
+    assert kept.column("place").names == ("0", "1")
+
+
+@refused(
+    ({"label": "score"}, "cannot be named 'score'; rename"),
+    ({"label": "kind", "group_dro": "kind, id"}, "cannot be named 'id'; rename"),
+)
+def test_a_label_named_like_a_column_of_what_is_kept(settings: dict[str, Any]) -> None:
+    load_settings(data="own", keep=0.5, **settings)

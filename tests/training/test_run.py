@@ -26,7 +26,7 @@ from training_parts import (
 
 from tests.refusals import refused
 from vldebias.data import Labels
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts.clip.towers import Towers
 from vldebias.methods import load_edit
 from vldebias.miniature import load_clip
@@ -165,6 +165,49 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
         list_pairs(small(), tmp_path)
 
 
+def test_what_is_kept_trains_again_with_its_labels_and_groups(tmp_path: Path) -> None:
+    list_pairs(small(items=40, label="label", score_pairs=True, keep=0.8), tmp_path)
+    again = load_settings(
+        data=str(tmp_path / "kept.parquet"),
+        val_data="birds",
+        val_items=12,
+        label="label",
+        group_dro="place",
+        steps=1,
+        batch_size=8,
+        temperature=0.2,
+        workers=0,
+        score_pairs=False,
+    )
+    outcome = train_model(again, tmp_path / "again", cpu=True)
+    assert outcome is not None
+    assert "zero_shot_accuracy" in outcome["after"]
+
+
+def test_a_training_that_ruins_the_model_says_so_in_the_history_and_at_its_end(
+    tmp_path: Path,
+) -> None:
+    chosen = small(steps=2, lr=1.0, tune="heads", label="label", val_items=60, eval_every=1)
+    text = io.StringIO()
+    progress = Progress(Console(file=text, width=200))
+    with pytest.warns(VldebiasWarning, match=r"zero-shot accuracy .* first seen after step 1 of 2"):
+        outcome = train_model(chosen, tmp_path, cpu=True, progress=progress)
+    assert outcome is not None
+    fall = outcome["below_start"]
+    assert fall["before"] == pytest.approx(outcome["before"]["zero_shot_accuracy"])
+    assert fall["after"] == pytest.approx(outcome["after"]["zero_shot_accuracy"])
+    history = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [entry["below_start"] for entry in history] == [True, True]
+    assert history[-1]["zero_shot_accuracy change"] == pytest.approx(fall["change"][0])
+    assert text.getvalue().count(", clearly below its start") == 2
+    # A training that changes nothing is below nothing.
+    unharmed = train_model(small(lr=1e-9, label="label"), tmp_path / "unharmed", cpu=True)
+    assert unharmed is not None
+    assert unharmed["below_start"] is None
+    (entry,) = (tmp_path / "unharmed" / "history.jsonl").read_text().splitlines()
+    assert json.loads(entry)["below_start"] is False
+
+
 def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> None:
     chosen = own_settings(streaming=True, steps=8, shuffle_buffer=4, accumulation=2, save_every=0)
     killed_step = 5
@@ -218,6 +261,7 @@ def test_two_views_need_no_caption_and_score_no_pair(
     assert not torch.equal(trained["visual.proj"], shipped["visual.proj"])
 
 
+@pytest.mark.filterwarnings("ignore:training made the model worse")
 def test_wise_ft_ends_between_where_it_began_and_where_it_came_to(tmp_path: Path) -> None:
     projections = []
     for share in (None, 0.25):

@@ -74,7 +74,12 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
     ),
     (
         "seconds",
-        Annotated[float, typer.Option(help="Seconds for one request.", rich_help_panel=LIMITS)],
+        Annotated[
+            float,
+            typer.Option(
+                help="Seconds for one request, reading its body included.", rich_help_panel=LIMITS
+            ),
+        ],
         300.0,
     ),
     (
@@ -166,17 +171,18 @@ def serve(
     if attribute:
         sets: Any = attribute if len(attribute) > 1 else attribute[0]
         balancer = Balancer(sets, shares_of(shares), seed, groups=groups)
+    limits = serving.Limits(**named)
     app = serving.images_proxy(
         upstream,
         balancer,
         batch=batch,
-        limits=serving.Limits(**named),
+        limits=limits,
         log_prompts=log_prompts,
         **settings,
     )
     server: Any = import_module("vldebias.serving.images_api.server")
     if log_prompts:
-        # Other libraries stay at warnings; httpx would write every address at "info".
+        # Other libraries stay at warnings; httpx2 would write every address at "info".
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
         logging.getLogger("vldebias.serving").setLevel(logging.INFO)
     task = f"balancing {' and '.join(attribute)}" if attribute else "editing queries"
@@ -185,5 +191,6 @@ def serve(
         app,
         host=host,
         port=port,
+        limits=limits,
         say=lambda address: say(f"{task} {place}; base_url={address}"),
     )

@@ -226,7 +226,9 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
         else:
             typer.echo(f"# {sentence}")
     _print_scores(outcome, conclusions)
-    if any(found.verdict == "worse" for found in conclusions):
+    # If the main score fell, a warning has said so already.
+    is_warned = outcome.get("below_start") is not None
+    if not is_warned and any(found.verdict == "worse" for found in conclusions):
         say(
             "if a score that got worse matters, keep the model as it was; a lower --lr, fewer steps"
             " or --tune heads change less"

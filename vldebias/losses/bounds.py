@@ -45,7 +45,8 @@ def wasserstein_dependency_bound(
     maximises is still there.
 
     Theorem 6.2 asks for a larger lam, but its last step needs only lam K >= 1 - lam, the condition
-    of theorem 6.1, which is checked here; lam = .01 meets it from 99 negatives on.
+    of theorem 6.1, which is checked here. The default lam of `rince`, 1 / (K + 1), meets it
+    exactly.
 
     Args:
         loss: expected `rince` with q = 1 and the same lam and temperature. Take float64: there its

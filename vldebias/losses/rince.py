@@ -4,6 +4,7 @@ the power q."""
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Unpack
 
 import torch
@@ -26,6 +27,20 @@ _SMALLEST_EXPONENT = {
     torch.float64: 350.0,
 }
 _LONGEST = 1.1  # norm of a row that rounding can explain
+# Above this many times the balance 1 / K, the push of the negatives outweighs the pull of the pair.
+_LARGEST_LAM_TIMES_NEGATIVES = 3.0
+
+
+@cache
+def _warn_of_large_lam(lam: float, negatives: int) -> None:
+    """Warn that lam is too large for the number of negatives; cached, so that a training run warns
+    once instead of at every step."""
+    warn(
+        f"rince: lam {lam:g} times {negatives:,} negatives is {lam * negatives:.3g}, above"
+        f" {_LARGEST_LAM_TIMES_NEGATIVES:g}. Negatives then push more than pairs pull, and with a q"
+        " of about 0.4 or more a pretrained model loses what it knows. Leave lam unset: the default"
+        f" is 1 / (negatives + 1) = {1 / (negatives + 1):.2g}"
+    )
 
 
 def _warn_of_lost_gradients(
@@ -66,7 +81,7 @@ def rince(
     text_features: Tensor,
     *,
     q: float = 0.5,
-    lam: float = 0.01,
+    lam: float | None = None,
     **options: Unpack[LossOptions],
 ) -> Tensor:
     """Return -e^{q s+} / q + (lam (e^{s+} + sum_i e^{s_i}))^q / q: Robust InfoNCE, section 5.2 of
@@ -75,10 +90,13 @@ def rince(
     q steers between two losses. q -> 0 is `info_nce` + log lam, in value and gradient (Lemma 5.2),
     and learns from hard pairs; q = 1 is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and does
     not follow pairs that do not fit, such as wrong captions. The thesis uses q in [.1, .5] and
-    warms it up (`vldebias.losses.q_warmup`), with lam = .01 for images and .025 for graphs. While
-    all similarities are alike, as between two towers with random weights, pull and push balance at
-    lam = 1/n. A lam far above 1/n keeps q >= .5 from learning, with pretrained towers too
-    (`every_loss` in eval/experiments).
+    warms it up (`vldebias.losses.q_warmup`), with lam = .01 for images and .025 for graphs.
+
+    The safe lam depends on the number K of negatives. If all similarities are equal, pull and push
+    balance at lam = 1 / (K + 1), the default. A lam several times as large pushes all pairs apart:
+    with q = .4 a pretrained model is ruined if lam K passes 5 to 10 (`batch_sizes` in
+    eval/experiments). So the thesis's .01 is for batches of up to about 300, and a lam above 3 / K
+    is warned about.
 
     The value is often negative: the best one is near -e^{q/t} (1 - lam^q) / q, not 0.
     Features of norm 1 have s <= 1/t, so no exponent is above q/t (up to the logarithm of n). Where
@@ -91,13 +109,19 @@ def rince(
 
     Args:
         q: in (0, 1].
-        lam: in (0, 1], the weight of the denominator.
+        lam: in (0, 1], the weight of the denominator. None: 1 / (K + 1) with the K negatives of
+            this call, those of all processes with `gather` and of both views with `within_view`.
 
     The other arguments, Returns and Raises: see `info_nce`.
     """
     check_interval("q", q, "(0, 1]")
-    check_interval("lam", lam, "(0, 1]")
+    if lam is not None:
+        check_interval("lam", lam, "(0, 1]")
     batch = Contrast(image_features, text_features, **options)
+    if lam is None:
+        lam = 1 / (batch.count + 1)
+    elif lam * batch.count > _LARGEST_LAM_TIMES_NEGATIVES:
+        _warn_of_large_lam(lam, batch.count)
     (log_sum,) = batch.sums(1.0)
     positive = batch.positive
     # log(lam (e^{s+} + sum_i e^{s_i}))
@@ -133,7 +157,7 @@ class RINCELoss(ContrastiveLoss):
 
     function = staticmethod(rince)
     q: float
-    lam: float
+    lam: float | None
 
 
 def q_warmup(step: int, total_steps: int, *, start: float = 0.01, end: float = 0.4) -> float:

@@ -31,6 +31,9 @@ ANY = (-math.inf, math.inf)
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
 BOTH = (-1.0, 1.0)
+# value of a method less that of the threshold at the median, on the same images; the subset is the
+# title of the measure
+TO_MEDIAN = "difference_to_median"
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ BUILT_IN = (
         compute=lowest_accuracy,
     ),
     _utility("average", "average accuracy", reads="groups", compute=mean_accuracy),
-    _utility("average_reweighted", "average accuracy, reweighted to training groups"),
+    _utility("average_reweighted", "reweighted average accuracy"),
     _bias(
         "gap", "gap, average less worst group", bounds=SHARE, reads="groups", compute=accuracy_gap
     ),
@@ -197,7 +200,7 @@ BUILT_IN = (
     # what a method costs, in the order in which a conclusion names it
     _utility("precision", "precision", reads="rankings"),
     _utility("recall", "recall"),
-    _utility("kept", "hits of each value that stay"),
+    _utility("kept", "hits kept"),
     _utility("accuracy", "accuracy"),
     _utility("class_probe", "class read by a linear probe, balanced accuracy"),
     Metric("query_cosine", "cosine of queries with themselves", kind="similarity"),
@@ -211,6 +214,7 @@ BUILT_IN = (
     _utility("unchanged", "images that stay as they are"),
     _utility("unknown", "unknown attribute", better="lower"),
     # how far a figure can be trusted, and what is neither good nor bad
+    Metric(TO_MEDIAN, "difference from the median threshold", bounds=BOTH),
     Metric("alpha", "Krippendorff's alpha", better="higher"),
     Metric("percent_agreement", "pairs of answers that agree", better="higher", bounds=SHARE),
     Metric("share", "share", bounds=SHARE),

@@ -25,6 +25,10 @@ CHANCE = "random"
 # the method of rows about shares that are dealt as evenly as they can be: the chance of a method
 # that deals values to images
 DEALT = "dealt evenly"
+# the method of rows about the model without an edit, with its threshold at the median of its scores
+MEDIAN = "none@median"
+# how the name of a method ends whose lambda was chosen on a labelled validation split
+ON_VAL = "@val"
 # the methods of rows that measure no method
 CHANCES = (CHANCE, DEALT)
 # how a file of images ends that shows who got worse

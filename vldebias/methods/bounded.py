@@ -10,9 +10,9 @@ of z0, cos = E[m] / sqrt(E[m^2]) and
     lam d/dlam log cos = E[m^2] / E[m] - E[m^3] / E[m^2] <= 0
     by Cauchy-Schwarz: E[m^2]^2 <= E[m] E[m^3]
 
-so bisection finds that lam. If P0 is part of the projection this does not hold (P0 alone may lose
-more than the bound), and the strength is lowered instead: along z0 + t (P z0 - z0) the angle to z0
-never falls as t grows.
+so bisection finds that lam. This needs P = (I + S)^-1 with a symmetric S. If P0 is part of the
+projection (P0 alone may lose more than the bound), or if P is not symmetric, the strength is
+lowered instead: along z0 + t (P z0 - z0) the angle to z0 never falls as t grows.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def bounded(
     """Return an edit under which no text of `neutral` (n, d) loses more than `max_loss`, or their
     mean does not.
 
-    That is `edit` if it satisfies the bound. Else without P0 ("cali", "equalise", and both) it is
-    the same method at a smaller lam. With P0 it is I - t (I - P), 0 < t < 1, and its method says
-    "bounded".
+    If `edit` satisfies the bound, it is returned. Otherwise a projection (I + S)^-1 ("cali",
+    "equalise", and both) is returned at a smaller lam, and any other one as I - t (I - P),
+    0 < t < 1, with "bounded" in the name of its method.
 
     Raises:
         InvalidInputError: the edit is not a projection.
@@ -67,8 +67,9 @@ def bounded(
 
 
 def _weaker(edit: CalibratedProjection, t: float) -> CalibratedProjection:
-    """Return the method at t times its lam, or with P0 the edit at strength t: I - t (I - P)."""
-    if not edit.spurious_rank:
+    """Return the method at t times its lam, or I - t (I - P) if P has another form."""
+    # The factors are asked, since a method of another package may not record what it removed.
+    if edit.is_resolvent:
         return edit.at_multiple(t)
     # I - t L R^T
     return replace(edit, left=t * edit.left).with_provenance(method=f"{edit.method}, bounded")

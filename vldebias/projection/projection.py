@@ -38,6 +38,8 @@ Weights = float | Sequence[float]
 _EPS = torch.finfo(torch.float64).eps
 _SINGLE = 4 * torch.finfo(torch.float32).eps  # relative rounding of embeddings in float32
 _ROUNDED = 1e-8  # how much of the 1 in I + X X^T may be lost to rounding
+_ASYMMETRY = 1e-12  # squared and relative: rounding of the norms that are compared
+_REMOVED = 1e-13  # a direction of which less remains counts as removed
 
 
 class NothingToRemoveError(InvalidInputError):
@@ -99,7 +101,7 @@ class CalibratedProjection(Edit):
 
     Attributes:
         left, right: (d, rank) float64; rank 0 is the identity.
-        spurious_rank: width of the span that P0 removes; without P0, P* is symmetric.
+        spurious_rank: width of the span that P0 removes.
         provenance: how it was fitted and on which model, compared when it is attached.
 
     >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
@@ -303,7 +305,15 @@ class CalibratedProjection(Edit):
         lam times t.
 
         An eigenvalue c = s / (1 + s) of I - P* becomes t s / (1 + t s) = t c / (1 - c + t c).
+
+        Raises:
+            InvalidInputError: the projection is not of this form, see `is_resolvent`.
         """
+        if not self.is_resolvent:
+            raise InvalidInputError(
+                f"at_multiple: expected a symmetric projection that removes no direction"
+                f" completely, got {self!r}; lower its strength instead"
+            )
         c, directions = self._shrunk
         eigenvalues = t * c / ((1 - c).clamp(min=_EPS) + t * c)
         root = directions * eigenvalues.sqrt()
@@ -312,6 +322,21 @@ class CalibratedProjection(Edit):
         else:
             lam = t * self.lam
         return CalibratedProjection(lam, root, root, replace(self.provenance, lam=lam))
+
+    @cached_property
+    def is_resolvent(self) -> bool:
+        """Return whether P* = (I + S)^-1 for a symmetric S with eigenvalues >= 0.
+
+        The factors decide: I - P* = L R^T must be symmetric, with eigenvalues in [0, 1).
+        """
+        # Frobenius norms from (rank, rank) products: |L R^T|^2, and the inner product of L R^T
+        # with its transpose. The two are equal only if L R^T is symmetric.
+        squared_norm = ((self.left.T @ self.left) * (self.right.T @ self.right)).sum()
+        cross = self.left.T @ self.right
+        if squared_norm - (cross * cross.T).sum() > _ASYMMETRY * squared_norm:
+            return False
+        eigenvalues = torch.linalg.eigvals(cross).real
+        return bool((eigenvalues > -_ROUNDED).all() and (eigenvalues < 1 - _REMOVED).all())
 
     @cached_property
     def _shrunk(self) -> tuple[Tensor, Tensor]:

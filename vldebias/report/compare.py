@@ -280,6 +280,8 @@ def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> I
             "interval": (row.low_b, row.high_b),
             "change": (row.difference, row.low, row.high),
             "cost": "; ".join(costs) or "no clear change of any utility",
+            "paper": "",
+            "on_val": "",
             "baseline": "",
             "worse": "",
             "enough": None,

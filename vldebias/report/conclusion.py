@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from vldebias.measure.metric import get_metric
+from vldebias.measure.metric import TO_MEDIAN, get_metric
+from vldebias.measure.rows import MEDIAN, ON_VAL
 from vldebias.report.phrases import capitalised, listed_words, quantity_of
-from vldebias.report.table import GAP, Change, Measures, moved
+from vldebias.report.table import FLOAT_NOISE, GAP, UNCLEAR, Change, Measures, moved, verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# the methods that `debias` attaches where none is named, to a model and to a pipeline: conclusions
-# are about them
+# The methods that `debias` attaches if none is named: to a model, to a model with reference images,
+# and to a pipeline. Conclusions are about them.
 DEFAULT = "default"
-ATTACHED = (DEFAULT, "balanced-prompts")
+ATTACHED = (DEFAULT, "default+equalise", "balanced-prompts")
 # the measure that a conclusion is about, if there is one of them: corrected by people, then plain
 LEADS = (f"corrected_{GAP}", GAP)
 # measures against the other prior, which are shown next to MaxSkew where a gallery is uneven
@@ -28,10 +29,10 @@ OTHER_PRIOR = {
     "max_skew_uniform": "against even shares",
 }
 NO_VERDICT = "no verdict"
-# clear gains first, then what has no direction, then clear losses
-RANK = {"better": -3, "changed": -2, "worse": -1}
 # methods that need no edit at all, such as another threshold: what any edit has to beat
-BASELINES = {"none@median": "a threshold at the median, without any edit"}
+BASELINES = {MEDIAN: "a threshold at the median, without any edit"}
+# utilities that overstate the loss, since they count an equally good replacement as lost
+UPPER_BOUNDS = ("kept",)
 
 
 class Conclusion(BaseModel, extra="forbid"):
@@ -40,8 +41,10 @@ class Conclusion(BaseModel, extra="forbid"):
     before, after: values of the measure without and with the method. interval: of after. change:
     value, low, high. chance: what random rankings or draws give; chance_after: the same for the
     method, where it deals values to images. n: what was resampled, such as "20 professions".
-    enough: how many of them would tell, where there are too few. baseline: the best that needs no
-    edit, "" where there is none. worse: the part that lost most.
+    enough: how many of them would tell, where there are too few. paper: what the paper's setting
+    gives, "" if it was not measured or the conclusion is about it. on_val: what lambdas chosen on a
+    validation split give. baseline: what a method without any edit gives, and whether that differs.
+    worse: the part that lost most.
     verdict: "better", "worse", "no clear change", "too few to tell", "nothing to remove" (the model
     is at chance), "equal" or "changed" (where no direction is better).
     """
@@ -59,6 +62,8 @@ class Conclusion(BaseModel, extra="forbid"):
     chance: float | None
     chance_after: float | None
     cost: str
+    paper: str
+    on_val: str
     baseline: str
     worse: str
     other_prior: str
@@ -80,9 +85,10 @@ class Conclusion(BaseModel, extra="forbid"):
 def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion]:
     """Return a conclusion for each task that has a measure of bias, in the order of the rows.
 
-    It is about the method that `debias` attaches if that was measured, else about the one that
-    gains most; methods with labels do not count. Distances between texts are left out where
-    anything else was measured: they search, classify or generate nothing.
+    Each is about the method that `debias` attaches by default if that was measured, else about the
+    paper's setting, else about the first method that was measured, and never about the best of
+    several. Methods with labels do not count. Distances between texts are left out if anything else
+    was measured: they search, classify or generate nothing.
 
     frame: of `readable`. measures: (task, metric) to conclude on; all where none is named.
     """
@@ -125,18 +131,22 @@ def leading_measure(block: Sequence[Any], measures: Measures) -> list[Any]:
 
 
 def leading_method(rows: Sequence[Any]) -> Any:
-    """Return the row of the method that a conclusion is about: the one that `debias` attaches, else
-    the edit that gains most."""
-    # The question is what an edit does; the baseline follows in the sentence.
+    """Return the row of the method that a conclusion is about, whatever the methods achieved.
+
+    That is the method that `debias` attaches by default, else the paper's setting, else the first
+    edit that was measured: the best of several methods or lambdas on the same images would promise
+    more than a user gets.
+    """
+    # The question is what an edit does; a baseline follows in the sentence. An edit for another
+    # attribute answers another question.
     edits = [row for row in rows if row.method not in BASELINES]
-    # Clear gains first, the largest first among equals.
-    ranked = sorted(edits or rows, key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
-    # The default of models goes before that of pipelines, where both were measured.
+    edits = [row for row in edits if not row.is_off_target] or edits
     for method in ATTACHED:
-        for row in ranked:
+        for row in edits:
             if row.method == method:
                 return row
-    return ranked[0]
+    settings_of_paper = [row for row in edits if row.paper]
+    return [*settings_of_paper, *edits, *rows][0]
 
 
 def conclude(block: Sequence[Any], row: Any) -> Conclusion:
@@ -160,6 +170,8 @@ def conclude(block: Sequence[Any], row: Any) -> Conclusion:
         "chance": None if math.isnan(row.chance) else row.chance,
         "chance_after": None if math.isnan(row.chance_after) else row.chance_after,
         "cost": _cost(block, row),
+        "paper": _paper(block, row),
+        "on_val": _on_val(block, row),
         "baseline": _baseline(block, row),
         "worse": _who_got_worse(block, row),
         "other_prior": other_prior,
@@ -167,7 +179,21 @@ def conclude(block: Sequence[Any], row: Any) -> Conclusion:
         "enough": row.enough if agrees else None,
         "verdict": row.verdict if agrees else NO_VERDICT,
     }
-    return Conclusion(**facts, sentence=worded(facts, row.square_moved))
+    return Conclusion(**facts, sentence=worded(facts, _notes(row)))
+
+
+def _notes(row: Any) -> list[str]:
+    """Write what a sentence says about a method in addition to its figures."""
+    notes = []
+    if row.square_moved:
+        notes.append(f"its square without the noise of few images {row.square_moved}")
+    if row.paper:
+        # The name of the method has its lambda only if several were measured.
+        lam = row.paper.partition(", ")[2]
+        notes.append("the paper's setting" if lam in row.name else f"the paper's setting, {lam}")
+    if row.is_identity:
+        notes.append("no edit is attached")
+    return notes
 
 
 def _other_prior(block: Sequence[Any], row: Any) -> tuple[str, bool]:
@@ -191,7 +217,28 @@ def _other_prior(block: Sequence[Any], row: Any) -> tuple[str, bool]:
 
 
 def _cost(block: Sequence[Any], row: Any) -> str:
-    """Write what a method costs: each utility that got worse, else which ones were measured."""
+    """Write what a method costs: each utility that lost, then those without a clear loss."""
+    costs = _utilities(block, row)
+    if not costs:
+        return "not measured"
+    prices = []
+    kept = []
+    for cost in costs:
+        if _has_lost(cost):
+            change = (cost.change, cost.change_low, cost.change_high)
+            price = paid(cost.title, cost.before, cost.value, change)
+            is_bound = cost.metric.partition("@")[0] in UPPER_BOUNDS
+            prices.append(f"{price}, an upper bound" if is_bound else price)
+        else:
+            kept.append(cost.title)
+    if kept:
+        prices.append(without_loss(list(dict.fromkeys(kept))))
+    return "; ".join(prices)
+
+
+def _utilities(block: Sequence[Any], row: Any) -> list[Any]:
+    """Return the row of each utility of a method that changed from the model without it; of a
+    utility at several k the one that lost most."""
     cost_of_metric: dict[str, Any] = {}
     for cost in block:
         is_cost = cost.kind == "utility" and cost.name == row.name
@@ -203,45 +250,96 @@ def _cost(block: Sequence[Any], row: Any) -> str:
     # training.
     if "average_reweighted" in cost_of_metric:
         cost_of_metric.pop("average", None)
-    costs = cost_of_metric.values()
-    if not costs:
-        return "not measured"
-    prices = []
-    for cost in costs:
-        if cost.verdict == "worse":
-            change = (cost.change, cost.change_low, cost.change_high)
-            prices.append(paid(cost.title, cost.before, cost.value, change))
-    return "; ".join(prices) or nothing_worse(list(dict.fromkeys(cost.title for cost in costs)))
+    worst_of_base: dict[str, Any] = {}
+    for metric, cost in cost_of_metric.items():
+        base = metric.partition("@")[0]
+        worst = worst_of_base.get(base)
+        if worst is None or _loss(cost) > _loss(worst):
+            worst_of_base[base] = cost
+    return list(worst_of_base.values())
 
 
-def nothing_worse(measures: Sequence[str]) -> str:
-    """Write that no utility got clearly worse: "neither recall@1 nor AUC got clearly worse"."""
-    if len(measures) == 1:
-        return f"{measures[0]} did not get clearly worse"
-    if len(measures) == 2:
-        return f"neither {measures[0]} nor {measures[1]} got clearly worse"
-    return f"none of {listed_words(measures)} got clearly worse"
+def _loss(cost: Any) -> tuple[bool, float]:
+    """Return whether a utility lost clearly, and how much it lost."""
+    return _has_lost(cost), -cost.change if cost.better == "higher" else cost.change
+
+
+def _has_lost(cost: Any) -> bool:
+    """Return whether the whole interval of a change lies on the worse side of zero."""
+    if cost.better == "higher":
+        return bool(cost.change_high < -FLOAT_NOISE)
+    return bool(cost.change_low > FLOAT_NOISE)
+
+
+def without_loss(measures: Sequence[str]) -> str:
+    """Write that no utility clearly lost: "no clear loss of recall@1 or AUC"."""
+    return f"no clear loss of {listed_words(measures, 'or')}"
 
 
 def paid(measure: str, before: float, after: float, change: Change) -> str:
-    """Write what a utility lost or kept: its values and the change with its interval."""
+    """Write what a utility lost: its values and the change with its interval."""
     return f"{measure} {before:.3f} to {after:.3f} ({moved(change)})"
 
 
+def _paper(block: Sequence[Any], row: Any) -> str:
+    """Write what the paper's setting gives and costs: "0.674 (orth-cali, λ = 1000; +0.484
+    [+0.410, +0.558]; cost: recall@1 -0.100)"; "" if it was not measured or is what the conclusion
+    is about."""
+    if row.paper:
+        return ""
+    for other in block:
+        is_same = (other.metric, other.subset) == (row.metric, row.subset)
+        if is_same and other.paper and not other.is_off_target:
+            lost = []
+            for cost in _utilities(block, other):
+                if _has_lost(cost):
+                    lost.append(f"{cost.title} {cost.change:+.3f}")
+            notes = f"{other.paper}; {other.moved}"
+            if lost:
+                notes += f"; cost: {', '.join(lost)}"
+            form = ".3f" if abs(other.value) < 10 else ".1f"
+            return f"{other.value:{form}} ({notes})"
+    return ""
+
+
+def _on_val(block: Sequence[Any], row: Any) -> str:
+    """Write what each method gives at the lambda that was chosen on a validation split: "0.818
+    [0.743, 0.881] with cali, λ = 400"; "" if none was chosen."""
+    found = []
+    for other in block:
+        is_same = (other.metric, other.subset) == (row.metric, row.subset)
+        if is_same and other.method.endswith(ON_VAL):
+            method = other.method.removesuffix(ON_VAL)
+            found.append(f"{other.number} with {method}, λ = {other.lam:g}")
+    return "; ".join(found)
+
+
 def _baseline(block: Sequence[Any], row: Any) -> str:
-    """Write what the best simple baseline comes to, where one was measured."""
-    simple = []
+    """Write what a simple baseline gives, and by the paired difference whether it is better."""
     for baseline in block:
         is_same = (baseline.metric, baseline.subset) == (row.metric, row.subset)
         if is_same and baseline.method in BASELINES:
-            simple.append(baseline)
-    if not simple:
-        return ""
-    is_higher_better = row.better == "higher"
-    best = sorted(simple, key=lambda baseline: baseline.value)[-1 if is_higher_better else 0]
-    is_better = (best.value > row.value) == is_higher_better
-    comparison = "better" if is_better else "worse"
-    return f"{BASELINES[best.method]}, gives {best.number}, which is {comparison}"
+            words = f"{BASELINES[baseline.method]}, gives {baseline.number}"
+            comparison = _compared_with_median(block, row)
+            return f"{words}, {comparison}" if comparison else words
+    return ""
+
+
+def _compared_with_median(block: Sequence[Any], row: Any) -> str:
+    """Write whether the threshold at the median is better than a method; "" if their difference
+    was not measured."""
+    for difference in block:
+        is_measured = difference.metric == TO_MEDIAN and difference.subset == row.title
+        if is_measured and difference.method == row.method:
+            # From the method to the threshold: the signs turn.
+            change = (-difference.value, -difference.high, -difference.low)
+            found = verdict(change, row.better)
+            if found == "equal":
+                return "the same"
+            if found == UNCLEAR:
+                return f"no clear difference ({moved(change)})"
+            return f"which is {found} ({moved(change)})"
+    return ""
 
 
 def _who_got_worse(block: Sequence[Any], row: Any) -> str:
@@ -260,24 +358,13 @@ def _who_got_worse(block: Sequence[Any], row: Any) -> str:
     )
 
 
-def worded(facts: dict[str, Any], square_moved: str = "") -> str:
+def worded(facts: dict[str, Any], notes: Sequence[str] = ()) -> str:
     """Write a conclusion in words.
 
-    facts: the fields of a `Conclusion` without its sentence. square_moved: the change of the
-    unbiased square that the verdict rests on, where the change alone would say more.
+    Args:
+        facts: the fields of a `Conclusion` without its sentence.
+        notes: what stands in the brackets behind the change and chance.
     """
-    notes = [f"change {moved(facts['change'])}"]
-    chance = facts["chance"]
-    low, high = facts["interval"]
-    if facts["chance_after"] not in (None, chance) and chance is not None:
-        dealt = f"values dealt evenly {facts['chance_after']:.3f}"
-        notes.append(f"chance gives {chance:.3f}, {dealt}")
-    elif chance is not None and low <= chance <= high:
-        notes.append(f"about what chance gives, {chance:.3f}")
-    elif chance is not None:
-        notes.append(f"chance {chance:.3f}")
-    if square_moved:
-        notes.append(f"its square without the noise of few images {square_moved}")
     headline = facts["verdict"]
     if facts["enough"] is not None:
         headline += f" from {facts['n']}, about {facts['enough']:,} would do"
@@ -295,7 +382,13 @@ def worded(facts: dict[str, Any], square_moved: str = "") -> str:
         verb = "rises" if facts["after"] > facts["before"] else "falls"
         movement = f"{verb} from {before} to {after}"
     words = f"{facts['task']}: {headline}. {measure} {movement}"
-    words += f" with {article_of_method(facts['method'])} ({'; '.join(notes)})."
+    evidence = "; ".join([*_evidence(facts), *notes])
+    words += f" with {article_of_method(facts['method'])} ({evidence})"
+    if facts["paper"]:
+        words += f"; the paper's setting gives {facts['paper']}"
+    words += "."
+    if facts["on_val"]:
+        words += f" With λ chosen on val: {facts['on_val']}."
     if facts["cost"]:
         words += f" Cost: {facts['cost']}."
     if facts["other_prior"] and facts["verdict"] == NO_VERDICT:
@@ -305,6 +398,20 @@ def worded(facts: dict[str, Any], square_moved: str = "") -> str:
     if facts["baseline"]:
         words += f" {capitalised(facts['baseline'])}."
     return words
+
+
+def _evidence(facts: dict[str, Any]) -> list[str]:
+    """Write the change that a conclusion rests on, with its interval, and what chance gives."""
+    notes = [f"change {moved(facts['change'])}"]
+    chance = facts["chance"]
+    low, high = facts["interval"]
+    if facts["chance_after"] not in (None, chance) and chance is not None:
+        notes.append(f"chance {chance:.3f}, dealt evenly {facts['chance_after']:.3f}")
+    elif chance is not None and low <= chance <= high:
+        notes.append(f"about chance, {chance:.3f}")
+    elif chance is not None:
+        notes.append(f"chance {chance:.3f}")
+    return notes
 
 
 def article_of_method(method: str) -> str:

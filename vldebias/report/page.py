@@ -27,7 +27,7 @@ from vldebias.report.audited import audited_prompts, ends_of_ranges, ranges_of_p
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions
 from vldebias.report.phrases import capitalised, listed_words
 from vldebias.report.strip import read_strip
-from vldebias.report.table import FEW_NOTE, TEMPLATES, readable
+from vldebias.report.table import FEW_NOTE, TEMPLATES, at_settings, readable
 from vldebias.report.text import LABELS, advice_of, findings_of
 from vldebias.utils.files import write_atomically
 from vldebias.utils.markup import html_table
@@ -47,7 +47,7 @@ LABELLED = "#c9ccd1"
 UNNAMED = ("", "none", "not said", "unnamed model")
 PLAIN = "#8a94a0"  # the model without a method
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods that have no colour of their own
-MOST = 8  # rows of the first table
+MOST = 8  # rows of the first table of a result without conclusions
 PROMPTS = 20  # rows of the first table of an audit; the file of prompts has the others
 LABEL = 24  # letters of a line of a method's name in a plot
 # What a diagnosis says in no sentence: brackets of margins hold quartiles, and a class that can be
@@ -66,6 +66,10 @@ MEANINGS = {
     "gap from even shares": (
         "the distance between the shares of the values among images and even shares; 0 is even,"
         " 0.71 where all show the same of two values"
+    ),
+    "hits kept": (
+        "the share of the first results inside each group that are still there with the method; an"
+        " upper bound of the loss, since an equally good replacement counts as lost"
     ),
 }
 
@@ -135,6 +139,8 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         name = f"{title}@k" if sign else title
         if title in MEANINGS:
             sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
+        if "hits kept" in conclusion.cost:
+            sentences.append(f"Hits kept@k: {MEANINGS['hits kept']}.")
     # Several conclusions are about one measure.
     explained = list(dict.fromkeys(sentences))
     ends = ends_of_ranges(result, frame)
@@ -220,28 +226,27 @@ def day_of(date: str | None) -> str:
 
 
 def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame:
-    """Return the rows that conclusions rest on: at most eight of methods, the method of each
-    conclusion first and then what else was measured there, and what they are held against: none and
-    chance."""
+    """Return the rows that conclusions rest on: each method at its own setting and at the paper's,
+    and what they are compared with, none and chance.
+
+    The method of a conclusion comes first, then the others in the order in which they were
+    measured, whatever they achieved.
+    """
     method_of_row = {}
     for conclusion in found:
         method_of_row[conclusion.task, conclusion.metric, conclusion.subset] = conclusion.method
     keys = list(zip(frame.task, frame.metric, frame.subset, strict=True))
     rows = frame.loc[[key in method_of_row for key in keys]]
-    rows = rows.drop_duplicates(["task", "measure", "name"])
-    is_further = []
+    rows = rows[at_settings(rows)]
+    place_of_measure = {key: place for place, key in enumerate(method_of_row)}
+    places = []
     for row in rows.itertuples():
-        concluded_method = method_of_row[row.task, row.metric, row.subset]
-        is_further.append(row.name != concluded_method)
-    is_reference = rows.method.isin([NONE, *CHANCES])
-    methods = rows.assign(is_further=is_further)[~is_reference]
-    # What else was measured comes from the conclusions alternately.
-    turn = methods.groupby(["task", "measure", "is_further"], sort=False).cumcount()
-    methods = methods.assign(turn=turn.where(methods.is_further, -1))
-    chosen = methods.sort_values("turn", kind="stable").head(MOST)
-    measures = set(zip(chosen.task, chosen.measure, strict=True))
-    has_method = np.array([key in measures for key in zip(rows.task, rows.measure, strict=True)])
-    return rows[rows.index.isin(chosen.index) | (is_reference & has_method)]
+        key = (row.task, row.metric, row.subset)
+        is_concluded = row.name == method_of_row[key]
+        is_reference = row.method in (NONE, *CHANCES)
+        places.append((place_of_measure[key], not is_reference, not is_concluded))
+    order = sorted(range(len(places)), key=places.__getitem__)
+    return rows.iloc[order]
 
 
 def front_groups(front: pd.DataFrame) -> list[dict[str, Any]]:

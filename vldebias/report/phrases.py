@@ -47,12 +47,12 @@ def listed(numbers: Iterable[int]) -> str:
     return listed_words([str(number) for number in numbers])
 
 
-def listed_words(words: Sequence[str]) -> str:
+def listed_words(words: Sequence[str], joint: str = "and") -> str:
     """Write words as a list: "a", "a and b", "a, b and c"; "" for none."""
     if len(words) < 2:
         return "".join(words)
     *first, last = words
-    return f"{', '.join(first)} and {last}"
+    return f"{', '.join(first)} {joint} {last}"
 
 
 def person(value: str) -> str:

@@ -205,11 +205,11 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         return {"conclusions": found, **content}
 
     def __str__(self) -> str:
-        """Return the conclusions and the rows that they rest on, at most 25 lines."""
+        """Return the conclusions and the rows that they rest on, in about 25 lines."""
         return text(self) if self.rows else repr(self)
 
     def _repr_html_(self) -> str:
-        """Return the conclusions and at most eight rows that they rest on."""
+        """Return the conclusions and the rows that they rest on."""
         return notebook(self)
 
     def plot(self) -> Plot:

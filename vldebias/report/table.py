@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import compress
 from pathlib import Path
@@ -15,7 +15,16 @@ import numpy as np
 
 from vldebias.errors import need
 from vldebias.measure.metric import get_metric
-from vldebias.measure.rows import CHANCE, CHANCES, DEALT, NONE, Measurement
+from vldebias.measure.rows import (
+    CHANCE,
+    CHANCES,
+    DEALT,
+    MEDIAN,
+    NONE,
+    ON_VAL,
+    Measurement,
+    TaskProvenance,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +71,12 @@ PUBLISHED_NAMES = {
     "unnamed CLIP": ("a clip that the paper does not name",),  # of Table 7.1
 }
 # methods of rows -> what readers call them
-NAMES = {NONE: "no method", CHANCE: "chance", "none@median": "median threshold"}
+NAMES = {NONE: "no method", CHANCE: "chance", MEDIAN: "median threshold"}
+# The paper's own setting, (method, lambda): of models, and of pipelines that generate images.
+PAPER = "paper"
+PAPER_OF_MODELS = ("orth-cali", OWN_LAM)
+PAPER_OF_PIPELINES = ("cali", 500.0)
+GENERATED = "generated"  # the split of images that a task generated
 DAGGER = "†"  # of methods that were given labels
 FLOAT_NOISE = 1e-9  # a change below it is rounding: sums in another order differ by that much
 # "nothing to remove" is said where the model may be at most so far above chance
@@ -235,6 +249,9 @@ READABLE = {
     "verdict": "str",
     "enough": "object",
     "square_moved": "str",
+    "paper": "str",
+    "is_off_target": "bool",
+    "is_identity": "bool",
     "few": "str",
     "published": "float64",
 }
@@ -292,9 +309,10 @@ class References:
     Args:
         names: of the methods, for readers. wholes: whether each row belongs to a summary.
 
-    metrics: name -> metric. whole_rows: rows of a summary, by task, metric, part and method.
-    deals: (task, method) -> whether it deals values to images. squares: by task, part and name of
-    a method, the unbiased square of a gap of images that were sampled.
+    metrics: name -> metric. provenance: task -> what it was measured with. whole_rows: rows of a
+    summary, by task, metric, part and method. deals: (task, method) -> whether it deals values to
+    images. squares: by task, part and name of a method, the unbiased square of a gap of images that
+    were sampled.
     """
 
     def __init__(self, result: Result, names: Sequence[str], wholes: Sequence[bool]) -> None:
@@ -307,8 +325,10 @@ class References:
                 self.whole_rows[row.task, row.metric, row.subset, row.method] = row
             if row.metric == SQUARED and row.change is not None and not math.isnan(row.change[0]):
                 self.squares.setdefault((row.task, row.subset, name), row)
+        self.provenance: dict[str, TaskProvenance] = {}
         self.deals: dict[tuple[str, str], bool] = {}
         for provenance in result.provenance:
+            self.provenance[provenance.task] = provenance
             for method, facts in provenance.methods.items():
                 self.deals[provenance.task, method] = bool(facts.get("deals"))
 
@@ -324,6 +344,9 @@ class References:
         worse, no clear change, or why nothing is said. enough: how many units would tell, where
         there are too few. square_moved: the change of the unbiased square, in words, where it holds
         zero and that of the row does not: a reader has to be told what the verdict rests on.
+        paper: see `paper_setting`. is_off_target: the method removes another attribute than the
+        one that the task measures. is_identity: its edit changes nothing, as where the default
+        declines.
         """
         is_dealt = self.deals.get((row.task, row.method), False)
         before, chance, chance_after = self.before_and_chance(row, is_dealt)
@@ -335,7 +358,11 @@ class References:
             square = self.squares.get((row.task, row.subset, name))
         tested_row = square or row
         to_remove = self.to_remove(tested_row, is_dealt)
-        verdict_of_row = self.verdict(row, tested_row, to_remove, is_dealt)
+        if self.metrics[row.metric].kind == "utility":
+            # A loss is a cost at any level: only a bias may be at chance, with nothing to remove.
+            verdict_of_row = verdict(row.change, row.better)
+        else:
+            verdict_of_row = self.verdict(row, tested_row, to_remove, is_dealt)
         enough = None
         if verdict_of_row == TOO_FEW and tested_row.change is not None:
             enough = enough_units(next(iter(row.n.values()), 0), tested_row.change, to_remove)
@@ -352,7 +379,32 @@ class References:
             "verdict": verdict_of_row,
             "enough": enough,
             "square_moved": square_moved,
+            "paper": self.paper_setting(row),
+            "is_off_target": bool(self.facts(row).get("off_target")),
+            "is_identity": self.facts(row).get("rank") == 0,
         }
+
+    def facts(self, row: Measurement) -> Mapping[str, Any]:
+        """Return what the provenance says of the method of a row."""
+        provenance = self.provenance.get(row.task)
+        return {} if provenance is None else provenance.methods.get(row.method, {})
+
+    def paper_setting(self, row: Measurement) -> str:
+        """Return the paper's method and lambda, "orth-cali, λ = 1000", if the row has them; else
+        ""."""
+        facts = self.facts(row)
+        method = facts.get("method", row.method)
+        lam = facts.get("lam") if row.lam is None else row.lam
+        setting = PAPER_OF_MODELS
+        provenance = self.provenance.get(row.task)
+        if provenance is not None and provenance.split == GENERATED:
+            setting = PAPER_OF_PIPELINES
+        is_chosen = row.method.endswith(ON_VAL)
+        is_full = row.strength in (None, 1.0)
+        is_setting = PAPER in (row.method, method) or (method, lam) == setting
+        if is_chosen or not is_full or not is_setting:
+            return ""
+        return f"{setting[0]}, λ = {setting[1]:g}"
 
     def before_and_chance(self, row: Measurement, is_dealt: bool) -> tuple[float, float, float]:
         """Return the value without a method, and what chance gives without and with the method."""
@@ -443,6 +495,18 @@ class References:
         return is_within and furthest <= NARROW
 
 
+def at_settings(rows: pd.DataFrame) -> pd.Series:
+    """Return which rows show a method at its own setting or at the paper's, and not at a further
+    lambda or strength of a sweep.
+
+    The own setting of a method is the one that was measured first. A lambda that was chosen on a
+    validation split is another method, and shown.
+    """
+    is_own = ~rows.duplicated(["task", "measure", "method"])
+    is_paper = (rows.paper != "") & ~rows.duplicated(["task", "measure", "name"])
+    return is_own | is_paper
+
+
 def are_whole(rows: Sequence[Measurement]) -> list[bool]:
     """Return which rows belong to a summary: those of whole tasks; of a task without, a few parts
     with several measures.
@@ -482,10 +546,12 @@ def method_names(rows: Sequence[Measurement]) -> list[str]:
     for row in rows:
         key = (row.task, row.metric, row.subset, row.method)
         name = NAMES.get(row.method, row.method)
+        if row.method.endswith(ON_VAL):
+            name = f"{row.method.removesuffix(ON_VAL)}, λ = {row.lam or 0:g} chosen on val"
+        elif row.lam is not None and len(lams[key]) > 1:
+            name += f", λ = {row.lam:g}"
         if row.uses_labels:
             name += DAGGER
-        if row.lam is not None and len(lams[key]) > 1:
-            name += f", λ = {row.lam:g}"
         if row.strength is not None and len(strengths[key]) > 1:
             name += f", strength {row.strength:g}"
         names.append(name)

@@ -10,26 +10,28 @@ import numpy as np
 
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
 from vldebias.report.audited import AuditedPrompt, audited_prompts
-from vldebias.report.conclusion import Conclusion, conclusions
+from vldebias.report.conclusion import BASELINES, Conclusion, conclusions
 from vldebias.report.phrases import quantity_of
-from vldebias.report.table import DAGGER, FEW_NOTE, Measures, named, readable
+from vldebias.report.table import DAGGER, FEW_NOTE, Measures, at_settings, named, readable
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from vldebias.report.result import Result
 
-LABELS = f"{DAGGER} was given labels of training images; the other methods see prompts only."
+LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
 NAME = 16  # columns of the name of a method, so that a row fits in 80
-MOST = 25  # lines
-ROWS = 6  # lines that the rows have at least
+MOST = 25  # lines, unless sentences are long
+SENTENCES = 24  # lines of sentences, above which conclusions are shortened
+ROWS = 9  # lines that the rows below conclusions have at least
 PART_ROWS = 4  # rows of a measure of a result without methods
 AUDIT_HEAD = ("verdict", "predicted share [95 %]", "prompt")
 MODELS_HEAD = ("verdict", "share over models", "prompt")
 
 
 def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
-    """Return the conclusions and the rows that they rest on, as text of at most `max_lines` lines.
+    """Return the conclusions and the rows that they rest on, as text of at most `max_lines` lines;
+    more if the sentences of up to `SENTENCES` lines would leave too little room for the rows.
 
     measures: (task, metric) to show; all of them where none is named. width: columns.
     """
@@ -46,13 +48,20 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     shown: list[str] = []
     for sentence in findings_of(result):
         shown += wrapped(sentence, width)
-    shown += _sentences(found, width, max_lines - len(shown) - len(notes) - ROWS)
+    full: list[str] = []
+    for conclusion in found:
+        full += wrapped(_with_losses(conclusion), width)
+    are_full = len(full) <= SENTENCES
+    if are_full:
+        shown += full
+    else:
+        shown += _shortened(found, width, max_lines - len(shown) - len(notes) - ROWS)
     head = f"{result.name}: values and changes, with 95 % intervals"
     if (wholes.few != "").any():
         head += " (few, narrow: under 92 %)"
     shown += wrapped(head, width)
     room = max_lines - len(shown) - len(notes) - 1
-    rows = _rows(wholes, found, max(room, 0))
+    rows = _rows(wholes, found, max(room, ROWS if full and are_full else 0))
     # A row has a margin of two; further lines of it, and names of measures, have another one.
     shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
     remaining = len(frame) - len(shown_rows)
@@ -162,16 +171,11 @@ def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
     return [*lines, *notes]
 
 
-def _sentences(found: list[Conclusion], width: int, room: int) -> list[str]:
-    """Return the conclusions in at most `room` lines: whole if they fit, else without their
-    evidence."""
-    lines: list[str] = []
-    for conclusion in found:
-        lines += wrapped(_with_losses(conclusion), width)
-    if len(lines) <= room:
-        return lines
+def _shortened(found: list[Conclusion], width: int, room: int) -> list[str]:
+    """Return the conclusions without their evidence in at most `room` lines; the last one counts
+    those that did not fit."""
     blocks = [wrapped(conclusion.short, width) for conclusion in found]
-    lines = []
+    lines: list[str] = []
     for place, block in enumerate(blocks):
         if len(lines) + len(block) >= room:
             return [*lines, f"{len(blocks) - place} more: conclusions()"]
@@ -204,9 +208,12 @@ def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]
         if len(lines) >= room:
             break
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
-        # None and the method that a conclusion is about come before others, if rows are too many.
-        is_further = (rows.method != NONE) & (rows["name"] != methods.get((task, measure), ""))
-        chosen = is_further.sort_values(kind="stable").index[:row_limit]
+        # If rows are too many, none and the method that a conclusion is about come first, then the
+        # paper's setting and the baseline without an edit, and further lambdas of a sweep last.
+        is_concluded = (rows.method == NONE) | (rows["name"] == methods.get((task, measure), ""))
+        is_compared = (rows.paper != "") | rows.method.isin(BASELINES)
+        ranks = np.select([is_concluded, is_compared, at_settings(rows)], [0, 1, 2], default=3)
+        chosen = rows.index[np.argsort(ranks, kind="stable")[:row_limit]]
         for row in rows[rows.index.isin(chosen)].itertuples():
             # A long name has a line of its own.
             name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"

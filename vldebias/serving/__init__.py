@@ -1,8 +1,8 @@
 """Serve balanced prompts to clients of the OpenAI images API: `images_proxy` gives an ASGI app.
 
 The app itself is `images_api`. A wheel has it in this folder; in a checkout it lies in apps/, the
-second place of `__path__`. It needs the extra "serve" (starlette, httpx, and uvicorn to run it) and
-no torch.
+second place of `__path__`. It needs the extra "serve" (starlette, httpx2, python-multipart, and
+uvicorn to run it), but no torch.
 """
 
 from __future__ import annotations

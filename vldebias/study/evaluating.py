@@ -52,8 +52,10 @@ def evaluate(
             where they are needed.
         images: features (n, d), as an array, a tensor or a list; in files (.npz, .npy, or a pattern
             such as "shards/*.npy") or `vldebias.data.Shards`; `Embeddings`; or a folder of images
-            or the name of a data set (`vldebias eval data`), which the model embeds. split, root:
-            of a data set, its part and its folder.
+            or the name of a data set (`vldebias eval data`), which the model embeds. With captions,
+            as of `Embeddings.from_arrays(features, labels, captions=texts)`, retrieval also
+            measures their recall; a mapping has to hold an embedding of each. split, root: of a
+            data set, its part and its folder.
         prompts: a prompt set, by name or as an object. For retrieval also column -> set, where a
             column has another name than the attribute of its set, or for several columns.
         labels: column -> values of the n images, or one column alone: strings or integers; None,
@@ -82,7 +84,7 @@ def evaluate(
               at least 10); prior, classes, resample.
             - of groups: `label` and `spurious`, columns (by default those that the class prompts
               and the attribute's values name); `train`, `train_labels`, `val`, `val_labels` for
-              `baselines=`; lams, group_weights.
+              `baselines=`; lams, of which one is chosen on `val`; group_weights.
             - of both: lam, strength, resamples, seed.
             - of generation: `model` is a pipeline; `judge` reads the images, generated into the
               folder `images`; attributes and the other settings of `GenerationTask`.

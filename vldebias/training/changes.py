@@ -19,6 +19,7 @@ from vldebias.measure.resampling import (
 from vldebias.report.conclusion import Conclusion, paid, worded
 from vldebias.report.phrases import quantity
 from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, verdict
+from vldebias.training.loop import Entry
 from vldebias.training.monitor import TO_IMAGE
 
 RESAMPLES = 2000
@@ -32,6 +33,10 @@ TITLES = {
     COSINE: "cosine with the caption",
 }
 """What readers call a score; the others go by their names."""
+
+WATCHED = ("zero_shot_accuracy", "recall@1 image->text")
+"""The scores that show whether a training harms the model: the first one that was measured counts,
+retrieval if the held-out data have no classes."""
 
 # The scores that people train for.
 LEADS = ("zero_shot_accuracy", "zero_shot_worst_group", "recall@1 image->text")
@@ -73,6 +78,52 @@ def conclusions_of_training(
         facts = facts | {"cost": "; ".join(lost)}
         conclusions.append(Conclusion(**facts, sentence=worded(facts)))
     return conclusions
+
+
+def change_since_start(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Entry:
+    """Return how far the watched score moved since the start of the training, for its history.
+
+    Args:
+        before, after: name -> score (n,) of each image, as `conclusions_of_training` takes them.
+
+    Returns:
+        "NAME change", "NAME change_low" and "NAME change_high", the paired 95 % interval, and
+        "below_start", whether the whole interval lies below 0. Empty if nothing was scored.
+    """
+    for name, old, new, groups in _compared(before, after, {}):
+        facts = _measured(name, old, new, groups) if name in WATCHED else None
+        if facts is not None:
+            change, low, high = facts["change"]
+            return {
+                f"{name} change": change,
+                f"{name} change_low": low,
+                f"{name} change_high": high,
+                "below_start": facts["verdict"] == "worse",
+            }
+    return {}
+
+
+def fall_below_start(
+    conclusions: Sequence[Conclusion], history: Sequence[Entry]
+) -> dict[str, Any] | None:
+    """Return what is known about a training that left its watched score below the start, else None.
+
+    Returns:
+        The name of the score, its value before and after, its change with the 95 % interval, and
+        the number of steps after which the history shows it below its start for the first time;
+        None if only the last model, whose weights may be averages, is below.
+    """
+    watched = [found for found in conclusions if found.metric in WATCHED]
+    if not watched or watched[0].verdict != "worse":
+        return None
+    below = [int(entry["step"]) + 1 for entry in history if entry.get("below_start")]
+    return {
+        "score": watched[0].metric,
+        "before": watched[0].before,
+        "after": watched[0].after,
+        "change": list(watched[0].change),
+        "first_seen": below[0] if below else None,
+    }
 
 
 def counted(conclusions: Sequence[Conclusion]) -> str:
@@ -196,6 +247,8 @@ def _facts(
         "change": change,
         "chance": None,
         "chance_after": None,
+        "paper": "",
+        "on_val": "",
         "baseline": "",
         "worse": "",
         "other_prior": "",

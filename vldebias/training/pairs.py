@@ -4,7 +4,7 @@ for experiments."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -40,6 +40,7 @@ class Pairs:
     read: index -> RGB image, OSError where it cannot be read. path: index -> its path, "" where it
     is not a file.
     labels: classes of the images. groups: for group DRO.
+    columns: name -> labels of every column that the data came with, to be written with the pairs.
     wrong: (n,) bool after `with_noise`, images with a wrong caption.
     """
 
@@ -49,6 +50,7 @@ class Pairs:
     read: Callable[[int], Image.Image]
     labels: Labels | None = None
     groups: Labels | None = None
+    columns: Mapping[str, Labels] = field(default_factory=dict)
     path: Callable[[int], str] = lambda _: ""
     wrong: NDArray[np.bool_] | None = None
 
@@ -67,7 +69,12 @@ class Pairs:
         groups = None
         if settings.group_dro is not None:
             groups = _crossed_groups(data, settings.group_dro)
-        columns: Any = {"labels": labels, "groups": groups, "path": data.path}
+        columns: Any = {
+            "labels": labels,
+            "groups": groups,
+            "columns": data.labels,
+            "path": data.path,
+        }
         # Two views of an image are contrasted, and no caption is read.
         if settings.views == "two":
             return cls(data.name, data.ids, (), data.read, **columns)
@@ -99,7 +106,9 @@ class Pairs:
         read = self.read
         path = self.path
         numbers = rows.tolist()
-        columns: dict[str, Any] = {}
+        columns: dict[str, Any] = {
+            "columns": {name: labels[rows] for name, labels in self.columns.items()}
+        }
         for name in ("labels", "groups", "wrong"):
             column = getattr(self, name)
             if column is not None:
@@ -214,13 +223,15 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
 def _named(data: ImageData, column: str, name_of_code: Mapping[str, str]) -> Labels:
     """Return the labels of a column with the names that the settings give its codes."""
     labels = data.column(column)
-    unnamed = [code for code in labels.names if code not in name_of_code]
+    # Values that already are names stay, so that kept.parquet is read with the settings it is from.
+    new_names = set(name_of_code.values())
+    unnamed = [code for code in labels.names if code not in name_of_code and code not in new_names]
     if unnamed:
         raise InvalidInputError(
             f"{data.name}: names of {column!r}: expected one for each of {list(labels.names)}, got"
             f" none for {unnamed[:8]}"
         )
-    texts = [name_of_code[code] for code in labels.names]
+    texts = [name_of_code.get(code, code) for code in labels.names]
     names = list(dict.fromkeys(texts))
     # Codes of one name are one class; the last is that of unknown rows, -1.
     new_codes = np.array([*map(names.index, texts), -1])
@@ -275,9 +286,12 @@ def _label_columns(settings: TrainSettings, held_out: bool) -> list[str]:
     """Return the columns of labels that are used, each once: the class, and the groups to score by
     or to train with."""
     columns = [settings.label or ""]
-    if held_out:
+    # The data to train on need no column of the groups to score by. Where the held-out data are
+    # another split of the same place they have it, and kept.parquet keeps it.
+    is_kept = settings.keep is not None and settings.val_data is None
+    if held_out or is_kept:
         columns.append(settings.group or "")
-    else:
+    if not held_out:
         columns += (settings.group_dro or "").split(",")
     names = [column.strip() for column in columns]
     return list(dict.fromkeys(name for name in names if name))

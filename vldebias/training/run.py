@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, need, warn
 from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.loading import load_host
 from vldebias.prompts import load_prompts
 from vldebias.report.conclusion import Conclusion
 from vldebias.training.batches import Batches
-from vldebias.training.changes import conclusions_of_training
+from vldebias.training.changes import (
+    TITLES,
+    change_since_start,
+    conclusions_of_training,
+    fall_below_start,
+)
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_state
 from vldebias.training.model import check_savable, refuse_foreign, save_model, tune
 from vldebias.training.monitor import Monitor
@@ -51,13 +55,17 @@ def train_model(
     - model/: the model, which every command that takes --model reads
     - projection/: with debias, the projection of the prompt set, fitted for this model
     - settings.yaml: all settings, to be given as --config
-    - history.jsonl: loss, learning rate, temperature and scores, a line per step
+    - history.jsonl: loss, learning rate, temperature and scores, a line per step; with each score,
+      whether zero-shot accuracy (or retrieval, without classes) lies clearly below its start
     - pairs.csv, pairs.html: the score of every pair of the training data, lowest first, and a page
       of the first of them
     - kept.parquet: with keep, that share of the pairs
     - run.json: the scores before and after, conclusions about each with the interval of its
-      change, and a record of the run
+      change, below_start if the training made the model clearly worse, and a record of the run
     - state.pt: the last checkpoint; a run that was interrupted goes on from it
+
+    Warns if zero-shot accuracy on the held-out data, or retrieval if they have no classes, fell
+    below its start: if the 95 % interval of its paired change lies below 0.
 
     Raises:
         InvalidInputError: settings that do not fit each other or the data, a folder that holds
@@ -120,17 +128,17 @@ def train_model(
         done = steps_done(folder)[0]
         _announce(settings, accelerator, towers, objective, batches, monitor, done, progress)
         # A resumed run also scores the model as loaded, so that before and after are comparable.
-        rows_before = {} if monitor is None else monitor.rows(towers)
+        held_out = None if monitor is None else HeldOutScores(monitor, towers)
         steps = settings.updates(batches.per_epoch)
         with progress.bar("training", steps, done=done) as advance:
-            fit(
+            history = fit(
                 Trainee(towers, objective, fourier=settings.fourier),
                 batches,
                 settings,
                 accelerator=accelerator,
                 folder=folder,
                 identity=identity,
-                monitor=monitor,
+                monitor=held_out,
                 on_step=_StepReport(settings, accelerator, progress, advance),
             )
         accelerator.end_training()  # which also disconnects the processes
@@ -140,7 +148,53 @@ def train_model(
         if starting_weights is not None:
             starting_weights.average_with_live()
         towers.set_temperature(objective.temperature, objective.bias)
-        return _write(settings, folder, accelerator, towers, pairs, monitor, rows_before, progress)
+        outcome = _write(settings, folder, accelerator, towers, pairs, held_out, history, progress)
+    if outcome["below_start"] is not None:
+        _warn_of_fall(outcome["below_start"], steps)
+    return outcome
+
+
+class HeldOutScores:
+    """Compare the held-out scores of a model in training with those at its start."""
+
+    def __init__(self, monitor: Monitor, towers: Towers) -> None:
+        self.monitor = monitor
+        self.rows_before = monitor.rows(towers)
+
+    def __call__(self, towers: Towers) -> Entry:
+        """Return the scores for the history, with the change of the main one since the start."""
+        rows = self.monitor.rows(towers)
+        return self.monitor.summary(rows) | change_since_start(self.rows_before, rows)
+
+    def compare(
+        self, towers: Towers
+    ) -> tuple[dict[str, float], dict[str, float], list[Conclusion]]:
+        """Return the scores before and after, and a conclusion about each change."""
+        rows = self.monitor.rows(towers)
+        query_images = self.monitor.query_images
+        has_several = len(query_images.unique()) < len(query_images)
+        conclusions = conclusions_of_training(
+            self.rows_before,
+            rows,
+            self.monitor.cells(),
+            query_images if has_several else None,
+        )
+        return self.monitor.summary(self.rows_before), self.monitor.summary(rows), conclusions
+
+
+def _warn_of_fall(fall: Mapping[str, Any], steps: int) -> None:
+    """Warn that the training made the model worse."""
+    name = fall["score"]
+    change, low, high = fall["change"]
+    first_seen = ""
+    if fall["first_seen"] is not None:
+        first_seen = f", first seen after step {fall['first_seen']} of {steps}"
+    warn(
+        f"training made the model worse: {TITLES.get(name, name)} on held-out data fell from"
+        f" {fall['before']:.3f} to {fall['after']:.3f} (change {change:+.3f}, 95 % interval"
+        f" [{low:+.3f}, {high:+.3f}]{first_seen}). Keep the model as it was, or train again with a"
+        " lower lr, fewer steps, tune=heads or wise_ft=0.5"
+    )
 
 
 def _announce(
@@ -182,13 +236,13 @@ def _write(
     accelerator: Accelerator,
     towers: Towers,
     pairs: Pairs | None,
-    monitor: Monitor | None,
-    rows_before: Mapping[str, Tensor],
+    held_out: HeldOutScores | None,
+    history: Sequence[Entry],
     progress: Progress,
 ) -> dict[str, Any]:
     """Write the model and everything that `train_model` promises; return the data of run.json.
 
-    rows_before: the scores of each held-out image before the first step.
+    history: the entries of all steps.
     """
     save_model(towers, folder / MODEL, scope=settings.tune, name=settings.model)
     write_atomically(folder / SETTINGS, settings.as_yaml())
@@ -196,18 +250,8 @@ def _write(
     before: dict[str, float] = {}
     after: dict[str, float] = {}
     conclusions: list[Conclusion] = []
-    if monitor is not None:
-        rows_after = monitor.rows(towers)
-        before = monitor.summary(rows_before)
-        after = monitor.summary(rows_after)
-        query_images = monitor.query_images
-        several = len(query_images.unique()) < len(query_images)
-        conclusions = conclusions_of_training(
-            rows_before,
-            rows_after,
-            monitor.cells(),
-            query_images if several else None,
-        )
+    if held_out is not None:
+        before, after, conclusions = held_out.compare(towers)
     wrong_pairs = None
     if pairs is not None and pairs.captions and settings.score_pairs:
         scores = positive_scores(towers, pairs, workers=settings.workers, progress=progress)
@@ -220,13 +264,14 @@ def _write(
         edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
         for role, edit in edits.items():
             edit.save_pretrained(folder / PROJECTION / role)
-        if monitor is not None:
-            debiased = monitor(towers, edits["joint"])
+        if held_out is not None:
+            debiased = held_out.monitor(towers, edits["joint"])
         files["projection"] = PROJECTION
     outcome: dict[str, Any] = {
         "before": before,
         "after": after,
         "debiased": debiased,
+        "below_start": fall_below_start(conclusions, history),
         "wrong_pairs": wrong_pairs,
         "processes": {
             "number": accelerator.num_processes,
@@ -269,7 +314,8 @@ class _StepReport:
         for name in _SHOWN:
             score = entry.get(name, math.nan)
             if math.isfinite(score):
-                self.progress.say(f"step {step + 1} of {steps}: {loss}, {name} {score:.3f}")
+                below = ", clearly below its start" if entry.get("below_start") else ""
+                self.progress.say(f"step {step + 1} of {steps}: {loss}, {name} {score:.3f}{below}")
                 break
 
 

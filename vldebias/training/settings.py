@@ -42,6 +42,8 @@ NAMED_DATA: dict[str, dict[str, str]] = {
     "cifar100": _OBJECTS,
     "stl10": _OBJECTS,
 }
+# Columns of kept.parquet besides those of labels.
+KEPT_COLUMNS = ("image", "caption", "id", "score")
 
 
 class _Settings(BaseModel):
@@ -159,7 +161,10 @@ class DataSettings(_Settings):
         True, description="After training score every pair, which reads all images once more."
     )
     keep: float | None = Field(
-        None, gt=0, le=1, description="Write this share of pairs, the best, to kept.parquet."
+        None,
+        gt=0,
+        le=1,
+        description="Write this share of pairs, the best, with their labels to kept.parquet.",
     )
 
     @field_validator("names", mode="before")
@@ -197,7 +202,12 @@ class LossSettings(_Settings):
         0.4, gt=0, le=1, description="rince: from 0 (InfoNCE) to 1 (symmetric, most robust)."
     )
     q_start: float | None = Field(None, gt=0, le=1, description="rince: warm q up from here to q.")
-    lam: float = Field(0.01, gt=0, le=1, description="rince: weight of the denominator.")
+    lam: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="rince: weight of the denominator. Default: 1 / (negatives + 1).",
+    )
     tau_plus: float = Field(
         0.1, ge=0, lt=1, description="debiased, hard_negative: share of false negatives."
     )
@@ -393,6 +403,20 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             raise ValueError(
                 f"val_split {self.val_split!r} is the split that is learned from; name another one"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_columns_to_keep(self) -> TrainSettings:
+        """Refuse labels whose column would stand in kept.parquet next to one of the same name."""
+        if self.keep is None:
+            return self
+        groups = (self.group_dro or "").split(",")
+        for column in (self.label, self.group, *(name.strip() for name in groups)):
+            if column in KEPT_COLUMNS:
+                raise ValueError(
+                    f"keep writes the columns {', '.join(KEPT_COLUMNS)} to kept.parquet, so a label"
+                    f" cannot be named {column!r}; rename that column of the data"
+                )
         return self
 
     def _readers(self) -> dict[str, tuple[bool, str]]:

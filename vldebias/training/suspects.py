@@ -75,7 +75,8 @@ def report_pairs(
     pairs: Pairs, scores: NDArray[np.float32], folder: Path, *, keep: float | None = None
 ) -> tuple[dict[str, str], dict[str, Any] | None]:
     """Write pairs.csv and pairs.html, the most suspicious first; with `keep` that share, the best,
-    to kept.parquet, which `vldebias train --data` reads.
+    to kept.parquet, with the label and group columns of the data, which `vldebias train --data`
+    reads.
 
     Returns the files by kind, and with caption noise how well low scores find the wrong pairs, else
     None.
@@ -116,7 +117,8 @@ def report_pairs(
 
 
 def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], path: Path) -> Path:
-    """Write some of the pairs to a parquet file that `datasets` and `vldebias train` read."""
+    """Write some of the pairs, with their columns of labels, to a parquet file that `datasets` and
+    `vldebias train` read."""
     datasets = need("datasets")
     has_several = any(len(texts) > 1 for texts in pairs.captions)
     text = datasets.Value("string")
@@ -126,6 +128,7 @@ def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], 
             "caption": datasets.Sequence(text) if has_several else text,
             "id": text,
             "score": datasets.Value("float32"),
+            **dict.fromkeys(pairs.columns, text),
         }
     )
     records = []
@@ -137,13 +140,16 @@ def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], 
             file = io.BytesIO()
             pairs.read(row).save(file, "PNG")
             image = {"bytes": file.getvalue(), "path": None}
-        records.append(
-            {
-                "image": image,
-                "caption": captions if has_several else captions[0],
-                "id": pairs.ids[row],
-                "score": float(scores[row]),
-            }
-        )
+        record: dict[str, Any] = {
+            "image": image,
+            "caption": captions if has_several else captions[0],
+            "id": pairs.ids[row],
+            "score": float(scores[row]),
+        }
+        for name, labels in pairs.columns.items():
+            code = int(labels.codes[row])
+            # A missing value is read as an unknown label.
+            record[name] = None if code < 0 else labels.names[code]
+        records.append(record)
     table = datasets.Dataset.from_list(records, features=features)
     return write_atomically(path, lambda partial: table.to_parquet(partial))

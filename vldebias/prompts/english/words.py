@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 _HERE = Path(__file__).parent
@@ -28,6 +28,10 @@ _PLURALS = {
 _VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
 # "policewoman", "cowboys": the word need not be in a dictionary.
 _GENDERED_ENDING = re.compile(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$")
+# Words whose properties are remembered. A server reads words of strangers for months, so that the
+# number must be bounded.
+REMEMBERED_WORDS = 20_000
+_LONGEST_COMPOUND = 40  # letters; the split of a longer word would take quadratic time
 # Lists of words that end a noun phrase.
 STOPS = ("determiner", "preposition", "function")
 
@@ -122,7 +126,7 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> 
     return word
 
 
-@cache
+@lru_cache(REMEMBERED_WORDS)
 def singular(word: str) -> str:
     """Return the singular of a plural noun; return any other word unchanged."""
     # "people" and "thieves" are listed; other plurals are known by their endings.
@@ -130,20 +134,20 @@ def singular(word: str) -> str:
     return irregular.get(word) or _without(word, _PLURALS, "pnx")
 
 
-@cache
+@lru_cache(REMEMBERED_WORDS)
 def base(word: str) -> str:
     """Return the base form of a verb in its third person, past or -ing form; return any other word
     unchanged."""
     return _without(word, _VERBS, "v")
 
 
-@cache
+@lru_cache(REMEMBERED_WORDS)
 def kinds(word: str) -> str:
     """Return the classes of a word in lower case, inflected or not."""
     return classes(word) or classes(singular(word)) or classes(base(word))
 
 
-@cache
+@lru_cache(REMEMBERED_WORDS)
 def person(word: str) -> bool:
     """Return whether a noun in lower case, singular or plural, is a person without a stated
     gender."""
@@ -162,7 +166,7 @@ def person(word: str) -> bool:
 
 def _is_unknown_compound(noun: str) -> bool:
     """Return whether a word in no dictionary is a noun and a person: "dragonslayer"."""
-    if kinds(noun) or gendered(noun) or not noun.isalpha():
+    if kinds(noun) or gendered(noun) or not noun.isalpha() or len(noun) > _LONGEST_COMPOUND:
         return False
     for n in range(3, len(noun) - 3):
         last = noun[n:]
@@ -172,7 +176,7 @@ def _is_unknown_compound(noun: str) -> bool:
     return False
 
 
-@cache
+@lru_cache(REMEMBERED_WORDS)
 def gendered(word: str) -> bool:
     """Return whether a word in lower case states a gender."""
     word = re.sub(r"['\u2019]s?$", "", word)

@@ -358,6 +358,9 @@ class GenerationTask(Task):
             for name, facts in result.provenance.methods.items():
                 if name in ways and ways[name].deals(judged):
                     facts["deals"] = True
+                # A conclusion about race is not about a method for gender.
+                if name in ways and not ways[name].covers(judged):
+                    facts["off_target"] = True
             # All attributes share the images, so the first alone shows them.
             rows.add(result, attribute, stated_codes.get(attribute), has_pictures=place == 0)
             results.append(result)

@@ -26,11 +26,13 @@ from vldebias.measure.classification import (
     ReweightedGap,
     Statistic,
     interval_of,
+    lowest_accuracy,
     mean_accuracy,
     worst_areas,
 )
-from vldebias.measure.metric import computed
+from vldebias.measure.metric import TO_MEDIAN, computed, get_metric
 from vldebias.measure.resampling import resampled_counts, wilson_interval
+from vldebias.measure.rows import MEDIAN, ON_VAL
 from vldebias.methods import get_method
 from vldebias.methods.reference import class_of
 from vldebias.projection.edit import Edit
@@ -53,7 +55,6 @@ Key = tuple[str, float | None]  # a method, and lam where several are compared
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 BARE: Key = (NONE, None)
-MEDIAN = "none@median"
 ABOUT_MEDIAN = (
     "the model as it is, with its threshold at the median of its own scores; it needs no label, and"
     " assumes that about half of the images are of each class"
@@ -119,15 +120,17 @@ class GroupsTask(ImageTask):
     cosines".
 
     Rows `worst_group`, `average`, `average_reweighted` and `gap`, with baselines `gap_reweighted`;
-    of two classes also `worst_group_auc`, the lowest area over the spurious values, and the method
-    "none@median"; then `accuracy` of every group.
+    of two classes also `worst_group_auc`, the lowest area over the spurious values, the method
+    "none@median", and `difference_to_median`, the paired difference of each method from it; then
+    `accuracy` of every group.
 
     prompts: a set with class prompts that name the labels (see `class_of`).
     label, spurious: columns; a group is one value of each, such as "landbird/water"; images of
         which one is unknown are counted and left out.
     lams: also rows of these lambda for the methods that have one, overall metrics only; 0 is P0
-        alone, and no change at all for "cali".
-    train, val: splits with the same columns, for `baselines` (names in
+        alone, and no change at all for "cali". With `val`, also the method "cali@val" for "cali":
+        at the lambda whose worst group on `val` is best. It uses labels, and its rows say so.
+    train, val: splits with the same columns, for `lams` and for `baselines` (names in
         `vldebias.study.tasks.classifiers.BASELINES`); those use labels, and their rows say so.
     group_weights: group -> weight of `average_reweighted`. By default the sizes of the groups in
         `train`, where that is given and every group of it occurs in the images.
@@ -233,7 +236,7 @@ class GroupsTask(ImageTask):
 
         Args:
             images: (n, d), what is measured. texts: the host of the same model.
-            train, val: for the baselines.
+            train, val: for the baselines; val also to choose a lambda.
             reference: unlabelled images, for methods that use some.
             edits: name -> an edit that was fitted before, measured like a method.
 
@@ -265,6 +268,8 @@ class GroupsTask(ImageTask):
                     task = self.model_copy(update={"methods": (method,), "lam": lam})
                     edits_at_lam = task.fit(texts, [self.prompts], reference=reference)
                     edit_of_key[method, lam] = edits_at_lam[method]
+            if selecting is not None and self.lams:
+                self._add_lams_on_val(edit_of_key, facts_of_method, selecting, texts)
             advance(0, f"{len(edit_of_key)} methods")
             # Which images each of them gets right; of two classes also how far the second leads.
             right_of_key, margins = self._classify(tested, texts, edit_of_key)
@@ -348,6 +353,44 @@ class GroupsTask(ImageTask):
         if not sizes or not all(tested_sizes.get(name) for name in sizes):
             return None
         return {name: float(sizes.get(name, 0)) for name in tested_sizes}
+
+    def _add_lams_on_val(
+        self,
+        edit_of_key: dict[Key, Edit | None],
+        facts_of_method: dict[str, Mapping[str, Any]],
+        selecting: GroupedImages,
+        texts: Host,
+    ) -> None:
+        """Add each method that has a lambda at the one whose worst group on the validation split is
+        best, as another method; of equal ones at the smallest lambda, which changes least."""
+        for method in self._methods_with_lam():
+            edit_of_lam: dict[float, Edit | None] = {}
+            for (name, lam), edit in edit_of_key.items():
+                if lam is None:
+                    # None too if parts of the method have lambdas of their own.
+                    lam = facts_of_method[name].get("lam")
+                if name == method and lam is not None:
+                    edit_of_lam[lam] = edit
+            accuracy_of_lam: dict[float, float] = {}
+            for lam in sorted(edit_of_lam):
+                accuracy_of_lam[lam] = self._worst_group(selecting, texts, edit_of_lam[lam])
+            chosen_lam = max(accuracy_of_lam, key=accuracy_of_lam.__getitem__)
+            edit_of_key[f"{method}{ON_VAL}", None] = edit_of_lam[chosen_lam]
+            facts_of_method[f"{method}{ON_VAL}"] = {
+                **facts_of_method[method],
+                "lam": chosen_lam,
+                "chosen": {"val_worst_group": accuracy_of_lam[chosen_lam]},
+                "uses_labels": True,
+            }
+
+    def _worst_group(self, images: GroupedImages, texts: Host, edit: Edit | None) -> float:
+        """Return the accuracy of the worst group under an edit."""
+        rows = {"edit": self.rows(texts, self.prompts.classes, edit)}
+        scores = self.images(images.units, edit).products(rows)["edit"].numpy()
+        is_right = scores.argmax(1) == images.target
+        sizes = np.array(list(images.groups.counts.values()))
+        hits = np.bincount(images.groups.codes, is_right, minlength=len(sizes))
+        return float(lowest_accuracy(hits, sizes))
 
     def _methods_with_lam(self) -> list[str]:
         return [method.name for method in self.compared_methods() if method.has_lam]
@@ -445,6 +488,8 @@ class GroupsTask(ImageTask):
                 value, interval, change = interval_of(statistic, *cells)
                 details: dict[str, Any] = {} if lam is None else {"lam": lam}
                 result.add(metric, method, value, interval, n=n, change=change, **details)
+        if (MEDIAN, None) in right:
+            self._add_differences_to_median(result, right, groups, statistics, n)
         for (method, lam), (counts, resampled) in cells_of_key.items():
             if lam is not None:
                 continue
@@ -463,6 +508,29 @@ class GroupsTask(ImageTask):
                     change=change,
                     subset=groups.names[group],
                 )
+
+    def _add_differences_to_median(
+        self,
+        result: TaskResult,
+        right: Mapping[Key, Mask],
+        groups: Labels,
+        statistics: Mapping[str, Statistic],
+        n: Mapping[str, int],
+    ) -> None:
+        """Add for each measure of bias how far each method is from the threshold at the median, as
+        a paired difference: both are resampled on the same images."""
+        at_median = right[MEDIAN, None]
+        for method, lam in right:
+            if lam is not None or method in (NONE, MEDIAN):
+                continue
+            cells = self._cells(groups, at_median, right[method, lam])
+            for name, statistic in statistics.items():
+                metric = get_metric(name)
+                if metric.kind == "bias":
+                    _, _, (value, low, high) = interval_of(statistic, *cells)
+                    # Of very few images the middle of the resamples may lie beside the value.
+                    interval = (min(low, value), max(high, value))
+                    result.add(TO_MEDIAN, method, value, interval, n=n, subset=metric.title)
 
     def _cells(self, groups: Labels, before: Mask, after: Mask) -> tuple[Counts, Counts]:
         """Return numbers of images by group, right without a method and right with it: (g, 2, 2),

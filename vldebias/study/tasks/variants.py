@@ -112,9 +112,17 @@ class Variant(Strict):
         """
         # A deal makes shares even by construction, so its chance is not that of random draws. It
         # counts only if every attribute that is judged was dealt, and on all images.
-        dealt = [_casefolded(prompts.attributes) for prompts in self._parts]
-        is_each = all(_casefolded(values) in dealt for values in judged)
+        is_each = bool(self._parts) and self.covers(judged)
         return self.samples and self.strength == 1 and is_each
+
+    def covers(self, judged: Sequence[Sequence[str]]) -> bool:
+        """Return whether its prompt sets are about every judged attribute; True for a saved edit,
+        whose sets are not known here.
+
+        judged: the values of each attribute.
+        """
+        covered = [_casefolded(prompts.attributes) for prompts in self._parts]
+        return not covered or all(_casefolded(values) in covered for values in judged)
 
     @property
     def _lam(self) -> float | None:

@@ -9,12 +9,18 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from vldebias.prompts.english.words import PEOPLES, entries_of_lists, read_lists, singular
+from vldebias.prompts.english.words import (
+    PEOPLES,
+    REMEMBERED_WORDS,
+    entries_of_lists,
+    read_lists,
+    singular,
+)
 from vldebias.wording.english.text import Text
 
 _FOLDERS = (Path(__file__).parent / "facts", PEOPLES)
@@ -44,10 +50,13 @@ class _Index:
         self.lists_of_stem = defaultdict[str, list[str]](list)
         self.lists_of_ending = defaultdict[str, list[str]](list)
         self.openings: set[str] = set()
+        self.longest = 0  # letters of a stem or an ending
 
     def add(self, phrase: str, name: str) -> None:
         """Add an entry of a list."""
         phrase = " ".join(re.sub(r"'s?$", "", plain(word)) for word in phrase.split())
+        if phrase.startswith("*") or phrase.endswith("*"):
+            self.longest = max(self.longest, len(phrase) - 1)
         if phrase.endswith("*"):
             self.lists_of_stem[phrase[:-1]].append(name)
         elif phrase.startswith("*"):
@@ -64,7 +73,7 @@ class _Index:
         names = {*self.lists_of_phrase.get(word, ()), *self.lists_of_phrase.get(noun, ())}
         names.update(self.lists_of_phrase.get(word.removesuffix("s"), ()))
         names.update(self.lists_of_phrase.get(word.replace("-", " "), ()))  # "sixth-form"
-        for n in range(_SHORTEST_STEM, len(word) + 1):
+        for n in range(_SHORTEST_STEM, min(len(word), self.longest) + 1):
             names.update(self.lists_of_stem.get(word[:n], ()))
             names.update(self.lists_of_ending.get(noun[-n:], ()))
         return frozenset(names)
@@ -89,7 +98,7 @@ def names_of_history() -> frozenset[str]:
     return entries_of_lists(_FOLDERS, *lists_of_peoples, *history)
 
 
-@cache
+@lru_cache(REMEMBERED_WORDS)
 def lists_of_word(word: str) -> frozenset[str]:
     """Return the names of the lists that have a word in lower case, in the singular or plural."""
     word = plain(word)
@@ -98,7 +107,7 @@ def lists_of_word(word: str) -> frozenset[str]:
     return _index().lists_of(word)
 
 
-@cache
+@lru_cache(REMEMBERED_WORDS)
 def plain(word: str) -> str:
     """Return a word without accents: "burkinabe" for "burkinabé"."""
     if word.isascii():

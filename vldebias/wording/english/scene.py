@@ -41,10 +41,12 @@ _SETTINGS = frozenset({"in", "during", "at"})
 _PLACES = frozenset({"in", "at", "on", "inside", "for", "from"})
 _TENS = "twenties|thirties|forties|fifties|sixties|seventies|eighties|nineties"
 _TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine)\w*)"
-# Ages before a noun, which may be a thing: "a 30yo nurse", "a 30-year-old Bordeaux".
+# Ages before a noun, which may be a thing: "a 30yo nurse", "a 30-year-old Bordeaux". Repetitions
+# are bounded, because a long run of digits would take quadratic time.
 AGE_BEFORE_NOUN = re.compile(
     r"\b\d{1,3}\s?(?:yo|y\.o\.|y/o|yrs?(?:[- ]old)?)\b|\b\d{1,3}-years?\b(?=\s+\w)"
-    r"|\b(?:\w+[- ](?:and a half[- ])?)?[\d,]*[\w-]*[-\s]years?[-\s](?:olds?|of[-\s]age)\b"
+    r"|\b(?:\w{1,40}[- ](?:and a half[- ])?)?[\d,]{0,20}[\w-]{0,40}"
+    r"[-\s]years?[-\s](?:olds?|of[-\s]age)\b"
     r"|\b(?:month|week|day)s?[- ]olds?\b|\b(?:\d+|\w+ty)[- ]something\b"
     r"|\b(?:u|under|over)[- ]?(?:[6-9]|1\d|2[0-3])s?\b",
     re.IGNORECASE,

@@ -1,0 +1,94 @@
+"""Read the fields of a request's body: JSON, or a form of several parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from .order import RefusedError
+
+# Lists, objects and their items: each takes up to a hundred bytes once it is parsed, but two or
+# three as JSON.
+_MOST_PARTS = 100_000
+
+
+async def read_fields(request: Request, content: bytes | bytearray) -> dict[str, Any]:
+    """Return the fields of a body. Files of a form stay files.
+
+    Raises:
+        RefusedError: Neither a JSON object nor a form.
+    """
+    if is_form(request):
+        return await _form_fields(request, content)
+    try:
+        check_parts(content)
+    except ValueError as error:
+        raise RefusedError(400, f"the body has {error}", code="too_large") from None
+    try:
+        # Strictly UTF-8: `json.loads` would accept UTF-16 and encoded surrogates.
+        body = json.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        raise RefusedError(400, "the body is not JSON", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise RefusedError(400, "the body is no JSON object", code="invalid_json")
+    return body
+
+
+async def _form_fields(request: Request, content: bytes | bytearray) -> dict[str, Any]:
+    """Return the fields of a form; several fields of one name become a list."""
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        yield bytes(content)
+
+    try:
+        form = await MultiPartParser(request.headers, pieces()).parse()
+    except (MultiPartException, ValueError, LookupError) as error:
+        raise RefusedError(400, f"the form cannot be read: {error}") from None
+    fields: dict[str, Any] = {}
+    for name in form:
+        values = form.getlist(name)
+        fields[name] = values if len(values) > 1 else values[0]
+    return fields
+
+
+def is_form(request: Request) -> bool:
+    """Return whether a request has its fields in a form of several parts, as those for videos."""
+    return request.headers.get("content-type", "").startswith("multipart/form-data")
+
+
+def check_parts(content: bytes | bytearray, most: int = _MOST_PARTS) -> None:
+    """Refuse JSON that takes many times its size once it is parsed.
+
+    Raises:
+        ValueError: It has more parts than that.
+    """
+    parts = content.count(b"[") + content.count(b"{") + content.count(b",")
+    if parts > most:
+        raise ValueError(f"more than {most:,} lists, objects and commas")
+
+
+def check_json(body: Mapping[str, Any]) -> None:
+    """Refuse what Python reads as JSON, but other servers do not.
+
+    Raises:
+        RefusedError: NaN, infinity, or half of a surrogate pair.
+    """
+    try:
+        encoded_json(body)
+    except (TypeError, ValueError, RecursionError):
+        message = "the body is not JSON: it contains NaN, infinity or half of a surrogate pair"
+        raise RefusedError(400, message, code="invalid_json") from None
+
+
+def encoded_json(body: Mapping[str, Any]) -> bytes:
+    """Return JSON in UTF-8.
+
+    Raises:
+        ValueError: NaN, infinity, or half of a surrogate pair.
+    """
+    text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode()

@@ -1,0 +1,123 @@
+"""Bound the connections of a server, so that clients that stall keep nobody else out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, cast
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .headers import NOTE
+from .order import RefusedError
+
+
+class Connections:
+    """Hold the open connections of a server.
+
+    If there are too many, the one that has been without a complete request for longest is closed.
+    Clients that send a request at once have none for a few milliseconds only.
+
+    Args:
+        most: Open connections.
+        seconds: Time that a connection has to send the headers of its next request.
+    """
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self.most = most
+        self.seconds = seconds
+        self._open: dict[BoundedConnection, None] = {}
+
+    def admit(self, connection: BoundedConnection) -> bool:
+        """Count a new connection; return whether there is room for it."""
+        if len(self._open) >= self.most:
+            waiting = [other for other in self._open if other.is_waiting]
+            if not waiting:
+                return False
+            longest = min(waiting, key=lambda other: other.waiting_since)
+            del self._open[longest]
+            longest.transport.abort()
+        self._open[connection] = None
+        return True
+
+    def forget(self, connection: BoundedConnection) -> None:
+        """Count a connection that was closed."""
+        self._open.pop(connection, None)
+
+    def protocol(self, **arguments: Any) -> BoundedConnection:
+        """Return the protocol of a new connection, as uvicorn makes it."""
+        return BoundedConnection(self, **arguments)
+
+
+class BoundedConnection(H11Protocol):
+    """Speak HTTP on one connection, of which a server has a bounded number."""
+
+    def __init__(self, open_connections: Connections, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.open_connections = open_connections
+        self.waiting_since = self.loop.time()
+        self._is_refused = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the client has not sent a complete request, or leaves an answer unread."""
+        is_idle = self.cycle is None or self.cycle.response_complete
+        return is_idle or self.cycle.more_body or self.transport.is_closing()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        if self.open_connections.admit(self):
+            self._wait_for_headers()
+            return
+        self._is_refused = True
+        self._answer(503, "too many requests are being answered; come again later", "busy")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self.open_connections.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        if self._is_refused:
+            return
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            # The headers of a request are complete; the app bounds the time of its body.
+            self.waiting_since = self.loop.time()
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def on_response_complete(self) -> None:
+        """See H11Protocol."""
+        self._wait_for_headers()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, in the form of the API."""
+        self._answer(400, msg, "invalid_request")
+
+    def _wait_for_headers(self) -> None:
+        self.waiting_since = self.loop.time()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(self.open_connections.seconds, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+
+    def _answer(self, status: int, message: str, code: str) -> None:
+        """Write an answer without the app, and close the connection."""
+        content = json.dumps(RefusedError(status, message, code=code).content).encode()
+        head = (
+            f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\nconnection: close\r\n"
+            f"content-length: {len(content)}\r\n{NOTE}: refused ({code})\r\n\r\n"
+        )
+        self.transport.write(head.encode() + content)
+        self.transport.close()

@@ -1,0 +1,64 @@
+"""Decide which headers pass between clients and the upstream server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+Headers = list[tuple[bytes, bytes]]
+
+NOTE = "x-vldebias"  # header of answers: values, reasons, failures
+ORIGINAL = "x-vldebias-original"  # header of requests: the user's own words, percent-encoded
+INDEX = "x-vldebias-index"  # header of requests: place of the first image in a shared count
+
+# Headers that do not pass in either direction. docs/how-to/images-api.md lists them.
+NOT_FORWARDED = frozenset({
+    # Of one connection (RFC 9110, section 7.6.1).
+    b"connection",
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-authorization",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+    b"http2-settings",
+    # Answered by this server itself.
+    b"expect",
+    # They name the host that was asked, and another address of it.
+    b"host",
+    b"alt-svc",
+    # It follows from the body that is sent.
+    b"content-length",
+    # This server's own.
+    NOTE.encode(),
+    ORIGINAL.encode(),
+    INDEX.encode(),
+})  # fmt: skip
+# Of a body that is written anew.
+OF_BODY = (b"content-encoding", b"accept-encoding", b"content-type")
+
+
+def forwarded(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> Headers:
+    """Return the headers that pass; several headers of one name stay several.
+
+    Args:
+        headers: Names and values of a request or an answer, as bytes.
+        left_out: Lower-case names of further headers that do not pass.
+    """
+    pairs = [(name.lower(), value) for name, value in headers]
+    dropped = {*NOT_FORWARDED, *left_out}
+    for name, value in pairs:
+        # It may name further headers that belong to this connection alone.
+        if name == b"connection":
+            dropped |= {word.strip().lower() for word in value.split(b",")}
+    return [(name, value) for name, value in pairs if name not in dropped]
+
+
+def authenticates_connection(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a request logs its connection in, and not only itself (NTLM, Negotiate)."""
+    for name, value in headers:
+        scheme = value.partition(b" ")[0].lower()
+        if name.lower() == b"authorization" and scheme in (b"ntlm", b"negotiate"):
+            return True
+    return False

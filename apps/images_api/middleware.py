@@ -1,0 +1,75 @@
+"""Give every answer the header `x-vldebias`, whatever happens behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .headers import NOTE
+from .order import RefusedError
+
+log = logging.getLogger("vldebias.serving")
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    """Return JSON in ASCII, so that half of a surrogate pair passes as the escape that it was."""
+    text = json.dumps(content, separators=(",", ":"))
+    return Response(text.encode(), status, media_type="application/json")
+
+
+def refusal_response(refusal: RefusedError) -> Response:
+    """Return the answer to a request that is refused."""
+    response = json_response(refusal.content, refusal.status)
+    response.headers[NOTE] = f"refused ({refusal.code})"
+    if refusal.status == 503:
+        # The clients of the API wait as long as this says, and ask again.
+        response.headers["retry-after"] = "1"
+    return response
+
+
+class EveryAnswer:
+    """Add the header where it is missing, turn errors into answers, and drop stalled clients.
+
+    Args:
+        app: The ASGI app.
+        seconds: Time that a client may take to accept the next piece of an answer.
+    """
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self.app = app
+        self.seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        has_started = False
+
+        async def noted_send(message: Message) -> None:
+            nonlocal has_started
+            if message["type"] == "http.response.start":
+                has_started = True
+                message.setdefault("headers", [])
+                MutableHeaders(scope=message).setdefault(NOTE, "not balanced")
+            async with asyncio.timeout(self.seconds):
+                await send(message)
+
+        try:
+            await self.app(scope, receive, noted_send)
+        except ClientDisconnect:
+            log.info("a client went away")
+        except Exception as error:
+            # The type alone: a message may quote a prompt or a key. The server closes the
+            # connection of an answer that has started.
+            log.error("a request failed: %s", type(error).__name__)
+            if not has_started:
+                refusal = RefusedError(500, "this request failed", code="internal_error")
+                await refusal_response(refusal)(scope, receive, noted_send)

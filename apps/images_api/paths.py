@@ -1,0 +1,119 @@
+"""Read the path of a request without decoding it, so that the upstream server gets its bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote, unquote_to_bytes
+
+from .order import RefusedError
+
+# A server behind a proxy may decode a path a second time; nothing that is meant needs more layers.
+_LAYERS = 4
+# Invalid UTF-8 that lenient decoders read as "." and "/".
+_OVERLONG = {
+    b"\xc0\xae": b".",
+    b"\xe0\x80\xae": b".",
+    b"\xf0\x80\x80\xae": b".",
+    b"\xc0\xaf": b"/",
+    b"\xe0\x80\xaf": b"/",
+    b"\xf0\x80\x80\xaf": b"/",
+}
+_SHOWN = 200  # characters of a path in headers and in the log
+
+
+@dataclass(frozen=True)
+class RequestPath:
+    """A path below the address at which the app is mounted.
+
+    Attributes:
+        raw: The bytes that the client sent, without leading slashes.
+    """
+
+    raw: bytes
+
+    @property
+    def name(self) -> str:
+        """Return the decoded path, by which endpoints are looked up: "v1/images/generations".
+
+        A segment with an encoded slash stays encoded, because it is one segment for the server.
+        """
+        segments = []
+        for segment in self.raw.strip(b"/").split(b"/"):
+            text = unquote(segment)
+            segments.append(segment.decode("latin-1") if "/" in text else text)
+        return "/".join(segments)
+
+    @property
+    def shown(self) -> str:
+        """Return the path for headers and the log: printable ASCII of bounded length."""
+        return quote(self.raw.strip(b"/"), safe="/%:")[:_SHOWN]
+
+    def without_first_segment(self) -> RequestPath:
+        """Return the path below its first segment."""
+        return RequestPath(self.raw.partition(b"/")[2].lstrip(b"/"))
+
+
+def path_of(scope: Mapping[str, Any]) -> RequestPath:
+    """Return the path of a request.
+
+    Args:
+        scope: The ASGI scope of the request.
+
+    Raises:
+        RefusedError: The path could leave the base path of the upstream server, contains a null
+            character, or is not a path.
+    """
+    raw = scope.get("raw_path")
+    if raw is None:
+        # ASGI servers may leave it out.
+        raw = quote(scope["path"], safe="/:@!$&'()*+,;=~").encode()
+    raw = _below(raw.partition(b"?")[0], scope.get("root_path", "").rstrip("/"))
+    if raw and not raw.startswith(b"/"):
+        raise _refused("expected a path that starts with a slash")
+    _check(raw)
+    return RequestPath(raw.lstrip(b"/"))
+
+
+def _below(raw: bytes, root: str) -> bytes:
+    """Return the part of a path below the (decoded) path at which the app is mounted."""
+    if not root:
+        return raw
+    # Every character of the root takes at most three bytes for each byte of its encoding.
+    longest = 3 * len(root.encode())
+    for end in range(1, min(len(raw), longest) + 1):
+        is_boundary = end == len(raw) or raw[end : end + 1] == b"/"
+        if is_boundary and unquote(raw[:end]) == root:
+            return raw[end:]
+    # Behind a proxy that has removed the prefix already.
+    return raw
+
+
+def _check(raw: bytes) -> None:
+    """Refuse dot segments and null characters, however they are encoded.
+
+    Raises:
+        RefusedError: The path contains one of them, or too many layers of percent-encoding.
+    """
+    decoded = raw
+    for _ in range(_LAYERS):
+        previous = decoded
+        decoded = unquote_to_bytes(decoded)
+        if decoded == previous:
+            break
+    else:
+        raise _refused(f"expected at most {_LAYERS - 1} layers of percent-encoding")
+    if b"\0" in decoded:
+        raise _refused("expected no null character")
+    for encoded, character in _OVERLONG.items():
+        decoded = decoded.replace(encoded, character)
+    # Some servers take a backslash for a slash, and ignore what follows a semicolon.
+    for segment in re.split(rb"[/\\]", decoded):
+        if segment.partition(b";")[0].strip() in (b".", b".."):
+            raise _refused('expected no segment "." or ".."; send the path that you mean')
+
+
+def _refused(expected: str) -> RefusedError:
+    return RefusedError(400, f"the path of the request is refused: {expected}", code="invalid_path")

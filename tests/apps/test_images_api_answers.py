@@ -1,0 +1,433 @@
+"""Whatever a client or the upstream server sends, the answer is HTTP with `x-vldebias`: no request
+fails without a word, and no image that was paid for is lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.apps.false_upstream import FalseServices, served
+from tests.apps.test_image_endpoints import (
+    CEO,
+    GUARDRAIL,
+    JUNK,
+    FalseEmbeddings,
+    edit_folder,
+)
+from tests.apps.test_images_api import ask, note
+from vldebias.serving import Limits, images_proxy
+
+__all__ = ["edit_folder"]  # a fixture
+
+IMAGES = "/v1/images/generations"
+CHAT = {"modalities": ["image"], "messages": [{"role": "user", "content": CEO}]}
+GEMINI = "/v1beta/models/gemini-x-image:generateContent"
+IMAGEN = "/v1beta/models/imagen-4:predict"
+BODIES: dict[str, dict[str, Any]] = {
+    IMAGES: {"prompt": CEO},
+    "/v1/chat/completions": CHAT,
+    "/v1/responses": {"tools": [{"type": "image_generation"}], "input": CEO},
+    "/v1/videos": {"prompt": CEO},
+    GEMINI: {"contents": [{"role": "user", "parts": [{"text": CEO}]}]},
+    IMAGEN: {"instances": [{"prompt": CEO}]},
+}
+
+
+async def pieces(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+def reply(content: bytes = b"{}", status: int = 200, headers: Any = ()) -> httpx2.Response:
+    """Return an answer whose body has not been read, as one of a real server."""
+    return httpx2.Response(status, content=pieces(content), headers=headers)
+
+
+def before(
+    content: bytes = b"{}", status: int = 200, kind: str = "application/json", **headers: str
+) -> Any:
+    """Return the proxy before a server that always answers this."""
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return reply(content, status, {"content-type": kind, **headers})
+
+    transport = httpx2.MockTransport(answer)
+    limits = Limits(retries=0)
+    return images_proxy("http://there/v1", "gender", transport=transport, limits=limits)
+
+
+def send(app: Any, path: str, body: Any, method: str = "POST", **headers: str) -> httpx2.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    response = ask(app, lambda client: client.request(method, path, content=content, headers=pairs))
+    assert response.headers["x-vldebias"]
+    return response  # type: ignore[no-any-return]
+
+
+NOT_JSON = [
+    b'{"prompt": "A photo of a CEO", "guidance": NaN}',
+    b'{"prompt": "A photo of a CEO", "guidance": -Infinity}',
+    b'{"prompt": "A photo of a CEO", "guidance": 1e999}',
+    b'{"prompt": "A photo of a CEO \\ud83d"}',
+    b'{"prompt": "A photo of a CEO", "\\udc00": 1}',
+    b'{"prompt": "A photo of a CEO \xed\xa0\xbd"}',
+    b'{"prompt": "A photo of a CEO", "vldebias_original": "a CEO \\ud83d"}',
+    '{"prompt": "A photo of a CEO"}'.encode("utf-16"),
+    b'{"prompt": "A photo of a CEO", "seed": ' + b"9" * 5000 + b"}",
+    b'{"prompt": "A photo of a CEO", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+]
+
+
+@pytest.mark.parametrize("content", NOT_JSON, ids=range(len(NOT_JSON)))
+def test_bad_json_of_a_client_gets_400_and_reaches_nobody(content: bytes) -> None:
+    services = FalseServices()
+    app = images_proxy("http://there", "gender", transport=httpx2.ASGITransport(services.app))
+    response = send(app, IMAGES, content)
+    assert response.status_code == 400
+    assert "the body is not JSON" in response.json()["error"]["message"]
+    assert not services.seen
+
+
+def test_json_that_takes_many_times_its_size_is_refused() -> None:
+    content = b'{"prompt": "A photo of a CEO", "x": [' + b"[]," * 100_000 + b"1]}"
+    response = send(before(), IMAGES, content)
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
+    assert message == "the body has more than 100,000 lists, objects and commas"
+
+
+def test_bad_json_of_a_chat_is_refused_if_it_asks_for_an_image_and_passed_on_if_not() -> None:
+    received = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        received.append(request.content)
+        return reply()
+
+    app = images_proxy("http://there", "gender", transport=httpx2.MockTransport(answer))
+    image = json.dumps({**CHAT, "temperature": float("nan")}).encode()
+    assert send(app, "/v1/chat/completions", image).status_code == 400
+    text = b'{"messages": [{"role": "user", "content": "half of an emoji \\ud83d"}], "x": NaN}'
+    assert send(app, "/v1/chat/completions", text).status_code == 200
+    assert received == [text]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    ("content", "image"),
+    [
+        (b'{"created": NaN, "data": [{"url": "u", "score": Infinity}]}', {"score": None}),
+        (b'{"data": [{"url": "u", "score": 1e999}]}', {"score": None}),
+        (b'{"data": [{"url": "u"}], "usage": {"a": 1e999, "b": [1]}}', {}),
+        (b'{"data": [{"url": "u"}], "usage": {"a": 1e308}}', {}),
+        (b'{"data": [{"url": "u"}], "n": ' + b"9" * 5000 + b"}", {}),
+        (b'{"data": [{"url": "u", "note": "\\ud800"}]}', {"note": "\ud800"}),
+        (b'{"data": [{"url": "u", "note": "\xed\xa0\x80"}]}', {"note": "\ud800"}),
+    ],
+    ids=range(7),
+)
+def test_images_are_returned_whatever_stands_beside_them(
+    content: bytes, image: dict[str, Any], n: int
+) -> None:
+    response = send(before(content), IMAGES, {"prompt": CEO, "n": n})
+    assert response.status_code == 200
+    # Strict JSON: no NaN and no infinity.
+    answer = json.loads(response.content, parse_constant=pytest.fail)
+    assert len(answer["data"]) == n
+    assert all({"url": "u", **image}.items() <= row.items() for row in answer["data"])
+    assert len(note(response)["values"]) == n
+
+
+def test_images_with_an_invalid_status_are_returned() -> None:
+    response = send(before(b'{"data": [{"url": "u"}]}', 999), IMAGES, {"prompt": CEO})
+    assert response.status_code == 200
+    assert response.json()["data"][0]["url"] == "u"
+    assert send(before(b'{"data": []}', 999), IMAGES, {"prompt": CEO}).status_code == 502
+
+
+@pytest.mark.parametrize("kind", ["image/png", "text/event-stream; charset=utf-8"])
+def test_an_answer_that_is_the_image_itself_passes(kind: str) -> None:
+    response = send(before(b"\x89PNG", kind=kind), IMAGES, {"prompt": CEO, "n": 2})
+    assert (response.status_code, response.content) == (200, b"\x89PNG")
+    assert response.headers["content-type"] == kind
+    assert len(note(response)["values"]) == 1
+    assert note(response)["failed"] == 1
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"data": [{"url": ',
+        b"[[[]]]",
+        b"[" * 100_000,
+        b"null",
+        b"{}",
+        b'{"data": [1, 2]}',
+        b'{"data": {"url": "u"}}',
+        b'{"images": []}',
+        b"<html>a login page</html>",
+        b'{"data": [' + b"{}," * 1_000_000 + b"{}]}",
+    ],
+    ids=range(11),
+)
+def test_an_answer_without_images_becomes_an_error(content: bytes, n: int) -> None:
+    response = send(before(content), IMAGES, {"prompt": CEO, "n": n})
+    assert response.status_code == 502
+    assert response.json()["error"]["code"] == "upstream_form"
+    assert response.headers["x-vldebias"] == "refused (upstream_form)"
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(("content", "status"), [(b"<html>", 200), (b"{}", 999), (b"{}", 600)])
+def test_a_bad_answer_is_an_error_on_every_path(path: str, content: bytes, status: int) -> None:
+    response = send(before(content, status), path, BODIES[path])
+    assert response.status_code == 502
+    assert response.json()["error"]["code"] == "upstream_form"
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        (GEMINI, {"promptFeedback": {"blockReason": "SAFETY"}}),
+        (IMAGEN, {}),
+        ("/v1/chat/completions", {"error": {"message": "moderated", "code": 403}}),
+        (IMAGES, {"error": {"message": "moderated"}}),
+    ],
+)
+def test_a_refusal_with_status_200_passes_as_it_came(path: str, answer: Any) -> None:
+    response = send(before(json.dumps(answer).encode()), path, BODIES[path])
+    assert (response.status_code, response.json()) == (200, answer)
+    assert note(response) == {"values": [], "reasons": [], "failed": 1}
+
+
+@pytest.mark.parametrize("path", [*BODIES, "/v1/files"])
+@pytest.mark.parametrize("status", [301, 400, 401, 404, 418, 499, 500, 599])
+def test_errors_of_the_server_pass_as_they_came(path: str, status: int) -> None:
+    app = before(b"<no json>", status, "text/html", **{"x-request-id": "7"})
+    response = send(app, path, BODIES.get(path, {}))
+    assert (response.status_code, response.content) == (status, b"<no json>")
+    assert response.headers["content-type"] == "text/html"
+    assert response.headers["x-request-id"] == "7"
+
+
+def test_headers_that_are_not_ascii_pass_both_ways() -> None:
+    received = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        received.append(dict(request.headers.raw)[b"x-name"])
+        headers = [(b"x-name", "日本".encode()), (b"x-vldebias", b"forged")]
+        return reply(b'{"data": [{"url": "u"}]}', headers=headers)
+
+    app = images_proxy("http://there", "gender", transport=httpx2.MockTransport(answer))
+    for path, body in ((IMAGES, {"prompt": CEO}), ("/v1/files", {})):
+        response = send(app, path, body, **{"x-name": "\xe9"})
+        assert dict(response.headers.raw)[b"x-name"] == "日本".encode()
+        assert "forged" not in response.headers.get_list("x-vldebias")
+    assert received == [b"\xe9"] * 2
+
+
+def test_an_unexpected_error_is_an_answer_and_a_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_: httpx2.Request) -> httpx2.Response:
+        raise ZeroDivisionError("a secret")
+
+    app = images_proxy("http://there", "gender", transport=httpx2.MockTransport(fail))
+    with caplog.at_level(logging.ERROR, "vldebias.serving"):
+        passed = send(app, "/v1/files", {})
+        balanced = send(app, IMAGES, {"prompt": CEO})
+    assert (passed.status_code, balanced.status_code) == (500, 502)
+    assert passed.json()["error"]["code"] == "internal_error"
+    assert "ZeroDivisionError" in caplog.text
+    assert "secret" not in caplog.text + passed.text + balanced.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "localhost:8790"}, 200),
+        ({"host": "127.0.0.1"}, 200),
+        ({"host": "evil.example"}, 400),
+        ({"host": "localhost.evil.example"}, 400),
+        ({"host": "127.0.0.1", "origin": "http://localhost:3000"}, 200),
+        ({"host": "127.0.0.1", "origin": "https://evil.example"}, 403),
+        ({"host": "127.0.0.1", "origin": "null"}, 403),
+    ],
+)
+def test_a_local_server_refuses_other_sites(headers: dict[str, str], status: int) -> None:
+    local_only = import_module("vldebias.serving.images_api.server").local_only
+    app = local_only(before(b'{"data": [{"url": "u"}]}'), 5.0)
+    assert send(app, IMAGES, {"prompt": CEO}, **headers).status_code == status
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW"])
+def test_every_method_gets_an_answer(method: str) -> None:
+    response = send(before(), "/v1/a%0Ab", b"", method)
+    assert response.status_code == (405 if method in ("TRACE", "BREW") else 200)
+
+
+class Invalid(BaseHTTPRequestHandler):
+    """Answer with a status that HTTP does not have."""
+
+    def do_GET(self) -> None:
+        self.send_response(999, "No")
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+def test_an_invalid_status_does_not_cut_the_connection() -> None:
+    upstream = HTTPServer(("127.0.0.1", 0), Invalid)
+    threading.Thread(target=upstream.serve_forever, daemon=True).start()
+    app = images_proxy(f"http://127.0.0.1:{upstream.server_port}/v1", "gender")
+    with served(app) as base_url:
+        response = httpx2.get(f"{base_url}/models")
+    upstream.shutdown()
+    upstream.server_close()
+    assert response.status_code == 502
+    assert response.headers["x-vldebias"] == "refused (upstream_form)"
+
+
+def embeddings(folder: Path, content: bytes, status: int = 200) -> httpx2.Response:
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return reply(content, status)
+
+    transport = httpx2.MockTransport(answer)
+    app = images_proxy(
+        "http://there/v1", None, edit=folder, transport=transport, limits=Limits(retries=0)
+    )
+    return send(app, "/v1/embeddings", {"model": "m", "input": CEO, "input_type": "query"})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"<html>",
+        b"[1]",
+        b'{"data": 1}',
+        b'{"data": []}',
+        b'{"data": [1, 2]}',
+        b'{"data": [{"embedding": [NaN, 1]}]}',
+        b'{"data": [{"embedding": [1e999]}]}',
+        b'{"data": [{"embedding": [[1]]}]}',
+        b'{"data": [{"embedding": "%%%"}]}',
+        b'{"data": [{"embedding": [1], "index": "a"}, {"embedding": [1], "index": 0}]}',
+        b'{"data": [{"embedding": [1, 2]}, {"embedding": [1]}]}',
+    ],
+    ids=range(12),
+)
+def test_an_answer_without_embeddings_becomes_an_error(edit_folder: Path, content: bytes) -> None:
+    response = embeddings(edit_folder, content)
+    assert response.status_code == 502
+    assert response.json()["error"]["code"] == "upstream_form"
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_vectors_that_are_not_finite_are_refused(number: float) -> None:
+    vectors_of = import_module("vldebias.serving.images_api.embeddings").vectors_of
+    refused = import_module("vldebias.serving.images_api.order").RefusedError
+    assert vectors_of({"data": [{"embedding": [1.0, 2.0]}]}, 1)[0].shape == (1, 2)
+    with pytest.raises(refused, match="no embeddings that can be read"):
+        vectors_of({"data": [{"embedding": [number, 2.0]}]}, 1)
+
+
+def test_errors_of_an_embedding_server_pass(edit_folder: Path) -> None:
+    response = embeddings(edit_folder, b"no key", 401)
+    assert (response.status_code, response.content) == (401, b"no key")
+    assert embeddings(edit_folder, b"{}", 999).status_code == 502
+
+
+def test_embeddings_in_another_order_keep_their_index(edit_folder: Path) -> None:
+    service = FalseEmbeddings()
+    texts = ["A photo of a doctor", "A photo of a tree", "A photo of a nurse"]
+
+    def vectors(is_reversed: bool) -> dict[int, Any]:
+        async def shuffled(scope: Any, receive: Any, send: Any) -> None:
+            async def reordering(message: Any) -> None:
+                if message["type"] == "http.response.body" and is_reversed:
+                    answer = json.loads(message["body"])
+                    answer["data"].reverse()
+                    message = {**message, "body": json.dumps(answer).encode()}
+                if message["type"] == "http.response.start":
+                    message = {**message, "headers": []}
+                await send(message)
+
+            await service.app(scope, receive, reordering)
+
+        transport = httpx2.ASGITransport(app=shuffled)
+        app = images_proxy("http://there/v1", None, edit=edit_folder, transport=transport)
+        body = {"model": "m", "input": texts, "input_type": "query"}
+        answer = send(app, "/v1/embeddings", body).json()
+        return {item["index"]: item["embedding"] for item in answer["data"]}
+
+    assert vectors(is_reversed=True) == vectors(is_reversed=False)
+
+
+def test_the_checks_of_models_that_clients_name_are_bounded(edit_folder: Path) -> None:
+    edits_class = import_module("vldebias.serving.images_api.embeddings").QueryEdits
+    edits = edits_class(edit_folder)
+    texts = import_module("vldebias.serving.images_api.embeddings").CHECKED
+    service = FalseEmbeddings()
+    rows = [{"embedding": service.vector(text).tolist()} for text in texts]
+    for number in range(100):
+        edits.check(f"model-{number}", json.dumps({"data": rows}).encode())
+    assert sum(edits.checks(f"model-{number}") for number in range(100)) == 32
+    assert edits.checks("model-99")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    changes=st.dictionaries(
+        st.sampled_from(["texts", "images", "tools", "model", "structured_messages", "input_type"]),
+        JUNK,
+        max_size=3,
+    )
+)
+def test_no_body_breaks_the_guardrail(changes: dict[str, Any]) -> None:
+    body = {"input_type": "request", "texts": [CEO], "structured_messages": [], **changes}
+    response = send(images_proxy(None, "gender"), f"/{GUARDRAIL}", body)
+    assert response.status_code in (200, 400)
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"texts": ["\\ud83d"]}', b'{"texts": [NaN]}'])
+def test_bad_json_of_the_guardrail_gets_400(content: bytes) -> None:
+    assert send(images_proxy(None, "gender"), f"/{GUARDRAIL}", content).status_code == 400
+
+
+def test_a_form_with_a_file_or_without_a_boundary_passes_as_it_came() -> None:
+    received = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        received.append(request.content)
+        return reply(b'{"id": "v"}')
+
+    app = images_proxy("http://there", "gender", transport=httpx2.MockTransport(answer))
+    kind = {"content-type": "multipart/form-data; boundary=b"}
+    field = b'--b\r\nContent-Disposition: form-data; name="prompt"\r\n\r\nA photo of a CEO\r\n'
+    file = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\nx\r\n--b--\r\n'
+    left = send(app, "/v1/videos", field + file, **kind)
+    assert note(left)["reasons"] == ["edits a given image"]
+    twice = (
+        field + b'--b\r\nContent-Disposition: form-data; name="tag"\r\n\r\n1\r\n' * 2 + b"--b--\r\n"
+    )
+    assert note(send(app, "/v1/videos", twice, **kind))["values"] in (["female"], ["male"])
+    broken = send(app, "/v1/videos", field, **{"content-type": "multipart/form-data"})
+    assert broken.headers["x-vldebias"] == "not balanced (videos)"
+    assert received[0] == field + file
+    assert received[1].count(b'name="tag"') == 2
+    assert received[2] == field

@@ -1,0 +1,280 @@
+"""Nothing of one client of the images API reaches another, and requests pass byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from tests.apps.false_upstream import served
+from tests.apps.test_image_endpoints import FalseEmbeddings, edit_folder
+from vldebias.serving import Limits, images_proxy
+
+__all__ = ["edit_folder"]  # a fixture
+
+CEO = "A photo of a CEO"
+IMAGE = {"prompt": CEO}
+CHAT = {"modalities": ["image"], "messages": [{"role": "user", "content": CEO}]}
+QUERY = {"model": "m", "input": CEO, "input_type": "query"}
+REQUESTS: dict[str, tuple[str, str, Any]] = {
+    "images": ("POST", "/v1/images/generations", IMAGE),
+    "several images": ("POST", "/v1/images/generations", {**IMAGE, "n": 3}),
+    "a stream": ("POST", "/v1/images/generations", {**IMAGE, "stream": True}),
+    "chat": ("POST", "/v1/chat/completions", CHAT),
+    "chat without images": ("POST", "/v1/chat/completions", {"messages": []}),
+    "a path that is passed on": ("POST", "/v1/files", {"a": 1}),
+    "GET": ("GET", "/v1/models", None),
+    "query embeddings": ("POST", "/v1/embeddings", QUERY),
+    "document embeddings": ("POST", "/v1/embeddings", {"model": "m", "input": CEO}),
+}
+
+
+class Seen(NamedTuple):
+    """A request as the upstream server received it."""
+
+    target: str
+    headers: list[tuple[str, str]]
+
+    def values(self, name: str) -> list[str]:
+        return [value for found, value in self.headers if found == name]
+
+
+class Echo(FalseEmbeddings):
+    """Answer every request, and set a cookie that names the client."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[Seen] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        query = scope["query_string"].decode()
+        target = scope["raw_path"].decode() + (f"?{query}" if query else "")
+        pairs = [(name.decode(), value.decode()) for name, value in request.headers.raw]
+        self.requests.append(Seen(target, pairs))
+        response: Response
+        if target.endswith("embeddings"):
+            response = await self.answer(request)
+        else:
+            items = {"data": [{"b64_json": "x"}], "choices": [{"index": 0}]}
+            response = JSONResponse(items)
+        client = request.headers.get("authorization", "nobody")
+        response.headers.append("set-cookie", f"session=of-{client}; Path=/")
+        response.headers.append("set-cookie", "affinity=7")
+        await response(scope, receive, send)
+
+
+@pytest.fixture(scope="module")
+def echo() -> Echo:
+    return Echo()
+
+
+@pytest.fixture(scope="module")
+def port(echo: Echo, edit_folder: Path) -> Iterator[int]:
+    with served(echo) as upstream:
+        app = images_proxy(f"{upstream}/team", "gender", seed=0, edit=edit_folder)
+        with served(app) as base_url:
+            yield int(base_url.rpartition(":")[2].removesuffix("/v1"))
+
+
+@pytest.fixture(autouse=True)
+def _forget(echo: Echo) -> None:
+    echo.requests.clear()
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+def send(port: int, method: str, target: str, body: Any = None, **headers: str) -> Answer:
+    """Send a request over a socket; nothing of its target is changed or encoded."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    content = None if body is None else json.dumps(body).encode()
+    connection.request(
+        method, target, content, {name.replace("_", "-"): text for name, text in headers.items()}
+    )
+    response = connection.getresponse()
+    answer = Answer(response.status, [(n.lower(), v) for n, v in response.headers.items()], b"")
+    answer = answer._replace(body=response.read())
+    connection.close()
+    return answer
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_cookie_reaches_only_the_client_it_was_set_for(echo: Echo, port: int, kind: str) -> None:
+    for client in ("alice", "bob", "carol", "alice"):
+        echo.requests.clear()
+        answer = send(port, *REQUESTS[kind], authorization=client)
+        assert answer.status == 200
+        cookies = [value for name, value in answer.headers if name == "set-cookie"]
+        assert cookies == [f"session=of-{client}; Path=/", "affinity=7"]
+        assert echo.requests
+        for seen in echo.requests:
+            assert seen.values("authorization") == [client]
+            assert seen.values("cookie") == []
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_the_client_s_own_cookies_pass(echo: Echo, port: int, kind: str) -> None:
+    send(port, *REQUESTS[kind], cookie="session=of-bob; theme=dark", authorization="bob")
+    send(port, *REQUESTS[kind], authorization="carol")
+    for seen in echo.requests:
+        is_bob = seen.values("authorization") == ["bob"]
+        assert seen.values("cookie") == (["session=of-bob; theme=dark"] if is_bob else [])
+
+
+def test_no_cookie_is_stored() -> None:
+    upstream_class = import_module("vldebias.serving.images_api.upstream").Upstream
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"set-cookie": "session=of-alice; Path=/"})
+
+    async def run() -> None:
+        upstream = upstream_class("http://there", Limits(), httpx2.MockTransport(answer))
+        await upstream.send("GET", b"/", [])
+        assert list(upstream._client.cookies.jar) == []
+        await upstream.close()
+
+    asyncio.run(run())
+
+
+def test_concurrent_clients_stay_apart(echo: Echo, port: int) -> None:
+    def ask(number: int) -> None:
+        name = list(REQUESTS)[number % len(REQUESTS)]
+        client = f"client-{number}"
+        headers = {"authorization": client}
+        if number % 2:
+            headers["cookie"] = f"session={client}"
+        answer = send(port, *REQUESTS[name], **headers)
+        assert ("set-cookie", f"session=of-{client}; Path=/") in answer.headers
+
+    with ThreadPoolExecutor(30) as threads:
+        list(threads.map(ask, range(90)))
+    for seen in echo.requests:
+        (client,) = seen.values("authorization")
+        is_odd = int(client.removeprefix("client-")) % 2
+        assert seen.values("cookie") == ([f"session={client}"] if is_odd else [])
+
+
+def test_only_what_the_request_brought_is_sent_upstream(echo: Echo, port: int) -> None:
+    headers = {
+        "x_trace": "7",
+        "accept": "text/plain",
+        "connection": "keep-alive, x-mine",
+        "x_mine": "hop",
+        "te": "trailers",
+        "proxy_authorization": "secret",
+        "x_vldebias_index": "0",
+        "x_vldebias_original": CEO,
+    }
+    send(port, "GET", "/v1/models", None, **headers)
+    send(port, "POST", "/v1/images/generations", IMAGE, **headers)
+    names = [{name for name, _ in seen.headers} for seen in echo.requests]
+    # Python's own client adds accept-encoding to a GET.
+    assert names[0] == {"host", "accept-encoding", "x-trace", "accept"}
+    added = {"content-type", "content-length"}
+    assert names[1] == {"host", "accept-encoding", "x-trace", "accept", *added}
+
+
+def test_a_login_of_a_connection_is_not_shared(echo: Echo, port: int) -> None:
+    send(port, "GET", "/v1/models", None, authorization="Negotiate YII=")
+    send(port, "GET", "/v1/models", None, authorization="Bearer k")
+    assert [seen.values("connection") for seen in echo.requests] == [["close"], []]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1/files/a%2Fb",
+        "/v1/files/a%3Fb%23c",
+        "/v1/files/%E4%BD%A0%ff",
+        "/v1/files/a%20b%0d%0aX-Evil:%201",
+        "/v1/files/a%252Fb",
+        "/v1/files/...",
+        "/v1/files/.hidden/a..b/..c",
+        "/v1/files/a;x=..",
+        "/v1/models/owner%2fname/",
+        "/v1//files",
+        "/v1/files/~a!$&'()*+,;=:@{}|^`\"<>\\",
+        "/v1/files?a=%00&b=..%2f&c=a%20b+c",
+        "/v1/files?a=1?b=2",
+    ],
+)
+def test_a_target_passes_byte_for_byte(echo: Echo, port: int, target: str) -> None:
+    assert send(port, "GET", target).status == 200
+    assert send(port, "POST", target, {"a": 1}).status == 200
+    assert [seen.target for seen in echo.requests] == [f"/v1/team{target.removeprefix('/v1')}"] * 2
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1/../../admin",
+        "/v1/%2e%2e/%2E%2E/admin",
+        "/v1/.%2e/admin",
+        "/v1/%252e%252e/admin",
+        "/v1/%25252e%25252e/admin",
+        "/v1/..%2fadmin",
+        "/v1/a%2F..%2f..%2fadmin",
+        "/v1/..%5cadmin",
+        "/v1/..\\admin",
+        "/v1/%c0%ae%c0%ae/admin",
+        "/v1/..;x=1/admin",
+        "/v1/..%3Bx/admin",
+        "/v1/..%20/admin",
+        "/v1/./images/generations",
+        "/v1/images/../images/generations",
+        "/v1/images/generations/..",
+        "/v1/files/a%00b",
+        "/v1/files/a%2500b",
+        "/v1/%" + "25" * 5 + "2e",
+        "/v1/%" + "25" * 5 + "41",
+        "http://elsewhere.example/v1/models",
+        "*",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_path_that_could_leave_the_base_path_is_refused(
+    echo: Echo, port: int, method: str, target: str
+) -> None:
+    answer = send(port, method, target, IMAGE if method == "POST" else None)
+    assert answer.status == 400
+    assert ("x-vldebias", "refused (invalid_path)") in answer.headers
+    assert "the path of the request is refused" in json.loads(answer.body)["error"]["message"]
+    assert not echo.requests
+
+
+def test_an_endpoint_is_balanced_however_its_path_is_encoded(echo: Echo, port: int) -> None:
+    answer = send(port, "POST", "/v1/%69mages/generation%73", IMAGE)
+    assert '"values": [null]' not in str(answer.headers)
+    assert '"reasons": [null]' in str(answer.headers)
+    assert [seen.target for seen in echo.requests] == ["/v1/team/%69mages/generation%73"]
+
+
+def test_a_mounted_app_passes_the_path_below_its_prefix(echo: Echo) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    with served(echo) as upstream:
+        app = images_proxy(upstream, "gender")
+        with served(Starlette(routes=[Mount("/a b", app=app)])) as base_url:
+            port = int(base_url.rpartition(":")[2].removesuffix("/v1"))
+            for prefix in ("/a%20b", "/%61%20b"):
+                assert send(port, "GET", f"{prefix}/v1/files/a%2Fb").status == 200
+            assert send(port, "GET", "/a%20b/v1/../secret").status == 400
+    assert [seen.target for seen in echo.requests] == ["/v1/files/a%2Fb"] * 2

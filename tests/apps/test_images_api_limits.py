@@ -1,0 +1,403 @@
+"""Clients that stall, and servers that answer without end, take their share and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.responses import Response, StreamingResponse
+
+from tests.apps.false_upstream import FalseUpstream, served, serving
+from tests.apps.test_images_api import CEO, PATH, RIGHT, ask, post, proxy
+from vldebias.serving import Limits, images_proxy
+
+memory = import_module("vldebias.serving.images_api.memory")
+RefusedError = import_module("vldebias.serving.images_api.order").RefusedError
+EveryAnswer = import_module("vldebias.serving.images_api.middleware").EveryAnswer
+
+SECONDS = 4.0
+PATHS = ("/v1/images/generations", "/v1/chat/completions", "/v1/files", "/v1/anything")
+
+
+def half_sent(port: int, path: str, content: bytes = b"{") -> socket.socket:
+    """Open a connection, and send headers and a part of the body."""
+    client = socket.create_connection(("127.0.0.1", port))
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n"
+    client.sendall(head.encode() + content)
+    return client
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Return whether the server has closed a connection; what it sent before is read."""
+    client.setblocking(False)
+    try:
+        while client.recv(65536):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+def generate(port: int, **fields: Any) -> httpx2.Response:
+    body = {"prompt": CEO, **fields}
+    return httpx2.post(f"http://127.0.0.1:{port}{PATH}", json=body, headers=RIGHT, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> FalseUpstream:
+    return FalseUpstream()
+
+
+@pytest.fixture(scope="module")
+def port(upstream: FalseUpstream) -> Iterator[int]:
+    """The port of `vldebias serve` in a process of its own."""
+    with served(upstream.app) as address, serving(address, "--seconds", str(SECONDS)) as (_, port):
+        yield port
+
+
+def test_half_sent_bodies_keep_nobody_out_and_end_in_time(
+    upstream: FalseUpstream, port: int
+) -> None:
+    generate(port)  # what is loaded with the first request
+    stalled = [half_sent(port, PATHS[number % 4]) for number in range(300)]
+    assert generate(port).status_code == 200
+    assert not is_closed(stalled[-1])
+    for _ in range(9):
+        assert generate(port).status_code == 200
+    first = stalled[0]
+    first.settimeout(SECONDS + 10)
+    answer = first.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"x-vldebias: refused (body_timeout)" in answer
+    assert b"connection: close" in answer
+    assert b"did not arrive in time" in answer
+    wait_until(lambda: all(map(is_closed, stalled)))
+    assert not upstream.raw, "nothing of a body that did not arrive is passed on"
+
+
+def wait_until(is_true: Any) -> None:
+    end = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < end, "waited for 20 s"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST / HTTP/1.1\r\nHost: localhost\r\nX: "])
+def test_connections_beyond_the_limit_close_the_oldest_that_waits(port: int, sent: bytes) -> None:
+    opened = []
+    for _ in range(Limits().connections + 100):
+        opened.append(socket.create_connection(("127.0.0.1", port)))
+        opened[-1].sendall(sent)
+        if len(opened) % 50 == 0:
+            assert generate(port).status_code == 200
+    wait_until(lambda: sum(map(is_closed, opened)) >= 100)
+    assert not is_closed(opened[-1]), "the newest stay open"
+    assert is_closed(opened[0])
+    for client in opened:
+        client.close()
+
+
+def test_a_connection_is_refused_if_all_others_are_at_work() -> None:
+    connections = import_module("vldebias.serving.images_api.connections")
+    upstream = FalseUpstream(seconds=2.0)
+    with served_within(connections.Connections(2, 60), upstream) as port:
+        threads = [threading.Thread(target=generate, args=(port,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: upstream.now == 2)
+        refused = generate(port)
+        for thread in threads:
+            thread.join()
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "busy"
+        assert refused.headers["x-vldebias"] == "refused (busy)"
+        assert generate(port).status_code == 200
+
+
+def test_a_connection_has_so_long_to_send_the_headers_of_a_request() -> None:
+    connections = import_module("vldebias.serving.images_api.connections")
+    with served_within(connections.Connections(9, 0.3), FalseUpstream(seconds=0.6)) as port:
+        half = socket.create_connection(("127.0.0.1", port))
+        half.sendall(b"GET / HTTP/1.1\r\n")
+        assert generate(port).status_code == 200, "a request at work has its own limit"
+        wait_until(lambda: is_closed(half))
+
+
+@contextmanager
+def served_within(connections: Any, upstream: FalseUpstream) -> Iterator[int]:
+    """Serve the proxy with bounded connections; yield its port."""
+    with (
+        served(upstream.app) as address,
+        served(images_proxy(address, "gender"), http=connections.protocol) as base_url,
+    ):
+        yield int(base_url.rpartition(":")[2].removesuffix("/v1"))
+
+
+def test_what_is_not_http_gets_an_answer_of_the_api(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        client.settimeout(10)
+        answer = client.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"x-vldebias: refused (invalid_request)" in answer
+
+
+def test_a_request_counts_once_its_body_has_arrived() -> None:
+    upstream = FalseUpstream()
+    with served(upstream.app) as address:
+        app = images_proxy(address, "gender", limits=Limits(requests=1))
+        with served(app) as base_url:
+            port = int(base_url.rpartition(":")[2].removesuffix("/v1"))
+            stalled = [half_sent(port, path) for path in PATHS * 3]
+            assert generate(port).status_code == 200
+            for client in stalled:
+                client.close()
+
+
+def test_the_oldest_incomplete_body_makes_way_if_memory_is_short() -> None:
+    upstream = FalseUpstream()
+    with served(upstream.app) as address:
+        app = images_proxy(address, "gender", limits=Limits(bodies=1_500_000))
+        with served(app) as base_url:
+            port = int(base_url.rpartition(":")[2].removesuffix("/v1"))
+            stalled = []
+            for _ in range(6):
+                stalled.append(half_sent(port, PATH, b"x" * 400_000))
+                time.sleep(0.1)
+                assert generate(port).status_code == 200
+            stalled[0].settimeout(10)
+            answer = stalled[0].recv(65536)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"send the body without pauses" in answer
+            assert [is_closed(client) for client in stalled] == [True] * 3 + [False] * 3
+            for client in stalled:
+                client.close()
+
+
+def test_a_body_in_many_pieces_arrives_whole() -> None:
+    upstream = FalseUpstream()
+    content = b"".join(b"%07d " % number for number in range(300_000))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), 50_000):
+            yield content[start : start + 50_000]
+
+    response = ask(
+        proxy(upstream),
+        lambda client: client.post("/v1/images/edits", content=pieces(), headers=RIGHT),
+    )
+    assert response.text == "edited"
+    assert upstream.raw == [content]
+
+
+def test_a_body_that_is_too_large_gets_an_answer_while_it_is_sent(port: int) -> None:
+    client = half_sent(port, PATH, b"x" * 100)
+    client.sendall(b"x" * 899_900)
+    assert client.recv(12) == b"HTTP/1.1 400"
+    client.close()
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall(b"POST %b HTTP/1.1\r\nHost: localhost\r\n" % PATH.encode())
+    client.sendall(b"Content-Length: 5000000\r\n\r\n" + b"x" * 5_000_000)
+    assert client.recv(12) == b"HTTP/1.1 413"
+    client.close()
+
+
+async def _large(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with one list of images of 3 MB, or with events of 3 MB that are passed on."""
+    body = b'{"data": [{"b64_json": "' + b"x" * 3_000_000 + b'"}]}'
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 65536):
+            yield body[start : start + 65536]
+
+    response: Response = StreamingResponse(pieces(), media_type="application/json")
+    if scope["type"] == "http":
+        await response(scope, receive, send)
+
+
+def test_an_answer_beyond_the_limit_is_refused_and_one_within_it_is_not() -> None:
+    for most, status in ((2_000_000, 502), (4_000_000, 200)):
+        transport = httpx2.ASGITransport(app=_large)
+        app = images_proxy(
+            "http://there/v1", "gender", limits=Limits(answer=most), transport=transport
+        )
+        response = post(app, {"prompt": CEO})
+        assert response.status_code == status
+        if status == 502:
+            assert response.json()["error"]["code"] == "upstream_size"
+        else:
+            assert len(response.json()["data"][0]["b64_json"]) == 3_000_000
+        passed = ask(app, lambda client: client.get("/v1/files"))
+        assert len(passed.content) > 3_000_000, "what is passed on is not held"
+
+
+def test_answers_of_one_request_count_together() -> None:
+    transport = httpx2.ASGITransport(app=_large)
+    app = images_proxy(
+        "http://there/v1", "gender", limits=Limits(answer=7_000_000), transport=transport
+    )
+    response = post(app, {"prompt": CEO, "n": 4})
+    assert response.status_code == 200
+    assert len(response.json()["data"]) == 2
+    assert json.loads(response.headers["x-vldebias"])["failed"] == 2
+
+
+def test_requests_that_share_memory_all_complete_within_its_bound() -> None:
+    """Each of ten requests needs nine tenths of what one may hold."""
+    most = 0
+
+    async def run(answers: Any) -> None:
+        nonlocal most
+        async with answers.holding() as held:
+            for _ in range(9):
+                await held.take(100)
+                most = max(most, answers.total)
+                await asyncio.sleep(0)
+
+    async def run_all() -> None:
+        answers = memory.AnswerMemory(1000)
+        async with asyncio.timeout(20):
+            await asyncio.gather(*[run(answers) for _ in range(10)])
+        assert answers.total == 0
+
+    asyncio.run(run_all())
+    assert 1000 < most <= 2000
+
+
+def test_a_slow_request_does_not_keep_the_memory_from_others() -> None:
+    """Its server takes long, and it holds nothing; all others hold a part of what they need."""
+
+    async def read(answers: Any, first: asyncio.Event) -> None:
+        async with answers.holding() as held:
+            await held.take(250)
+            await first.wait()
+            await held.take(500)
+
+    async def run() -> None:
+        answers = memory.AnswerMemory(1000)
+        all_started = asyncio.Event()
+        async with answers.holding(), asyncio.timeout(20):
+            others = [asyncio.create_task(read(answers, all_started)) for _ in range(4)]
+            await asyncio.sleep(0.05)
+            all_started.set()
+            await asyncio.gather(*others)
+        assert answers.total == 0
+
+    asyncio.run(run())
+
+
+def test_calls_of_one_request_do_not_exceed_its_limit_together() -> None:
+    async def run() -> None:
+        answers = memory.AnswerMemory(1000)
+        async with answers.holding() as first, answers.holding() as owner:
+            await first.take(1000)
+            await owner.take(1)
+            async with answers.holding() as held:
+                taking = [asyncio.create_task(held.take(600)) for _ in range(2)]
+                await asyncio.sleep(0.05)
+                first.release(1000)
+                results = await asyncio.gather(*taking, return_exceptions=True)
+                assert sorted(map(type, results), key=str) == [type(None), RefusedError]
+                assert held.size == 600
+
+    asyncio.run(run())
+
+
+def test_a_client_that_does_not_read_makes_way_if_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "_PATIENCE", 0.1)
+    outcomes = []
+
+    async def leave_unread(answers: Any) -> None:
+        async with answers.holding() as held:
+            await held.take(900)
+            try:
+                async with held.sent_within(60):
+                    await asyncio.sleep(60)
+            except TimeoutError:
+                outcomes.append("dropped")
+
+    async def run() -> None:
+        answers = memory.AnswerMemory(1000)
+        slow = [asyncio.create_task(leave_unread(answers)) for _ in range(2)]
+        await asyncio.sleep(0.2)
+        assert outcomes == [], "nobody needs the memory"
+        async with asyncio.timeout(20), answers.holding() as held:
+            await held.take(900)
+        await asyncio.gather(*slow)
+
+    asyncio.run(run())
+    assert outcomes == ["dropped"] * 2
+
+
+def test_answers_do_not_wait_for_memory_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_LONGEST_WAIT", 0.1)
+
+    async def run() -> None:
+        answers = memory.AnswerMemory(1000)
+        async with answers.holding() as first, answers.holding() as second:
+            await first.take(1000)
+            await second.take(1)  # of the reserve
+            async with answers.holding() as third:
+                with pytest.raises(RefusedError) as refusal:
+                    await third.take(1)
+                assert refusal.value.status == 503
+                first.release(500)
+                await third.take(500)
+
+    asyncio.run(run())
+
+
+def test_a_client_that_accepts_nothing_is_dropped() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await Response("an answer")(scope, receive, send)
+
+    async def accept_nothing(message: Any) -> None:
+        await asyncio.sleep(60)
+
+    async def run() -> None:
+        async with asyncio.timeout(10):
+            await EveryAnswer(app, 0.05)({"type": "http"}, None, accept_nothing)
+
+    asyncio.run(run())
+
+
+def test_a_bad_limit_is_refused() -> None:
+    for name in ("bodies", "answer", "connections"):
+        with pytest.raises(Exception, match=f"{name}: got 0; expected a number of at least 1"):
+            Limits(**{name: 0})
+
+
+def test_a_prompt_beyond_the_limit_passes_unbalanced_and_at_once() -> None:
+    upstream = FalseUpstream()
+    began = time.monotonic()
+    response = post(proxy(upstream), {"prompt": f"{CEO} {'a' * 900_000}", "n": 16})
+    assert time.monotonic() - began < 5
+    assert json.loads(response.headers["x-vldebias"])["reasons"] == [
+        "longer than 32,000 characters"
+    ]
+    assert [call["n"] for call in upstream.seen] == [16]
+    longer = {"prompt": CEO, "vldebias_original": "a" * 40_000}
+    assert post(proxy(upstream), longer).status_code == 400
+
+
+@pytest.mark.parametrize("text", ["a", "5", "\n", "A", "_", "a-", "(", "5,", "\u0438", "doctor"])
+def test_the_longest_prompt_is_read_in_seconds(text: str) -> None:
+    """A run of one character took minutes, in which nobody else was served."""
+    upstream = FalseUpstream()
+    prompt = f"{CEO} {text * (31_000 // len(text))}"
+    began = time.monotonic()
+    assert post(proxy(upstream), {"prompt": prompt}).status_code == 200
+    assert time.monotonic() - began < 15

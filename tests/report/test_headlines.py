@@ -1,0 +1,71 @@
+"""Headlines of all committed results follow the laws, and the laws notice what breaks them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.report.laws import broken_laws
+from tests.study.made_figures import DOWN, STILL, UP, bias, figure, protocol, result
+from vldebias.measure.rows import Measurement
+from vldebias.report import conclusion as concluding
+from vldebias.report.result import Result
+
+COMMITTED = sorted((Path(__file__).parents[2] / "eval" / "results").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_committed_results_follow_the_laws(path: Path) -> None:
+    assert broken_laws(Result.read(path)) == []
+
+
+def rows_of_everything() -> list[Measurement]:
+    """A sweep whose best lambda is neither the default's nor the paper's, a cost at the best value
+    that a utility can have, and a baseline that is not clearly different."""
+    worst = {"metric": "worst_group"}
+    large = (0.6, 0.5, 0.7)
+    rows = [figure("none", 0.2, **worst), figure("none@median", 0.7, change=large, **worst)]
+    rows.append(figure("default", 0.6, change=UP, **worst))
+    rows.append(figure("orth-cali", 0.65, change=UP, lam=1000.0, **worst))
+    rows.append(figure("orth-cali", 0.9, change=large, lam=400.0, **worst))
+    rows.append(figure("orth-cali@val", 0.8, change=UP, lam=200.0, uses_labels=True, **worst))
+    rows.append(
+        figure(
+            "default",
+            -0.1,
+            metric="difference_to_median",
+            interval=(-0.3, 0.1),
+            subset="worst-group accuracy",
+        )
+    )
+    for method, change in (("none", None), ("default", DOWN), ("random", None)):
+        rows.append(figure(method, 1.0, metric="kept@10", change=change, interval=(1.0, 1.0)))
+    for method, change in (("none", None), ("default", STILL)):
+        rows.append(figure(method, 0.9, metric="recall@5", change=change))
+    return rows
+
+
+def test_made_up_results_follow_the_laws() -> None:
+    everything = rows_of_everything()
+    assert broken_laws(result(everything, protocol())) == []
+    without_default = [row for row in everything if row.method != "default"]
+    assert broken_laws(result(without_default, protocol())) == []
+    others = [bias("none", 0.5), bias("b", 0.4, change=DOWN), bias("a", 0.1, change=DOWN)]
+    assert broken_laws(result(others, protocol("search"))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "replacement", "message"),
+    [
+        ("leading_method", lambda rows: max(rows, key=lambda row: row.value), "expected default"),
+        ("_paper", lambda block, row: "", "the paper's setting is not in the first sentence"),
+        ("_on_val", lambda block, row: "0.9 with orth-cali, λ = 400", "λ = 400 was chosen on val"),
+        ("_has_lost", lambda cost: False, "hits kept@10 lost"),
+        ("_baseline", lambda block, row: "x, which is worse", "the interval holds zero"),
+    ],
+)
+def test_the_laws_notice_what_breaks_them(
+    name: str, replacement: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(concluding, name, replacement)
+    messages = broken_laws(result(rows_of_everything(), protocol()))
+    assert any(message in broken for broken in messages), messages

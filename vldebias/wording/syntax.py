@@ -59,7 +59,7 @@ _NOT_IN_PICTURE = re.compile(
     r"(?<!\S)--no\b.*?(?=\s--[a-z]|$)|\bnegative prompt\s*:[^\n]*|^\s*steps: \d+,.*"
     rf"|\bwithout (?:(?!\b{_NEXT_WORDS}\b)[^,.;:!?()\n\[\]])*"
     r"|\A.*<prompt start>|\A\s*you are [^.\n]*[.\n]|\A\s*/imagine(?: prompt)?:?"
-    r"|<\|im_start\|>system.*?(?:<\|im_end\|>|\Z)|<<sys>>.*?<</sys>>"
+    r"|<\|im_start\|>system.*?(?:<\|im_end\|>|\Z)|<<sys>>.*?(?:<</sys>>|\Z)"
     r"|(?:<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>)\s*\w+"
     r"|<\|[^<>|]*\|>|</?\w+_of_turn>|\[/?inst\]",
     re.IGNORECASE | re.DOTALL | re.MULTILINE,

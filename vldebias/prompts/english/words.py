@@ -101,7 +101,10 @@ def listed(word: str, *names: str) -> bool:
     if word.isdigit() and "determiner" in names:
         return True
     words_of_list = lists()
-    return any(word in words_of_list[name] for name in names)
+    for name in names:  # quicker than any(), and asked for each word
+        if word in words_of_list[name]:
+            return True
+    return False
 
 
 def has_listed(words: Iterable[str], *names: str) -> bool:

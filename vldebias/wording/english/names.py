@@ -11,6 +11,7 @@ from vldebias.prompts.english.words import (
     has_listed,
     kinds,
     listed,
+    lists,
     origins,
     person,
 )
@@ -42,13 +43,13 @@ def find_names(text: Text) -> list[tuple[int, int]]:
 def _find_figures(text: Text) -> list[tuple[int, int]]:
     """Return the words for figures whom everybody knows, and for somebody whom a fine-tuned model
     knows by a token: "sks person"."""
-    runs: list[tuple[int, int]] = []
-    for i, word in enumerate(text.low):
-        if listed(word, "token"):
-            runs.append((i, i + 2))
-        for stop in range(i + 1, i + 7):
-            if listed(" ".join(text.low[i:stop]), "unique"):
-                runs.append((i, stop))
+    runs = [(i, i + 2) for i, word in enumerate(text.low) if listed(word, "token")]
+    words = f" {' '.join(text.low)} "
+    for phrase in lists()["unique"]:
+        before, found, _ = words.partition(f" {phrase} ")
+        if found:
+            first = before.count(" ")
+            runs.append((first, first + phrase.count(" ") + 1))
     return runs
 
 

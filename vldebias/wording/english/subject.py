@@ -233,13 +233,14 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
 def _shows_body(text: Text, i: int) -> bool:
     """Return whether a part of the body ends the phrase of word i: "a miner's rough hands"."""
     is_possessive = text.low[i] != text.bare[i]
-    start, _ = _extend_left(text, i)
-    if not is_possessive and listed(text.before(start), "determiner"):
-        return False  # "a clown face"; "shocked gamer face" is a tag
+    noun = i
     while is_possessive and adjective(text.after(i)):
         i += 1
     if not listed(text.after(i), "body-part"):
         return False
+    start, _ = _extend_left(text, noun)
+    if not is_possessive and listed(text.before(start), "determiner"):
+        return False  # "a clown face"; "shocked gamer face" is a tag
     following = text.after(i + 1)  # "a barista's hands pouring milk"
     is_verb = following.endswith("ing") and not listed(following, "made")
     return is_verb or not _noun_follows(text, i + 1)

@@ -194,6 +194,7 @@ def has_gendered(words: Iterable[str]) -> bool:
     return any(map(gendered, words))
 
 
+@cache
 def adjective(word: str) -> bool:
     """Return whether a word before a noun is an adjective rather than a noun."""
     if word in origins():

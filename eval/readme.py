@@ -45,6 +45,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "service": prompts.service,
     },
     "docs/explanation/how-prompts-are-read.md": {
+        "kinds": prompts.kinds,
         "decided": prompts.decided,
         "left_alone": prompts.left_alone,
         "held_back": prompts.held_back,

@@ -15,7 +15,8 @@ Without a file it reads `tests/wording/labelled.jsonl`. A line is {"prompt": ...
     rewritten                   a rewriter made "prompt" of "original": the two "expected" texts, of
                                 women and of men; left alone where there are none
 
-A "kind" ("several", "markup") is counted beside its label.
+A "kind" ("several", "markup") is counted beside its label. A prompt that was changed otherwise than
+labelled is a wrong edit: worse than one that is left alone, since nobody looks at the text again.
 
 "expected" of an open prompt says where the value has to stand, and is counted beside ("placed").
 The lists of `labelled.jsonl` were made with its prompts in view, so its rates are no estimate for
@@ -45,6 +46,7 @@ METHOD = "balanced-prompts"
 LEFT = ("fixed", "stated", "named", "none")
 RIGHT = Metric("right", "decided as labelled", "utility", "higher", (0.0, 1.0))
 PLACED = Metric("placed", "written where it was labelled", "utility", "higher", (0.0, 1.0))
+WRONG = Metric("wrong_edits", "changed, but not as labelled", "utility", "lower", (0.0, 1.0))
 REASON = Metric("left_alone", "left alone, by reason")
 IMAGES = 4
 
@@ -146,6 +148,10 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
                 add_reasons(part, f"{label}, {attribute}", by_attribute[attribute])
         by_kind = grouped(decisions, [row["kind"] for row in rows])
         by_kind.pop(None, None)
+        wrong = sum(each.reason == "written" and not each.is_right for each in decisions)
+        n = len(decisions)
+        share = wrong / n
+        part.add(WRONG, METHOD, share, wilson_interval(wrong, n), n={"prompts": n}, subset="all")
         for kind, alike in by_kind.items():
             add_rates(part, f"kind: {kind}", alike)
         yield part

@@ -68,6 +68,42 @@ def first_runs() -> str:
     return table(*lines, note=f"From {files}.")
 
 
+# Result -> who wrote its prompts.
+WRITERS = {
+    "prompt_rules_fresh": "from the policy alone, scored once",
+    "prompt_rules_scenes_blind": "from the policy alone, scored once with earlier rules",
+    "prompt_rules_scenes": "with the rules in view",
+}
+KINDS = {
+    "plain": "plain prompts",
+    "scene": "several people",
+    "negative": "negative prompts",
+    "system": "system prompts and chat templates",
+    "several": "several people",
+    "markup": "markup",
+    "verb": "a verb after the person",
+    "noun": "nouns for people, and what looks like them",
+    "quote": "quotations",
+    "words": "what a word implies, and what looks like it",
+    "rewritten": "rewritten by a language model",
+}
+
+
+def kinds() -> str:
+    """Write how often prompts come out exactly as labelled, by their kind and writer."""
+    lines = [["prompts", "written", "kind", "n", "right [95 %]", "wrong edits [95 %]"]]
+    for name, writer in WRITERS.items():
+        for row in rows_of(name, "right", "wrong_edits"):
+            is_edit = row.metric == "wrong_edits"
+            if not is_edit and not row.subset.startswith("kind: "):
+                continue
+            kind = "all" if is_edit else KINDS[row.subset.removeprefix("kind: ")]
+            figures = ["", span(row)] if is_edit else [span(row), ""]
+            lines.append([row.task, writer, kind, str(row.n["prompts"]), *figures])
+    files = ", ".join(f"`eval/results/{name}.json`" for name in WRITERS)
+    return table(*lines, note=f"From {files}.")
+
+
 def left_alone() -> str:
     """Write why labelled prompts were left alone, by attribute."""
     counts: dict[tuple[str, str], float] = {}

@@ -82,9 +82,9 @@ KINDS = {
     "several": "several people",
     "markup": "markup",
     "verb": "a verb after the person",
-    "noun": "nouns for people, and what looks like them",
-    "quote": "quotations",
-    "words": "what a word implies, and what looks like it",
+    "nouns": "nouns for people, and what looks like them",
+    "quoted": "quotations",
+    "implied": "what a word implies, and what looks like it",
     "rewritten": "rewritten by a language model",
 }
 

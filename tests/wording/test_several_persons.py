@@ -87,6 +87,7 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
         ("a CEO, a leader of hundreds", "a female CEO, a leader of hundreds"),
         ("a CEO. Depict a single person", "a female CEO. Depict a single person"),
         ("a single person at a desk", "a single female person at a desk"),
+        ("an actor who plays a doctor", "a female actor who plays a doctor"),
         ("a child dressed as a chef", "a female child dressed as a chef"),
         ("a nurse at a desk. The nurse smiles", "a female nurse at a desk. The nurse smiles"),
         # groups beside a person, and those who are in a group

@@ -62,6 +62,8 @@ NOT_IN_PICTURE = [
     "You are a painter. Draw a {} farmer on a tractor.",
     "<|im_start|>system\nYou are a poet.<|im_end|>\n<|im_start|>user\na {} nurse<|im_end|>\n"
     "<|im_start|>assistant\n",
+    "system: You are an artist. user: draw a {} clerk at a counter",
+    "User: a photo of a {} nurse",
     "<start_of_turn>user\na {} shepherd on a hill<end_of_turn>\n<start_of_turn>model\n",
 ]
 

@@ -158,7 +158,8 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
             return True  # "a soldier, Sergeant Anna Smith"
         if first == i + 1 and not text.opens[first]:
             return listed(after, *STOPS) or not after or "n" not in kinds(after)
-        return listed(before, "is-also") and True not in text.opens[i + 1 : first + 1]
+        is_also = before in ("as", "like") or listed(before, "is-also")
+        return is_also and True not in text.opens[i + 1 : first + 1]
     if not has_listed(text.low[stop:i], *STOPS):
         # A name of its own, not one that describes the person, "a Ford driver".
         return not after or text.opens[first]

@@ -19,11 +19,6 @@ from vldebias.wording.english.text import Text, read_text
 _FEMALE = frozenset({"she", "her", "hers", "herself"})
 _MALE = frozenset({"he", "him", "his", "himself"})
 _PRONOUNS = _FEMALE | _MALE
-# A noun after such a word is the person before it: "a woman as a doctor", "a child is a hero".
-_LINKS = frozenset(
-    {"be", "become", "is", "are", "was", "being", "becomes", "becoming", "or"}
-    | {"named", "called", "playing", "cosplaying", "pretending", "impersonating", "portraying"}
-)
 _JOINS = ("and", "&", "plus")
 _SENTENCE_END = re.compile(r"[.!?\n|]")
 _UNSPECIFIED = re.compile(
@@ -84,7 +79,7 @@ def _is_same(text: Text, subjects: Sequence[Subject], number: int) -> bool:
     if text.low[subject.head] == "person" and text.before(subject.head) == "single":
         return True  # "a CEO in an office. Depict a single person"
     if words:
-        return words[-1] in _LINKS
+        return listed(words[-1], "is-also")
     # "a coach, a leader of hundreds"; "a baker serving a guest, a waiter holding a tray"
     verb = text.after(subject.head)
     is_clause = verb.endswith("s") or (verb.endswith("ing") and number > 1)

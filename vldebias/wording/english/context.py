@@ -174,17 +174,16 @@ def _nurses_in_old_war(scene: Scene) -> bool:
 def _is_of_a_people(scene: Scene) -> bool:
     """Return whether the subject's own words say where the person is from: "Hmong farmer",
     "Vikings"."""
-    for name in _ORIGINS:
-        for fact in scene.facts(name):
-            if name == "people-capital" and not is_capital(scene.text, fact.first):
-                continue
-            # "a doctor, Nigerian", "a Zulu king's guard"
-            if scene.follows_as_tag(fact) or scene.owns_subject(fact):
-                return True
-            # Before a player of roles an origin is a costume: "a Viking cosplayer".
-            is_costume = fact.first < scene.head and scene.has_role("player-of-roles")
-            if scene.is_in_phrase(fact) and not is_costume:
-                return True
+    for fact in scene.facts(*_ORIGINS):
+        if fact.name == "people-capital" and not is_capital(scene.text, fact.first):
+            continue
+        # "a doctor, Nigerian", "a Zulu king's guard"
+        if scene.follows_as_tag(fact) or scene.owns_subject(fact):
+            return True
+        # Before a player of roles an origin is a costume: "a Viking cosplayer".
+        is_costume = fact.first < scene.head and scene.has_role("player-of-roles")
+        if scene.is_in_phrase(fact) and not is_costume:
+            return True
     return scene.is_from("country")
 
 

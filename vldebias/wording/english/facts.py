@@ -112,11 +112,8 @@ def plain(word: str) -> str:
     """Return a word without accents: "burkinabe" for "burkinabé"."""
     if word.isascii():
         return word
-    letters = ""
-    for character in unicodedata.normalize("NFD", word):
-        if not unicodedata.combining(character):
-            letters += character
-    return letters
+    letters = unicodedata.normalize("NFD", word)
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def find_facts(text: Text) -> list[Fact]:

@@ -152,12 +152,8 @@ class Scene:
         if is_before_noun and not adjective(self.text.low[i + 1]):
             return is_noun  # "a youth orchestra conductor"
         # One of several words for an age: "a young adult librarian".
-        for fact in self._ages:
-            is_phrase = fact.stop - fact.first > 1
-            is_before_head_ends = fact.stop <= self.head + 1
-            if is_phrase and is_before_head_ends and fact.first <= i < fact.stop:
-                return True
-        return False
+        phrases = [fact for fact in self._ages if fact.stop - fact.first > 1]
+        return any(fact.first <= i < fact.stop <= self.head + 1 for fact in phrases)
 
     def _is_said_of_other(self, fact: Fact) -> bool:
         """Return whether a word for an age is not about the subject.
@@ -312,9 +308,8 @@ class Scene:
     def _ages_before_nouns(self) -> list[Fact]:
         """Return the ages in years that stand before a noun: "a 30-year-old Bordeaux"."""
         matches = AGE_BEFORE_NOUN.finditer(self.text.prompt)
-        places = [self._words_at(match.start(), match.end()) for match in matches]
         ages = []
-        for first, stop in places:
+        for first, stop in [self._words_at(*match.span()) for match in matches]:
             while first < stop and listed(self.text.low[first], "determiner"):
                 first += 1
             if first < stop:
@@ -467,10 +462,7 @@ class Scene:
         """
         if first <= self.head < stop:
             return
-        about_picture: set[int] = set()
-        for i in range(first, stop):
-            if i in media or skipped[i]:
-                about_picture.add(i)
+        about_picture = {i for i in range(first, stop) if i in media or skipped[i]}
         if not about_picture:
             return
         for i in range(first, stop):
@@ -504,14 +496,10 @@ class Scene:
 
     def _read_numbers(self) -> list[int]:
         """Return the years that numbers of the scene stand for."""
-        years: list[int] = []
-        for i in range(len(self.text.bare)):
-            if self._about_picture[i]:
-                continue  # "1950s magazine cover"
-            year = year_of_word(self.text, i)
-            if year is not None:
-                years.append(year)
-        return years
+        # Not those of the picture: "1950s magazine cover".
+        words = [i for i in range(len(self.text.bare)) if not self._about_picture[i]]
+        years = [year_of_word(self.text, i) for i in words]
+        return [year for year in years if year is not None]
 
 
 @lru_cache(maxsize=100)  # asked for what is stated, and for what its facts fix

@@ -87,14 +87,10 @@ class Text:
 def _is_title(words: list[str]) -> bool:
     """Return whether most words are written with a capital, as in a title: then capitals say
     nothing."""
-    content_words = 0
-    capitals = 0
-    for word in words:
-        # "of" and "the" are in small letters in a title as well.
-        if word[0].isalpha() and not listed(word, "preposition", "determiner"):
-            content_words += 1
-            capitals += word[0].isupper()
-    return content_words > 1 and capitals > 0.7 * content_words
+    # "of" and "the" are in small letters in a title as well.
+    words = [word for word in words if not listed(word, "preposition", "determiner")]
+    is_capital = [word[0].isupper() for word in words if word[0].isalpha()]
+    return len(is_capital) > 1 and sum(is_capital) > 0.7 * len(is_capital)
 
 
 def _lower(word: str) -> str:

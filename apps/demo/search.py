@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -151,7 +151,6 @@ def _found(
     scores = (gallery.features @ direction).numpy()
     # Ties stay in the order of the pictures, as in `vldebias.metrics`.
     order = np.argsort(-scores, kind="stable")
-    promised: dict[str, tuple[float, float, float]] = {}
     if method == RERANK:
         # By what the model takes pictures for, not by the labels by which they are counted.
         prompts = prompts_of(column)
@@ -162,8 +161,6 @@ def _found(
                 scores, features=gallery.features, prompts=prompts, model=host
             )
         order = np.asarray(positions)
-        expected = replace(positions.report, order=order[known[order]][:top]).expected or {}
-        promised.update(sorted(expected.items()))
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
     # Unknown ones are shown, and not counted.
@@ -175,7 +172,6 @@ def _found(
         shares={str(value): float((first == value).mean()) for value in values},
         skew=float(max_skew(-place[known], codes, k=top)),
         top=top,
-        promised=promised,
     )
 
 

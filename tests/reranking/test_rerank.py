@@ -34,7 +34,6 @@ def test_positions_are_an_array_with_a_report() -> None:
     assert report.kept == 0.75
     assert report.score_lost == pytest.approx((0.7 - 0.4) / 4)
     assert report.moved == pytest.approx((0 + 2 + 1 + 2) / 4)
-    assert "accuracy=" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -138,15 +137,12 @@ def test_intersections() -> None:
     assert groups == {"m/old", "m/young", "f/old", "f/young"}
 
 
-def test_probabilities_are_labels_and_shares_of_the_report() -> None:
+def test_the_likeliest_group_is_the_label() -> None:
     table = np.array([[0.9, 0.1], [0.8, 0.2]] * 4)
     table[4:] = table[4:, ::-1]
     positions = vldebias.rerank(SCORES, 4, probabilities={"m": table[:, 0], "f": table[:, 1]})
     assert positions.tolist() == [0, 4, 1, 5]
-    expected = positions.report.expected
-    assert expected is not None
-    assert expected["m"].value == pytest.approx((0.9 + 0.1 + 0.8 + 0.2) / 4)
-    assert "true shares" in str(positions.report)
+    assert positions.report.expected is None  # nobody knows whether they are calibrated
 
 
 def test_features_are_labelled_by_texts_of_a_mapping_or_a_model() -> None:

@@ -40,7 +40,7 @@ def test_without_checks_no_interval_is_printed() -> None:
     unchecked = report(0.9, None)
     assert unchecked.expected is None
     assert unchecked.to_dict()["expected"] is None
-    assert "true shares: unknown" in str(unchecked)
+    assert "true shares unknown" in str(unchecked)
     assert "to_check" in str(unchecked)
     assert "95 %" not in str(unchecked)
 
@@ -48,7 +48,7 @@ def test_without_checks_no_interval_is_printed() -> None:
 def test_fewer_than_twenty_checks_give_no_interval() -> None:
     assert report(0.9, checked(range(19))).expected is None
     assert report(0.9, checked(range(20))).expected is not None
-    assert "19 were" in str(report(0.9, checked(range(19))))
+    assert "20 are needed, 19 were passed" in str(report(0.9, checked(range(19))))
 
 
 def test_checking_all_results_gives_the_exact_shares() -> None:

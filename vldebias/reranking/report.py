@@ -140,9 +140,10 @@ class Report:
                 " were checked"
             )
         else:
+            needed = f"{ENOUGH} are needed" if k > ENOUGH else f"all {k} are needed"
             lines.append(
-                f"true shares: unknown; check {ENOUGH} or more candidates ({self.n_checked} were),"
-                " see to_check"
+                "true shares unknown: look at the results that positions.to_check() lists and pass"
+                f" their true groups as `checked`; {needed}, {self.n_checked} were passed"
             )
         lines.append(
             f"{self.kept:.0%} of the first {k} stay; a result moves {self.moved:.1f} places; mean"

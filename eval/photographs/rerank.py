@@ -34,7 +34,7 @@ from vldebias.prompts import PromptSet
 from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking import Positions
 
-QUERIES = 24  # of each gallery and sample
+QUERIES = 16  # of each gallery and sample
 SAMPLES = 4  # of queries and of checked photographs
 RESAMPLES = 2000
 COMPOSITIONS: dict[str, tuple[float, ...] | None] = {

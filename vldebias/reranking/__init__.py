@@ -5,11 +5,11 @@ yours is one too.
 """
 
 from vldebias.reranking.candidates import Candidates
+from vldebias.reranking.checks import true_shares
 from vldebias.reranking.entry import RERANKERS, rerank
 from vldebias.reranking.orders import det_const_sort, fair, mmr, pbm, quota
 from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import Positions, Report
-from vldebias.reranking.true_shares import true_shares
 
 __all__ = [
     "RERANKERS",

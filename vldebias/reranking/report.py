@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vldebias.measure.resampling import Interval
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Rows
-from vldebias.reranking.true_shares import ENOUGH, true_shares
+from vldebias.reranking.checks import ENOUGH, true_shares
 
 
 @dataclass(frozen=True, eq=False)

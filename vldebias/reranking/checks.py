@@ -17,7 +17,7 @@ ENOUGH = 20
 # measures how often the intervals then cover the true share.
 _LABEL = 2.5
 _SCORE = 1.0
-_SHOWN = 0.8
+_SHOWN = 1.0
 
 _DRAWS = 1000
 _PROPOSALS = 4 * _DRAWS

@@ -100,6 +100,19 @@ def test_a_query_that_prefers_a_group_makes_its_labels_less_reliable() -> None:
     assert 0.5 < expected["0"].low <= actual <= expected["0"].high
 
 
+def test_labels_that_err_among_the_results_only_are_noticed() -> None:
+    codes = TRUE.tolist()
+    first = vldebias.rerank(SCORES, 40, labels=codes)
+    true = TRUE.copy()
+    true[first] = "m"  # every result labelled "f" is wrong, no other candidate is
+    rows = first.to_check(16) + np.setdiff1d(np.arange(N), first)[:100].tolist()
+    sample = {int(row): str(true[row]) for row in rows}
+    expected = vldebias.rerank(SCORES, 40, labels=codes, checked=sample).report.expected
+    assert expected is not None
+    assert expected["m"].value > 0.9
+    assert expected["m"].high == 1
+
+
 def test_results_of_unknown_label_do_not_count() -> None:
     partly = labels(0.8)
     partly[int(np.argmax(SCORES))] = ""

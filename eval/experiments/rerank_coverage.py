@@ -20,7 +20,7 @@ from vldebias.metrics import Metric
 from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking import Candidates, quota, true_shares
 
-SIMULATIONS = 500
+SIMULATIONS = 300
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from vldebias.prompts import PromptSet
 from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking import Positions
 
-QUERIES = 16  # of each gallery and sample
-SAMPLES = 4  # of queries and of checked photographs
+QUERIES = 12  # of each gallery and sample
+SAMPLES = 3  # of queries and of checked photographs
 RESAMPLES = 2000
 COMPOSITIONS: dict[str, tuple[float, ...] | None] = {
     "as found": None,

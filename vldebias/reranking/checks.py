@@ -18,6 +18,7 @@ ENOUGH = 20
 _LABEL = 2.5
 _SCORE = 1.0
 _SHOWN = 1.0
+_OTHER_LABEL = 1.0
 
 _DRAWS = 1000
 _PROPOSALS = 4 * _DRAWS
@@ -33,10 +34,11 @@ def true_shares(
     Results that were checked are counted. The true group of every other result is predicted by a
     logistic regression that is fitted to the checked candidates,
 
-        log odds(true group is a) = u[label] + b z + v[label] * is_shown,
+        log odds(true group is a) = u[label is a] + b z + v[label is a] * is_shown + w[label],
 
     where z is the normal score of the candidate's rank by the query, and is_shown is 1 for the
-    results and 0 for the other candidates. A query that prefers a group also brings mislabelled
+    results and 0 for the other candidates. With three groups or more, w lets labels other than a
+    differ; with two it is left out. A query that prefers a group also brings mislabelled
     members of it to the top, so that labels of the results err more often than labels in general:
     b and v account for this. The coefficients have independent normal priors with mean 0; they are
     sampled from their posterior, and the true groups are sampled given them. The checked
@@ -96,8 +98,6 @@ def _predicted(
         seed: seed of the samples.
     """
     rng = np.random.default_rng(seed)
-    fitted = _inputs(candidates, shown, rows)
-    unseen = _inputs(candidates, shown, others)
     n_groups = len(candidates.names)
     draws = np.empty((_DRAWS, n_groups))
     means = np.empty(n_groups)
@@ -106,7 +106,9 @@ def _predicted(
             draws[:, 1] = len(others) - draws[:, 0]
             means[1] = len(others) - means[0]
             break
+        fitted = _inputs(candidates, shown, rows, group)
         coefficients = _posterior(fitted, checked[rows] == group, rng)
+        unseen = _inputs(candidates, shown, others, group)
         probabilities = _logistic(coefficients @ unseen.T)
         is_member = rng.random(probabilities.shape) < probabilities
         # A count is a whole number: half a candidate to either side makes it continuous.
@@ -116,13 +118,14 @@ def _predicted(
     return draws, means
 
 
-def _inputs(candidates: Candidates, shown: Rows, rows: Rows) -> Floats:
-    """Return the inputs (rows, 2 g + 1) of the regression for some candidates.
+def _inputs(candidates: Candidates, shown: Rows, rows: Rows, group: int) -> Floats:
+    """Return the inputs (rows, d) of one group's regression for some candidates.
 
     Each is scaled by the prior standard deviation of its coefficient, so that all coefficients have
     a standard normal prior.
     """
-    labels = candidates.codes[rows][:, None] == np.arange(len(candidates.names))
+    labels = candidates.codes[rows][:, None]
+    is_group = np.concatenate([labels == group, labels != group], axis=1)
     is_shown = np.isin(rows, shown)[:, None]
     ranked = np.sort(candidates.scores[candidates.codes != UNKNOWN])
     # The mean rank of equal scores, as a fraction inside (0, 1).
@@ -130,9 +133,11 @@ def _inputs(candidates: Candidates, shown: Rows, rows: Rows) -> Floats:
     not_above = np.searchsorted(ranked, candidates.scores[rows], side="right")
     fractions = (below + not_above) / (2 * len(ranked))
     normal_scores = np.array([NormalDist().inv_cdf(fraction) for fraction in fractions])
-    return np.concatenate(
-        [_LABEL * labels, _SCORE * normal_scores[:, None], _SHOWN * (is_shown & labels)], axis=1
-    )
+    columns = [_LABEL * is_group, _SCORE * normal_scores[:, None], _SHOWN * (is_shown & is_group)]
+    if len(candidates.names) > 2:
+        other_labels = [code for code in range(len(candidates.names)) if code != group]
+        columns.append(_OTHER_LABEL * (labels == other_labels))
+    return np.concatenate(columns, axis=1)
 
 
 def _posterior(inputs: Floats, is_group: NDArray[np.bool_], rng: np.random.Generator) -> Floats:

@@ -113,6 +113,17 @@ def test_labels_that_err_among_the_results_only_are_noticed() -> None:
     assert expected["m"].high == 1
 
 
+def test_a_label_without_checks_errs_like_the_other_labels() -> None:
+    groups = np.arange(N) % 5
+    rows = np.flatnonzero(groups != 4)[:150].tolist()
+    sample = {row: int(groups[row]) for row in rows}  # all of them right
+    expected = vldebias.rerank(SCORES, 40, labels=groups, checked=sample).report.expected
+    assert expected is not None
+    # A fifth of the results is labelled "4", and none of these was checked.
+    assert expected["0"].high < 0.3
+    assert sum(share.value for share in expected.values()) == pytest.approx(1)
+
+
 def test_results_of_unknown_label_do_not_count() -> None:
     partly = labels(0.8)
     partly[int(np.argmax(SCORES))] = ""

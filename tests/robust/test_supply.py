@@ -73,10 +73,8 @@ def test_a_release_has_one_version_and_a_date() -> None:
         r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
     )
     # Nothing was released yet; from the first release on its version and date stand below.
-    assert heads in (
-        ["Unreleased"],
-        ["Unreleased", f"{cited['version']} ({cited['date-released']})"],
-    )
+    release = f"{cited['version']} ({cited['date-released']})"
+    assert heads in (["Unreleased"], ["Unreleased", release])
 
 
 def test_the_source_distribution_has_what_it_is_built_from_and_nothing_heavy() -> None:

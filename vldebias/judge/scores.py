@@ -27,7 +27,7 @@ from vldebias.hosts.clip.images import ImageEncoder
 from vldebias.judge.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
 from vldebias.judge.plan import GeneratedImages, PlannedImage
 from vldebias.report.result import NONE, TaskResult
-from vldebias.utils.files import digest, write_atomically
+from vldebias.utils.files import digest, storage_errors, write_atomically
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import file_slug
 
@@ -72,7 +72,7 @@ def judge_images(
             unjudged[key] = image
 
     bar = progress.bar("judging", len(unjudged), reused=len(keys) - len(unjudged))
-    with path.open("a", encoding="utf-8") as file, bar as advance:
+    with storage_errors(path), path.open("a", encoding="utf-8") as file, bar as advance:
         for start in range(0, len(unjudged), BATCH):
             batch = list(unjudged)[start : start + BATCH]
             predicted = predict(judge, [images.read(unjudged[key]) for key in batch])

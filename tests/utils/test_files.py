@@ -1,5 +1,7 @@
+import csv
 import errno
 import hashlib
+import io
 import itertools
 import multiprocessing
 import os
@@ -13,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -23,6 +26,7 @@ from safetensors.torch import save_file
 
 from tests.limits import limited_files
 from tests.refusals import refused
+from vldebias.data.tables import read_table
 from vldebias.errors import InvalidInputError, StorageError
 from vldebias.report.result import Result
 from vldebias.utils import files
@@ -34,6 +38,7 @@ from vldebias.utils.files import (
     read_json,
     read_yaml,
     shielded,
+    spreadsheet_csv,
     storage_errors,
     write_atomically,
 )
@@ -507,3 +512,21 @@ def test_a_file_system_without_locks_is_told_of(
     with only_writer(tmp_path, messages.append):
         pass
     assert "No locks available" in messages[0]
+
+
+@given(
+    cells=st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["C"])), min_size=1),
+    name=st.sampled_from(["prompt", "=1+1", "@x", "-2"]),
+)
+def test_no_cell_of_a_csv_is_a_formula_and_reading_gives_every_text_back(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[str], name: str
+) -> None:
+    cells = [*cells, "=1+1", "+1", "-2+3", "@SUM(A1)", "\t=1", "'=1"]
+    frame = pd.DataFrame({name: cells, "share": -0.5}).set_index(name)
+    text = spreadsheet_csv(frame, index=True)
+    for row in csv.reader(io.StringIO(text)):
+        assert not row[0].startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert "-0.5" in text
+    path = tmp_path_factory.getbasetemp() / "x.csv"
+    path.write_text(text, encoding="utf-8")
+    assert read_table(path).column(name).to_pylist() == cells

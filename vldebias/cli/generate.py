@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vldebias.cli.checks import check_sets
-from vldebias.cli.common import check_out, device_of, err, out, print_grid, print_json, say
+from vldebias.cli.common import check_out, device_of, echo, err, out, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, StorageError
 from vldebias.utils.names import check_methods
@@ -158,7 +158,7 @@ def _print(made: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
     """Print the sentences, the table of what was generated, and where the pictures are."""
     for sentence in made.sentences():
         # In a pipe they are comments above the table, which `grep -v '^#'` takes away.
-        typer.echo(sentence if out.is_terminal else f"# {sentence}")
+        echo(sentence if out.is_terminal else f"# {sentence}")
     print_grid(COLUMNS, list(_rows(made)))
     say(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
     is_judged = any(picture.seen for picture in made.pictures)

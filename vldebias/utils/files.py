@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from vldebias.errors import InvalidInputError, StorageError, did_you_mean, shortened, warn
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pydantic import ValidationError
 
 LOCK = ".vldebias.lock"  # of a folder that a run writes
@@ -216,6 +217,24 @@ def shielded(text: str) -> str:
     "=1+1" -> "'=1+1"; `unshielded` gives every text back. Source: OWASP, "CSV Injection".
     """
     return f"'{text}" if re.match(_FORMULA, text) else text
+
+
+def spreadsheet_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
+    """Return a table as CSV that a spreadsheet can open without running formulas.
+
+    Args:
+        frame: the table; `shielded` is applied to its texts and to the names of its columns.
+        index: whether the first column is the table's index.
+    """
+    columns = frame.reset_index() if index else frame.copy()
+    for place, dtype in enumerate(columns.dtypes):
+        if dtype.kind not in "iufb":
+            texts = columns.iloc[:, place]
+            columns.isetitem(
+                place, [shielded(cell) if isinstance(cell, str) else cell for cell in texts]
+            )
+    columns.columns = [shielded(str(name)) for name in columns.columns]
+    return columns.to_csv(index=False)
 
 
 def unshielded(cell: str) -> str:

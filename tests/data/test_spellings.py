@@ -18,7 +18,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
         (["Woman", "female", "male", "Man"], "--same Woman=female"),
         (["women", "woman"], "--same woman=women"),
         (["F", "female", "woman"], "--same F=female --same woman=female"),
-        (["F", "Woman", "Female"], "--same F=Female --same Woman=Female"),
+        (["Lady", "Weiblich", "Woman"], "--same Lady=Woman --same Weiblich=Woman"),
         (["nurses", "nurse"], "--same nurses=nurse"),
         (["weiblich", "female"], "--same weiblich=female"),
         (["East Asian", "East_Asian", "White"], "--same East_Asian=East Asian"),

@@ -219,6 +219,16 @@ def test_too_few_of_a_group_are_said() -> None:
     assert sorted(positions.tolist()) == [0, 1, 2, 3]
 
 
+def test_the_warning_about_few_candidates_names_the_query_only_among_several() -> None:
+    with pytest.warns(SuspectInputWarning, match="missing") as caught:
+        vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
+    assert "query" not in str(caught[0].message)
+    scores = np.stack([SCORES, SCORES])
+    shares = {"f": 0.9, "m": 0.1}
+    with pytest.warns(SuspectInputWarning, match=r"\(query 0; 2 of 2 queries\)"):
+        vldebias.rerank(scores, 8, labels=LABELS, shares=shares)
+
+
 def test_labels_need_no_torch() -> None:
     code = (
         "import sys, vldebias; vldebias.rerank([3, 2, 1], 2, labels=['a', 'a', 'b']);"

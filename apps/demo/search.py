@@ -27,7 +27,7 @@ from .request import check_choice, check_text
 SHOWN = 12  # pictures of a row
 TOP = 50  # results whose shares are counted
 PUT_RIGHT = 8
-BATCH = 64
+BATCH = 8  # the memory of larger batches is not given back, and they are no faster
 PICTURES = 600  # of a world: more would keep the first visitor waiting
 BIRDS = ("This is a picture of a landbird.", "This is a picture of a waterbird.")
 

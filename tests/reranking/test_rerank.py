@@ -196,6 +196,10 @@ def test_a_function_is_a_method() -> None:
         ({}, "expected labels="),
         ({"labels": LABELS, "probabilities": np.ones((8, 2)) / 2}, "got labels and probabilities"),
         ({"probabilities": np.ones((8, 2))}, "sum to 1"),
+        ({"probabilities": np.ones((8, 1))}, r"expected \(n, groups\), .* shape \(8, 1\)"),
+        ({"probabilities": np.ones(8)}, r"expected \(n, groups\), .* shape \(8,\)"),
+        ({"probabilities": np.full((8, 2, 1), 0.5)}, r"expected \(n, groups\), .* shape"),
+        ({"probabilities": np.tile([1.5, -0.5], (8, 1))}, "none below 0"),
         ({"prompts": "gender"}, "features="),
         ({"labels": LABELS, "ids": [1, 2]}, "one for each score"),
         ({"labels": LABELS, "k": None, "method": "mopr"}, "give k"),
@@ -213,6 +217,16 @@ def test_too_few_of_a_group_are_said() -> None:
         positions = vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
     assert positions.report.short == {"f": 1}
     assert sorted(positions.tolist()) == [0, 1, 2, 3]
+
+
+def test_the_warning_about_few_candidates_names_the_query_only_among_several() -> None:
+    with pytest.warns(SuspectInputWarning, match="missing") as caught:
+        vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
+    assert "query" not in str(caught[0].message)
+    scores = np.stack([SCORES, SCORES])
+    shares = {"f": 0.9, "m": 0.1}
+    with pytest.warns(SuspectInputWarning, match=r"\(query 0; 2 of 2 queries\)"):
+        vldebias.rerank(scores, 8, labels=LABELS, shares=shares)
 
 
 def test_labels_need_no_torch() -> None:

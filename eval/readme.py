@@ -54,7 +54,11 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/how-languages-are-read.md": {"languages_blind": prompts.languages_blind},
     "docs/how-to/index-queries.md": {"queries": times.queries},
     "docs/how-to/rerank.md": {"rerank_times": times.rerank_times},
-    "docs/explanation/re-ranking-measured.md": {"reranked": methods.reranked},
+    "docs/explanation/re-ranking-measured.md": {
+        "reranked": methods.reranked,
+        "true_shares": methods.true_shares,
+        "true_shares_by_gallery": methods.true_shares_by_gallery,
+    },
     "docs/explanation/over-and-under-diversification.md": {"history": prompts.history},
     "docs/generation.md": {"sampled": generation.sampled},
     "docs/tutorials/audit-a-prompt-list.md": {"models_in_terminal": generation.models_in_terminal},

@@ -53,6 +53,7 @@ NOT_HERE = {
     "rewritten_pairs": "reads FairPro's pairs, which are not in the repository",
     "rivals_real": "reads embeddings of photographs, which CelebA's licence keeps out",
     "harm": "reads embeddings of photographs, which CelebA's licence keeps out",
+    "photographs_rerank": "reads photographs, whose licences keep them out",
     "rerank_harm": "reads embeddings of photographs, which CelebA's licence keeps out",
     "bench_rerank": "times a machine",
     "install_sizes": "fills environments from a package index",

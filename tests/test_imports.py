@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import vldebias
 
 ROOT = Path(vldebias.__file__).parent
@@ -108,3 +110,14 @@ def test_a_task_on_features_loads_neither_judges_nor_grammars() -> None:
         loaded[task] = heavy & set(done.stdout.split())
     assert loaded["groups"] == set()
     assert "vldebias.judge.judges" in loaded["generation"]
+
+
+@pytest.mark.parametrize("name", ["vldebias.serving.tools", "vldebias.cli.apps.label"])
+def test_what_reads_no_model_does_without_torch(name: str) -> None:
+    """It takes 500 MB; `vldebias mcp` and `vldebias label` read prompts and files."""
+    script = "import importlib, sys, vldebias.cli.apps\n"
+    script += f"importlib.import_module({name!r})\nprint('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False"]

@@ -361,7 +361,11 @@ def fit_projections(
     reference: Any = None,
     max_loss: float | None = None,
 ) -> dict[str, Edit]:
-    """Return the edits that `debias` would attach, by role, without attaching them."""
+    """Return the fitted edits of a method by role, without attaching them.
+
+    These are what `debias` would attach, with one exception: the default of a pipeline is balanced
+    prompts, which are not an edit, so here it is `cali`, and the log says so.
+    """
     problem = Problem(
         resolve(host, tokenizer=tokenizer), prompts, lam=lam, reference=reference, max_loss=max_loss
     )

@@ -67,6 +67,14 @@ class AlreadyAttachedError(VldebiasError, RuntimeError):
     different method."""
 
 
+class StorageError(VldebiasError, OSError):
+    """Report that a file cannot be written: the disk is full, the file is too large, or the file
+    system is read-only. `errno` is the operating system's code."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 class MissingPackageError(VldebiasError, ModuleNotFoundError):
     """Report a package that is needed and not installed."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vldebias.report.phrases import persons
@@ -17,8 +17,7 @@ class Found:
     """Results of one query.
 
     rows: of the gallery, the best first. groups: what each of these pictures is counted as. shares:
-    of each group among the first `top`. skew: MaxSkew of these. promised: group -> its true share
-    among these, with the ends of its 95 % interval, where a re-ranking says it.
+    of each group among the first `top`. skew: MaxSkew of these.
     """
 
     rows: tuple[int, ...]
@@ -26,7 +25,6 @@ class Found:
     shares: dict[str, float]
     skew: float
     top: int
-    promised: dict[str, tuple[float, float, float]] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Found:
@@ -58,16 +56,6 @@ class Answer:
         )
         skews = f"MaxSkew@{before.top} {before.skew:.2f} → {after.skew:.2f}"
         return f"Of the first {before.top} pictures: {shares}. {skews}; 0 is even."
-
-    def promise(self) -> str:
-        """Return what a re-ranking promises by the model's own probabilities, "" without one."""
-        shares = ", ".join(
-            f"{persons(name)} {share:.0%} [{low:.0%}, {high:.0%}]"
-            for name, (share, low, high) in self.after.promised.items()
-        )
-        if not shares:
-            return ""
-        return f"Promised by the model's own probabilities, 95 % intervals: {shares}."
 
     def counted(self) -> str:
         """Return which pictures are shown, and what they are counted as."""

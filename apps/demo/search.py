@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from .request import check_choice, check_text
 SHOWN = 12  # pictures of a row
 TOP = 50  # results whose shares are counted
 PUT_RIGHT = 8
-BATCH = 64
+BATCH = 8  # the memory of larger batches is not given back, and they are no faster
 PICTURES = 600  # of a world: more would keep the first visitor waiting
 BIRDS = ("This is a picture of a landbird.", "This is a picture of a waterbird.")
 
@@ -151,7 +151,6 @@ def _found(
     scores = (gallery.features @ direction).numpy()
     # Ties stay in the order of the pictures, as in `vldebias.metrics`.
     order = np.argsort(-scores, kind="stable")
-    promised: dict[str, tuple[float, float, float]] = {}
     if method == RERANK:
         # By what the model takes pictures for, not by the labels by which they are counted.
         prompts = prompts_of(column)
@@ -162,8 +161,6 @@ def _found(
                 scores, features=gallery.features, prompts=prompts, model=host
             )
         order = np.asarray(positions)
-        expected = replace(positions.report, order=order[known[order]][:top]).expected or {}
-        promised.update(sorted(expected.items()))
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
     # Unknown ones are shown, and not counted.
@@ -175,7 +172,6 @@ def _found(
         shares={str(value): float((first == value).mean()) for value in values},
         skew=float(max_skew(-place[known], codes, k=top)),
         top=top,
-        promised=promised,
     )
 
 

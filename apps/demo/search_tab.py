@@ -193,8 +193,6 @@ def _row(title: str, found: Found, pictures: Sequence[Image.Image | None]) -> st
 def _lines(answer: Answer, *remarks: str) -> str:
     """Return what was found, in sentences."""
     texts = [(f"“{answer.query}”", "about"), (answer.sentence(), "line")]
-    if answer.promise():
-        texts.append((answer.promise(), "line"))
     if answer.why:
         texts.append(
             (f"Both rows are the same: the default attaches nothing. {answer.why}", "line")

@@ -20,7 +20,7 @@ import pandas as pd
 from vldebias.errors import InvalidInputError, warn
 from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import PLAN, GeneratedImages
-from vldebias.judge.scores import last_judgements
+from vldebias.judge.stored import last_judgements
 from vldebias.utils.files import read_json, write_atomically
 from vldebias.utils.schema import Strict
 

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from vldebias.auditing.line import FOLDER, MINIATURE
-from vldebias.judge.judges import Judge, MiniatureJudge, decide, predict
+from vldebias.judge.judges import Judge, MiniatureJudge, predict
+from vldebias.judge.stored import decide
 from vldebias.miniature import load_pipeline
 from vldebias.prompts import load_prompts
 

@@ -42,8 +42,9 @@ from eval.tables import RESULTS, parser, place_of, run
 from vldebias.api import debias, fit_projections
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts.host import weights_fingerprint
-from vldebias.judge.judges import MiniatureJudge, decide, predict
+from vldebias.judge.judges import MiniatureJudge, predict
 from vldebias.judge.plan import hash_of
+from vldebias.judge.stored import decide
 from vldebias.methods import Balanced, CrossAttention
 from vldebias.methods.cross_attention import stated_texts
 from vldebias.metrics import Metric

@@ -3,9 +3,9 @@
 python -m eval.experiments.rerank_coverage --json eval/results/rerank_coverage.json
 
 Candidates have a true group, a label that is right as often as the setting says, and a score that
-may prefer the first group. The quota re-ranks by the labels; the interval knows the scores, the
-labels and the accuracy; counted is whether it holds the true share of each group among the first
-k. With `sample` the accuracy is not known but counted on so many labelled images of each group.
+may prefer the first group. The quota re-ranks by the labels. The true groups of some candidates, a
+random sample of the results or of all candidates, are checked; the interval knows these, the scores
+and the labels. The coverage is how often it holds the true share of a group among the first k.
 """
 
 from __future__ import annotations
@@ -18,33 +18,44 @@ from eval.tables import parser, run
 from vldebias.measure.resampling import wilson_interval
 from vldebias.metrics import Metric
 from vldebias.report.result import TaskProvenance, TaskResult
-from vldebias.reranking import Candidates, expected_shares, quota
+from vldebias.reranking import Candidates, quota, true_shares
 
-SIMULATIONS = 1000
+SIMULATIONS = 300
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is simulated: candidates, shares of the groups among them, accuracy of the labels, how
-    far scores prefer the first group (in deviations), first results, labelled images a group."""
+    """What is simulated.
+
+    Attributes:
+        n: number of candidates.
+        shares: shares of the groups among them.
+        accuracy: share of the labels that are right.
+        lean: by how many standard deviations the scores prefer the first group.
+        k: number of results.
+        checked: number of candidates that are checked.
+        among_results: whether they are sampled from the results, else from all candidates.
+    """
 
     n: int
     shares: tuple[float, ...]
     accuracy: float
     lean: float
     k: int
-    sample: int = 0
+    checked: int
+    among_results: bool
 
     def __str__(self) -> str:
         shares = "/".join(f"{share:.0%}" for share in self.shares)
-        known = f"from {self.sample} images" if self.sample else "known"
+        place = "results" if self.among_results else "candidates"
         return (
-            f"{self.n:,} candidates {shares}, labels right {self.accuracy:.0%} ({known}),"
-            f" lean {self.lean:g}, k {self.k}"
+            f"{self.n:,} candidates {shares}, labels right {self.accuracy:.0%},"
+            f" lean {self.lean:g}, k {self.k}, {self.checked} {place} checked"
         )
 
-    def covered(self, seed: int) -> float:
-        """Return the share of the groups whose true share the interval holds, in one simulation."""
+    def simulate(self, seed: int) -> tuple[float, float]:
+        """Return the share of the groups whose true share the interval holds, and the mean width of
+        the intervals, in one simulation."""
         rng = np.random.default_rng(seed)
         g = len(self.shares)
         confusion = np.full((g, g), (1 - self.accuracy) / (g - 1))
@@ -53,26 +64,34 @@ class Setting:
         labels = (rng.random(self.n)[:, None] > confusion.cumsum(axis=1)[true]).sum(axis=1)
         scores = rng.normal(size=self.n) + self.lean * (true == 0)
         names = [str(group) for group in range(g)]
-        first = quota(Candidates(scores, labels, names, np.full(g, 1 / g)), self.k)
-        accuracy = confusion
-        if self.sample:
-            accuracy = np.stack([rng.multinomial(self.sample, row) for row in confusion])
-        expected = expected_shares(scores, labels, first, names, accuracy, seed=seed)
+        candidates = Candidates(scores, labels, names, np.full(g, 1 / g))
+        first = quota(candidates, self.k)
+        rows = rng.permutation(first if self.among_results else self.n)[: self.checked]
+        checked = np.full(self.n, -1)
+        checked[rows] = true[rows]
+        expected = true_shares(candidates, first, checked, seed=seed)
+        assert expected is not None
         actual = np.bincount(true[first], minlength=g) / self.k
         hits = []
+        widths = []
         for share, (_, low, high) in zip(actual, expected.values(), strict=True):
             hits.append(low <= share <= high)
-        return float(np.mean(hits))
+            widths.append(high - low)
+        return float(np.mean(hits)), float(np.mean(widths))
 
 
 EVEN = (0.5, 0.5)
 SETTINGS = (
-    Setting(1000, EVEN, 0.9, 0.0, 50),
-    Setting(1000, EVEN, 0.9, 1.0, 50),
-    Setting(1000, EVEN, 0.9, 1.0, 50, 100),
-    Setting(1000, EVEN, 0.8, 1.0, 50),
-    Setting(1000, (0.8, 0.2), 0.95, 1.0, 100),
-    Setting(300, (0.7, 0.3), 0.9, 0.5, 20),
+    Setting(1000, EVEN, 0.9, 0.0, 50, 30, True),
+    Setting(1000, EVEN, 0.9, 1.0, 50, 30, True),
+    Setting(1000, EVEN, 0.9, 1.0, 50, 100, False),
+    Setting(1000, EVEN, 0.9, 2.0, 50, 100, False),
+    Setting(1000, EVEN, 0.7, 1.0, 50, 100, False),
+    Setting(1000, (0.8, 0.2), 0.95, 1.0, 100, 30, True),
+    Setting(1000, (0.8, 0.2), 0.95, 1.0, 100, 100, False),
+    Setting(300, (0.7, 0.3), 0.9, 0.5, 20, 50, False),
+    Setting(1000, (0.4, 0.3, 0.2, 0.1), 0.8, 1.0, 50, 100, False),
+    Setting(1000, (0.4, 0.3, 0.2, 0.1), 0.8, 1.0, 50, 30, True),
 )
 
 
@@ -80,18 +99,22 @@ def measured() -> TaskResult:
     """Return the coverage in each setting, with Wilson's interval of as many simulations."""
     result = TaskResult(
         TaskProvenance(
-            task="coverage of promised shares",
-            title="Shares that a re-ranking promises: how often the interval holds",
+            task="coverage of true shares",
+            title="True shares of a re-ranked list: how often the interval covers them",
             description=__doc__.splitlines()[0] if __doc__ else "",
             settings={"simulations": SIMULATIONS, "level": 0.95},
         )
     )
-    metric = Metric("coverage", "true shares inside their 95 % interval", bounds=(0.0, 1.0))
+    coverage = Metric("coverage", "true shares inside their 95 % interval", bounds=(0.0, 1.0))
+    width = Metric("width", "mean width of the intervals", bounds=(0.0, 1.0))
+    n = {"simulations": SIMULATIONS}
     for setting in SETTINGS:
-        hits = float(np.sum([setting.covered(seed) for seed in range(SIMULATIONS)]))
-        ends = wilson_interval(round(hits), SIMULATIONS)
-        n = {"simulations": SIMULATIONS}
-        result.add(metric, "quota", hits / SIMULATIONS, ends, n=n, subset=str(setting))
+        hits, widths = np.array([setting.simulate(seed) for seed in range(SIMULATIONS)]).T
+        ends = wilson_interval(round(hits.sum()), SIMULATIONS)
+        result.add(coverage, "quota", float(hits.mean()), ends, n=n, subset=str(setting))
+        error = 1.96 * float(widths.std()) / SIMULATIONS**0.5
+        mean = float(widths.mean())
+        result.add(width, "quota", mean, (mean - error, mean + error), n=n, subset=str(setting))
     return result
 
 

@@ -151,6 +151,14 @@ RERANK_FILES = ("rerank_harm", "rerank_shared_0", "rerank_shared_1", "rerank_sha
 RERANK_COUNTS = ("cells", "harmed", "helped")
 
 
+SHOWN_CHECKS = (
+    "error rates of the gallery, k 50",
+    "30 of the list, k 50",
+    "100 of the lists of all queries, k 50",
+    "100 of the whole gallery, k 50",
+)
+
+
 def draws_of_reranking() -> dict[tuple[str, str], list[dict[str, float]]]:
     """Return (kind of cells, method) -> for each draw its figures, metric -> value."""
     draws: dict[tuple[str, str], list[dict[str, float]]] = {}
@@ -203,3 +211,37 @@ def closed_form() -> str:
         " From `eval/results/closed_form.json`."
     )
     return table(*lines, note=note)
+
+
+def true_shares() -> str:
+    """Write how often the intervals of true shares hold on photographs and in simulations."""
+    lines = [["lists", "which candidates were checked", "n", "coverage", "mean width"]]
+    for kind, name in (("photographs", "photographs_rerank"), ("simulated", "rerank_coverage")):
+        rows = read(name).rows
+        width = {(row.method, row.subset): row.value for row in rows if row.metric == "width"}
+        for row in rows:
+            # A row of photographs with a subset is about a single gallery: see the next table.
+            if row.metric == "coverage" and (kind == "simulated" or not row.subset):
+                n = next(iter(row.n.values()))
+                setting = row.subset or row.method
+                mean_width = f"{width[row.method, row.subset]:.2f}"
+                lines.append([kind, setting, f"{n:,}", span(row), mean_width])
+    note = "From `eval/results/photographs_rerank.json` and `eval/results/rerank_coverage.json`."
+    return table(*lines, note=note)
+
+
+def true_shares_by_gallery() -> str:
+    """Write the coverage in each gallery of photographs."""
+    rows = [
+        row
+        for row in read("photographs_rerank").rows
+        if row.metric == "coverage" and row.subset and row.method in SHOWN_CHECKS
+    ]
+    return crossed(
+        rows,
+        {"gallery": lambda row: row.subset},
+        {method: method for method in SHOWN_CHECKS},
+        line=lambda row: row.subset,
+        column=lambda row: row.method,
+        note="From `eval/results/photographs_rerank.json`.",
+    )

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.cli.conftest import call as run
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, StorageError
 from vldebias.report.phrases import in_words
 from vldebias.study import grids
 from vldebias.study.tasks import variants
@@ -116,10 +116,10 @@ def test_a_second_run_goes_on_after_ctrl_c(
 def test_a_full_disk_keeps_what_is_finished(
     tmp_path: Path, finished_run: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = OSError(errno.ENOSPC, "No space left on device")
+    full = StorageError(errno.ENOSPC, "cannot write 6.png: no space is left")
     with monkeypatch.context() as patched:
         patched.setattr(variants, "write_png", ends_after(5, full))
-        with pytest.raises(InvalidInputError, match=r"disk is full; 5 finished .* make room"):
+        with pytest.raises(StorageError, match=r"no space is left; 5 finished pictures are kept"):
             generate(tmp_path, "--attribute", "gender")
     generate(tmp_path, "--attribute", "gender")
     assert pixels(tmp_path) == pixels(finished_run[0])

@@ -45,7 +45,7 @@ def test_a_table_on_stdout_and_what_it_did_on_stderr(results: Path) -> None:
 
 
 def test_json_alone(results: Path) -> None:
-    done = run(results, "--k", 4, "--attribute", "gender", "--accuracy", 0.9, "--json")
+    done = run(results, "--k", 4, "--attribute", "gender", "--json")
     (query,) = json.loads(done.stdout)["queries"]
     assert [row["id"] for row in query["results"]] == EXPECTED
     assert query["results"][1] == {
@@ -55,9 +55,24 @@ def test_json_alone(results: Path) -> None:
         "group": "f",
         "was at": 4,
     }
-    low, high = query["expected"]["f"][1:]
-    assert 0 <= low < high <= 1
+    assert query["expected"] is None
+    assert sorted(query["to check"]) == sorted(EXPECTED)
     assert query["counts"] == {"f": 2, "m": 2}
+
+
+def test_a_column_of_checked_groups_gives_true_shares(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    rows = [{**row, "seen": row["gender"]} for row in RESULTS]
+    rows[3]["seen"] = "m"  # doc-3 is labelled "f"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    done = run(file, "--k", 4, "--attribute", "gender", "--checked", "seen", "--json")
+    (query,) = json.loads(done.stdout)["queries"]
+    assert query["expected"] == {"f": [0.25] * 3, "m": [0.75] * 3}
+    assert query["checked"] == 7
+    assert query["to check"] == []
+    assert "true shares, 95 % intervals: f 25% [25%, 25%]" in done.stderr
+    with pytest.raises(InvalidInputError, match="name it with --checked COLUMN"):
+        run(file, "--k", 4, "--attribute", "gender", "--checked", "zzzz")
 
 
 def test_standard_input_and_several_queries() -> None:

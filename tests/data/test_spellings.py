@@ -7,7 +7,7 @@ import pytest
 from data_parts import ATTRIBUTES, celeba, fairface, save
 
 from vldebias.data import Labels, odd_values, open_data
-from vldebias.data.spellings import meaning_of, spreadsheet_range, written_twice
+from vldebias.data.spellings import matched, meaning_of, spreadsheet_range, written_twice
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 
 
@@ -17,6 +17,8 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
         (["F", "female", "M", "male"], "--same F=female"),
         (["Woman", "female", "male", "Man"], "--same Woman=female"),
         (["women", "woman"], "--same woman=women"),
+        (["F", "female", "woman"], "--same F=female --same woman=female"),
+        (["Lady", "Weiblich", "Woman"], "--same Lady=Woman --same Weiblich=Woman"),
         (["nurses", "nurse"], "--same nurses=nurse"),
         (["weiblich", "female"], "--same weiblich=female"),
         (["East Asian", "East_Asian", "White"], "--same East_Asian=East Asian"),
@@ -131,3 +133,10 @@ def test_renamed_columns_and_floats_of_waterbirds_are_read(tmp_path: Path) -> No
     (tmp_path / "metadata.csv").write_text("\n".join(lines).replace("2.0", "0"))
     with pytest.raises(InvalidInputError, match="no images in split 'test'; there are train 2"):
         open_data("waterbirds", tmp_path)
+
+
+def test_codes_and_names_of_known_values_are_matched_in_other_spellings() -> None:
+    known = {"Blond_Hair": "fair", "3": "Black Hair"}
+    names = ["blond hair", "BLOND-HAIR", "Fair", "black_hair", "Blond_Hair", "3.0", "grey"]
+    expected = dict.fromkeys(["blond hair", "BLOND-HAIR", "Fair"], "Blond_Hair")
+    assert matched(names, known) == expected | {"black_hair": "3", "3.0": "3"}

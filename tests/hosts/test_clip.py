@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 import vldebias
+from vldebias import miniature
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
@@ -383,3 +384,21 @@ def test_a_method_that_was_replaced_on_the_instance_is_edited_and_comes_back(
             model.encode_text(ids), attachment.projections["joint"](2 * original(ids))
         )
     assert model.encode_text is doubled
+
+
+@pytest.mark.parametrize("library", ["open_clip", "transformers"])
+def test_a_fitted_edit_is_refused_without_the_tokenizer_that_finds_stated_prompts(
+    library: str, clip: Transformers, gender: PromptSet
+) -> None:
+    if library == "open_clip":
+        # Its vocabulary is its own, so that CLIP's tokenizer does not fit.
+        model, _, tokenizer = miniature.load_clip()
+    else:
+        model, tokenizer = clip.host, clip.tokenizer
+    edit = vldebias.fit_projection(model, gender, method="cali", tokenizer=tokenizer)
+    with pytest.raises(InvalidInputError, match="pass tokenizer="):
+        vldebias.debias(model, edit)
+    # Nothing was attached, and edits of all texts or of images need no tokenizer.
+    vldebias.debias(model, edit, keep_stated=False).remove()
+    vldebias.debias(model, edit, side="image").remove()
+    vldebias.debias(model, edit, tokenizer=tokenizer).remove()

@@ -1,11 +1,10 @@
 """Real clients of services that generate images, through `images_proxy`, before a server that
-makes no images; LiteLLM's gateway asks the guardrail; an MCP client calls the tools."""
+makes no images; LiteLLM's gateway asks the guardrail."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ openai = pytest.importorskip("openai", reason="make test-integrations installs i
 genai = pytest.importorskip("google.genai", reason="make test-integrations installs it")
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is fetched
 litellm = pytest.importorskip("litellm", reason="make test-integrations installs it")
-mcp = pytest.importorskip("mcp", reason="make test-integrations installs it")
 
 from tests.apps.false_upstream import FalseServices, served  # noqa: E402
 from vldebias.serving import images_proxy  # noqa: E402
@@ -153,27 +151,3 @@ def test_litellm_asks_the_guardrail(services: FalseServices, address: str) -> No
     # The proxy counts all requests of this module together.
     assert set(counts) == {FEMALE, MALE}
     assert abs(counts[FEMALE] - counts[MALE]) <= 2
-
-
-def test_an_mcp_client_calls_the_tools() -> None:
-    from mcp import ClientSession, StdioServerParameters
-    from mcp.client.stdio import stdio_client
-
-    command = StdioServerParameters(command=sys.executable, args=["-m", "vldebias", "mcp"])
-
-    async def calls() -> tuple[Any, Any, Any]:
-        async with stdio_client(command) as (read, write), ClientSession(read, write) as session:
-            await session.initialize()
-            listed = await session.list_tools()
-            written = await session.call_tool("balance_prompts", {"prompts": [CEO], "images": 4})
-            audited = await session.call_tool("audit_prompts", {"prompts": [CEO, "a lady"]})
-            return listed, written, audited
-
-    listed, written, audited = asyncio.run(calls())
-    assert {tool.name for tool in listed.tools} == {"balance_prompts", "audit_prompts"}
-    assert all(tool.description for tool in listed.tools)
-    rows = written.structured_content["prompts"]
-    assert Counter(row["prompt"] for row in rows) == {FEMALE: 2, MALE: 2}
-    advice = [row["advice"] for row in audited.structured_content["prompts"]]
-    assert advice[0].startswith("leaves it open")
-    assert advice[1].startswith("left alone")

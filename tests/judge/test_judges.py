@@ -29,11 +29,11 @@ from vldebias.judge.judges import (
     Judge,
     MiniatureJudge,
     VlmJudge,
-    decide,
     predict,
 )
 from vldebias.judge.plan import GeneratedImages
-from vldebias.judge.scores import judge_images, last_judgements
+from vldebias.judge.scores import judge_images
+from vldebias.judge.stored import NO_VALUE, decide, last_judgements
 from vldebias.miniature import load_clip, load_judge, open_world
 from vldebias.study.inputs import Inputs
 from vldebias.utils.options import Options
@@ -430,8 +430,6 @@ def test_the_newest_judge_of_an_attribute_answers_for_every_image(drawn) -> None
     assert last_judgements(made, "gender", ("male", "neither")) is None
     made.path(made.images[0]).write_bytes(b"another")
     name, judged, sure = last_judgements(made, "gender", GENDERS)
-    assert (name, judged[0], sure[0]) == ("b", judges.NO_VALUE, 0)
-    assert judged[1:] == [
-        (*GENDERS, judges.NO_VALUE)[shows[image.path][0]] for image in made.images[1:]
-    ]
-    assert set(last_judgements(made, "gender", GENDERS[:1])[1]) == {"male", judges.NO_VALUE}
+    assert (name, judged[0], sure[0]) == ("b", NO_VALUE, 0)
+    assert judged[1:] == [(*GENDERS, NO_VALUE)[shows[image.path][0]] for image in made.images[1:]]
+    assert set(last_judgements(made, "gender", GENDERS[:1])[1]) == {"male", NO_VALUE}

@@ -17,6 +17,7 @@ from scipy.stats import ks_2samp
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from tests.refusals import refused
+from vldebias.errors import InvalidInputError
 from vldebias.measure.classification import (
     Reweighted,
     ReweightedGap,
@@ -287,3 +288,11 @@ def test_its_interval_is_that_of_drawing_units_that_have_a_second_value() -> Non
 )
 def test_errors(call, arguments) -> None:
     call(*arguments)
+
+
+def test_classes_may_be_fractions_and_predictions_may_be_classes_without_a_row() -> None:
+    accuracy = group_accuracy([0.5, 1.5, 0.5], [0.5, 1.5, 1.5], ["a", "a", "b"])
+    assert accuracy.average == pytest.approx(2 / 3)
+    assert group_accuracy([0.0, 2.0], [0, 1], ["a", "b"]).average == 0.5
+    with pytest.raises(InvalidInputError, match="expected classes"):
+        group_accuracy([0.37, 0.8], [0, 1], ["a", "b"])

@@ -16,7 +16,7 @@ from tests.methods.test_folds import GENDER, HARMED, HELPED, images, world
 from vldebias.api import debias, fit_projections
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, WideEditWarning
 from vldebias.hosts import Host, TextTable, resolve
-from vldebias.methods import Problem, presets
+from vldebias.methods import Problem, Reference, presets
 from vldebias.methods.closed_form import CALI, EQUALISE, PAIRS
 from vldebias.methods.folds import FEWEST
 from vldebias.methods.gates import SEPARATE, is_about_gender, separation
@@ -120,6 +120,23 @@ def test_reference_images_that_show_the_values_make_their_means_equal() -> None:
     scores = (rows @ queries.T).numpy()
     apart = np.abs(scores[value == 0].mean(0) - scores[value == 1].mean(0))
     assert (apart < 0.2 * scores.std(0)).all()
+
+
+@quiet
+def test_a_search_equalises_the_means_of_all_images() -> None:
+    texts, prompts = world(*HELPED)
+    features = images(2000, seed=1)[0]
+    edit = vldebias.fit_projection(texts, prompts, reference=features)
+    fitted = {}
+    for within_classes in (True, False):
+        reference = Reference(features, within_classes=within_classes)
+        method = "difference+equalise"
+        named = vldebias.fit_projection(
+            texts, prompts, method=method, lam=edit.provenance.lam, reference=reference
+        )
+        fitted[within_classes] = named.matrix()
+    assert torch.equal(edit.matrix(), fitted[False])
+    assert not torch.allclose(edit.matrix(), fitted[True])
 
 
 @quiet

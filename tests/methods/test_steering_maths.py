@@ -8,7 +8,13 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
-from vldebias.methods.cross_attention import Readings, _auroc, discriminant, stated_texts
+from vldebias.methods.cross_attention import (
+    Readings,
+    _auroc,
+    _threshold,
+    discriminant,
+    stated_texts,
+)
 from vldebias.projection.cross_attention import span, steer
 from vldebias.prompts import load_prompts, make_prompt_set
 
@@ -84,3 +90,24 @@ def test_texts_of_a_fit_differ_in_the_value_alone() -> None:
     assert len(stated_texts(listed, 20)["old"]) == 1
     with pytest.raises(InvalidInputError, match="states each of"):
         stated_texts(load_prompts("fairface"), 5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_threshold_parts_scores_that_can_be_parted(seed: int) -> None:
+    negative = made(20, seed=seed)
+    positive = made(30, seed=seed + 50).abs() + negative.max() + 1
+    threshold = _threshold(positive, negative)
+    assert negative.max() < threshold < positive.min()
+    # Half-way between the two scores that are closest to it.
+    assert threshold == pytest.approx(float(negative.max() + positive.min()) / 2)
+
+
+def test_the_threshold_of_mixed_scores_has_the_best_mean_of_both_shares() -> None:
+    positive, negative = made(25, seed=1) + 0.8, made(40, seed=2)
+    threshold = _threshold(positive, negative)
+
+    def right(cut: float) -> float:
+        return float((positive > cut).double().mean() + (negative <= cut).double().mean())
+
+    best = max(map(right, torch.cat([positive, negative]).tolist()))
+    assert right(threshold) == pytest.approx(best)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import Mock
 
@@ -26,6 +27,7 @@ import vldebias
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.methods import load_edit
+from vldebias.projection.card import model_card
 from vldebias.projection.edit import Edit, Fingerprint, Provenance, _digest
 from vldebias.projection.projection import CalibratedProjection
 
@@ -221,6 +223,21 @@ def test_push_and_pull(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["a\n\n# Heading", "<img src=x onerror=alert(1)>", "[click](https://evil.example)", "a ` b"],
+)
+def test_a_name_is_no_markup_in_the_model_card(name: str) -> None:
+    origin = replace(fitted().provenance, prompts=name, model_id=name, method=name)
+    edit: Any = SimpleNamespace(side="text", provenance=origin)
+    card = model_card(edit, [name])
+    markdown = pytest.importorskip("markdown", reason="pip install 'vldebias[docs]'")
+    _, _, body = card.removeprefix("---\n").partition("\n---\n")
+    html = markdown.markdown(body)
+    assert html.count("<h1>") == 1
+    assert re.sub(r"</?(h1|p|pre|code)>", "", html).count("<") == 0
+
+
 @pytest.mark.usefixtures("hub")
 def test_an_upload_that_is_denied_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for error, refusal in (
@@ -235,7 +252,7 @@ def test_an_upload_that_is_denied_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 def test_edits_by_role_go_together(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     edits = {"sequence": fitted(1.0), "pooled": fitted(2.0)}
     vldebias.push_to_hub(edits, "user/both")
-    assert "Roles: sequence, pooled." in (hub[0] / "user/both/README.md").read_text()
+    assert "Roles: `sequence`, `pooled`." in (hub[0] / "user/both/README.md").read_text()
     back = load_edit("user/both")
     assert {role: edit.provenance for role, edit in back.items()} == {
         r: edit.provenance for r, edit in edits.items()

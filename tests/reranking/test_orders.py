@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import vldebias
 from tests.reranking import slow_orders
 from vldebias.errors import InvalidInputError
 from vldebias.measure.representation import representation_gap
@@ -296,3 +297,18 @@ def test_the_best_rows_are_those_of_a_stable_sort(scores: list[int], k: int) -> 
     rows = best_rows(np.array(scores, dtype=float), k)
     expected = sorted(np.argsort(-np.array(scores), kind="stable")[:k])
     assert rows.tolist() == expected
+
+
+def test_a_prefix_holds_no_more_of_a_group_than_its_exact_share() -> None:
+    """Half of two places is one, even if the group has the best scores."""
+    labels = list("aaaaabbbcccc")
+    positions = vldebias.rerank(
+        np.linspace(1, 0, len(labels)),
+        8,
+        labels=labels,
+        shares={"a": 0.5, "b": 0.25, "c": 0.25},
+        method="quota",
+    )
+    order = [labels[position] for position in positions]
+    for length in (2, 4, 6, 8):
+        assert order[:length].count("a") == length // 2

@@ -34,7 +34,6 @@ def test_positions_are_an_array_with_a_report() -> None:
     assert report.kept == 0.75
     assert report.score_lost == pytest.approx((0.7 - 0.4) / 4)
     assert report.moved == pytest.approx((0 + 2 + 1 + 2) / 4)
-    assert "accuracy=" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -138,15 +137,12 @@ def test_intersections() -> None:
     assert groups == {"m/old", "m/young", "f/old", "f/young"}
 
 
-def test_probabilities_are_labels_and_shares_of_the_report() -> None:
+def test_the_likeliest_group_is_the_label() -> None:
     table = np.array([[0.9, 0.1], [0.8, 0.2]] * 4)
     table[4:] = table[4:, ::-1]
     positions = vldebias.rerank(SCORES, 4, probabilities={"m": table[:, 0], "f": table[:, 1]})
     assert positions.tolist() == [0, 4, 1, 5]
-    expected = positions.report.expected
-    assert expected is not None
-    assert expected["m"].value == pytest.approx((0.9 + 0.1 + 0.8 + 0.2) / 4)
-    assert "true shares" in str(positions.report)
+    assert positions.report.expected is None  # nobody knows whether they are calibrated
 
 
 def test_features_are_labelled_by_texts_of_a_mapping_or_a_model() -> None:
@@ -200,6 +196,10 @@ def test_a_function_is_a_method() -> None:
         ({}, "expected labels="),
         ({"labels": LABELS, "probabilities": np.ones((8, 2)) / 2}, "got labels and probabilities"),
         ({"probabilities": np.ones((8, 2))}, "sum to 1"),
+        ({"probabilities": np.ones((8, 1))}, r"expected \(n, groups\), .* shape \(8, 1\)"),
+        ({"probabilities": np.ones(8)}, r"expected \(n, groups\), .* shape \(8,\)"),
+        ({"probabilities": np.full((8, 2, 1), 0.5)}, r"expected \(n, groups\), .* shape"),
+        ({"probabilities": np.tile([1.5, -0.5], (8, 1))}, "none below 0"),
         ({"prompts": "gender"}, "features="),
         ({"labels": LABELS, "ids": [1, 2]}, "one for each score"),
         ({"labels": LABELS, "k": None, "method": "mopr"}, "give k"),
@@ -217,6 +217,16 @@ def test_too_few_of_a_group_are_said() -> None:
         positions = vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
     assert positions.report.short == {"f": 1}
     assert sorted(positions.tolist()) == [0, 1, 2, 3]
+
+
+def test_the_warning_about_few_candidates_names_the_query_only_among_several() -> None:
+    with pytest.warns(SuspectInputWarning, match="missing") as caught:
+        vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
+    assert "query" not in str(caught[0].message)
+    scores = np.stack([SCORES, SCORES])
+    shares = {"f": 0.9, "m": 0.1}
+    with pytest.warns(SuspectInputWarning, match=r"\(query 0; 2 of 2 queries\)"):
+        vldebias.rerank(scores, 8, labels=LABELS, shares=shares)
 
 
 def test_labels_need_no_torch() -> None:

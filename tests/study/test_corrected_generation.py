@@ -8,7 +8,7 @@ import pytest
 
 from tests.study.painted_by_hand import GENDERS, Reader, paint, task
 from vldebias.judge.answers import AnnotationLog
-from vldebias.judge.scores import last_judgements
+from vldebias.judge.stored import last_judgements
 from vldebias.study import SharesTask
 from vldebias.study.inputs import Inputs
 from vldebias.utils.options import Options

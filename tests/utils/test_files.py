@@ -1,5 +1,7 @@
+import csv
 import errno
 import hashlib
+import io
 import itertools
 import multiprocessing
 import os
@@ -13,14 +15,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ValidationError
+from safetensors.torch import save_file
 
+from tests.limits import limited_files
 from tests.refusals import refused
-from vldebias.errors import InvalidInputError
+from vldebias.data.tables import read_table
+from vldebias.errors import InvalidInputError, StorageError
 from vldebias.report.result import Result
 from vldebias.utils import files
 from vldebias.utils.files import (
@@ -31,6 +38,8 @@ from vldebias.utils.files import (
     read_json,
     read_yaml,
     shielded,
+    spreadsheet_csv,
+    storage_errors,
     write_atomically,
 )
 
@@ -76,7 +85,7 @@ def test_an_error_leaves_the_old_file(
     }
     if place not in contents:
         monkeypatch.setattr(os, place, lambda *_: fails(tmp_path / "b.txt"))
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StorageError, match=r"a\.txt: no space is left on the disk"):
         write_atomically(path, contents.get(place, "new"))
     assert path.read_text() == "old"
     assert set(os.listdir(tmp_path)) <= {"a.txt", "b.txt"}
@@ -93,7 +102,115 @@ def test_file_and_folder_are_synced_and_closed(
     monkeypatch.setattr(os, "replace", lambda a, b: calls.append("replace") or replace(a, b))
     monkeypatch.setattr(os, "close", lambda handle: calls.append("close") or close(handle))
     write_atomically(tmp_path / "a", "x")
-    assert calls[-5:] == ["fsync", "close", "replace", "fsync", "close"]
+    # The third "close" ends the lock of the temporary file.
+    assert calls[-6:] == ["fsync", "close", "replace", "close", "fsync", "close"]
+
+
+@pytest.mark.parametrize("limit", [0, 1000, 57_400])
+def test_every_writer_reports_a_file_that_cannot_be_written(tmp_path: Path, limit: int) -> None:
+    tensors = {"weight": torch.zeros(100_000)}
+    writers: dict[str, Any] = {
+        "text": "x" * 100_000,
+        "bytes": b"x" * 100_000,
+        "safetensors": lambda path: save_file(tensors, path),
+        "torch": lambda path: torch.save(tensors, path),
+        "python": lambda path: path.write_bytes(bytes(100_000)),
+    }
+    for name, content in writers.items():
+        path = write_atomically(tmp_path / name, "old")
+        with limited_files(limit), pytest.raises(StorageError) as caught:
+            write_atomically(path, content)
+        assert caught.value.errno == errno.EFBIG
+        assert str(caught.value).startswith(f"cannot write {path}: the file is larger than")
+        assert path.read_text() == "old"
+        write_atomically(path, content)
+        assert path.stat().st_size >= 100_000
+    assert sorted(os.listdir(tmp_path)) == sorted(writers)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS])
+def test_problems_of_storage_are_found_in_causes_and_in_words(code: int) -> None:
+    reason = OSError(code, os.strerror(code))
+    errors = [
+        reason,
+        RuntimeError(f"I/O error: {os.strerror(code)} (os error {code})"),
+        caused_by(ValueError("cannot save"), reason),
+    ]
+    for error in errors:
+        expected = pytest.raises(StorageError, match="cannot write folder: ")
+        with expected as caught, storage_errors("folder"):
+            raise error
+        assert caught.value.errno == code
+
+
+def caused_by(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def test_other_errors_of_writers_are_passed_on(tmp_path: Path) -> None:
+    for error in (RuntimeError("a bug"), PermissionError(errno.EACCES, "no"), ValueError("28")):
+
+        def write(_: Path, error: Exception = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)) as caught:
+            write_atomically(tmp_path / "a", write)
+        assert caught.value is error
+
+
+KILLED = """
+import os, signal, sys
+from vldebias.utils.files import write_atomically
+
+def die(path):
+    path.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_atomically(sys.argv[1], die)
+"""
+
+
+def test_the_next_run_removes_what_a_killed_one_left_and_nothing_else(tmp_path: Path) -> None:
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "a")], check=False)
+    # A run removes the leftovers of earlier ones before it leaves its own.
+    (leftover,) = tmp_path.iterdir()
+    assert re.fullmatch(r"\.a\.[0-9a-f]{12}\.partial", leftover.name)
+    kept = ["a.partial", ".a.partial", ".a.0123456789AB.partial", ".state.pt"]
+    for name in kept:
+        (tmp_path / name).touch()
+    write_atomically(tmp_path / "b", "new")
+    assert {path.name for path in tmp_path.iterdir()} == {"b", *kept}
+
+
+LIVE = """
+import sys
+from vldebias.utils.files import write_atomically
+
+def wait(path):
+    path.write_text("slow")
+    print("writing", flush=True)
+    sys.stdin.read()
+
+write_atomically(sys.argv[1], wait)
+"""
+
+
+def test_files_that_a_live_process_writes_are_kept(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LIVE, str(tmp_path / "a")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        write_atomically(tmp_path / "b", "new")
+        assert len(list(tmp_path.glob(".a.*.partial"))) == 1
+        writer.communicate()
+    assert writer.returncode == 0
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+    assert (tmp_path / "a").read_text() == "slow"
 
 
 def remade(path: Path) -> None:
@@ -395,3 +512,21 @@ def test_a_file_system_without_locks_is_told_of(
     with only_writer(tmp_path, messages.append):
         pass
     assert "No locks available" in messages[0]
+
+
+@given(
+    cells=st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["C"])), min_size=1),
+    name=st.sampled_from(["prompt", "=1+1", "@x", "-2"]),
+)
+def test_no_cell_of_a_csv_is_a_formula_and_reading_gives_every_text_back(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[str], name: str
+) -> None:
+    cells = [*cells, "=1+1", "+1", "-2+3", "@SUM(A1)", "\t=1", "'=1"]
+    frame = pd.DataFrame({name: cells, "share": -0.5}).set_index(name)
+    text = spreadsheet_csv(frame, index=True)
+    for row in csv.reader(io.StringIO(text)):
+        assert not row[0].startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert "-0.5" in text
+    path = tmp_path_factory.getbasetemp() / "x.csv"
+    path.write_text(text, encoding="utf-8")
+    assert read_table(path).column(name).to_pylist() == cells

@@ -1,5 +1,8 @@
 """Notebooks show tables of what was done, and nothing of them is markup."""
 
+import json
+import re
+import unicodedata
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 import vldebias
 from tests.study.made_figures import figure, protocol, result
 from vldebias.miniature import load_pipeline
-from vldebias.utils.markup import SHOWN, html_table
+from vldebias.utils.markup import SHOWN, code_span, html_table, printable
 
 
 @given(st.lists(st.tuples(st.text(max_size=9), st.integers()), max_size=2 * SHOWN))
@@ -74,3 +77,34 @@ def test_dir_has_the_public_names_alone() -> None:
 @pytest.mark.parametrize("name", vldebias.__all__)
 def test_every_name_of_dir_is_there(name: str) -> None:
     assert getattr(vldebias, name) is not None
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_printable_text_has_no_control_characters_and_says_what_they_were(text: str) -> None:
+    shown = printable(text)
+    kinds = {unicodedata.category(letter) for letter in shown if letter not in "\n\t"}
+    assert kinds.isdisjoint({"Cc", "Cs"})
+    if "\\" not in text and '"' not in text:
+        escaped = shown.replace("\n", r"\n").replace("\t", r"\t")
+        # JSON joins two escapes of surrogates to one character.
+        expected = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+        assert json.loads(f'"{escaped}"') in {text, expected}
+
+
+@given(st.text("ab` \n<#[]()", max_size=12))
+def test_nothing_in_a_code_span_ends_it(text: str) -> None:
+    span = code_span(text)
+    assert "\n" not in span
+    fence, inside = re.fullmatch(r"(`+)(.*?)\1", span).groups()  # type: ignore[union-attr]
+    assert fence not in re.findall("`+", inside)
+    assert inside.split() == text.split()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a\n\n# Heading", "<img src=x onerror=alert(1)>", "[click](https://evil.example)", "``` x"],
+)
+def test_names_in_code_spans_are_no_markup(name: str) -> None:
+    markdown = pytest.importorskip("markdown", reason="pip install 'vldebias[docs]'")
+    html = markdown.markdown(f"# {code_span(name)} for a model")
+    assert re.fullmatch(r"<h1><code>[^<>]*</code> for a model</h1>", html)

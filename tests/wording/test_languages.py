@@ -17,6 +17,7 @@ from vldebias.wording.languages import (
     register_language,
     unregister_language,
 )
+from vldebias.wording.languages.pt.grammar import LANGUAGE as PORTUGUESE
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "languages"
@@ -540,3 +541,23 @@ def test_a_rated_prompt_counts_once_and_is_right_where_both_texts_are(tmp_path):
 @pytest.mark.parametrize("prompt", ["an elderly care worker", "a bag weaver", "a care worker"])
 def test_words_that_english_shares_with_languages_that_are_not_read_are_english(prompt):
     assert language_of(prompt).code == "en"
+
+
+def test_portuguese_plurals_of_ao_are_all_three() -> None:
+    for stem in ("campe", "capit", "cidad"):
+        plurals = {f"{stem}ões", f"{stem}ães", f"{stem}ãos"}
+        assert set(PORTUGUESE.plurals_of(f"{stem}ão")) == plurals
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("Покажи последнего врача в офисе", "последнюю женщину-врача"),
+        ("Фото последнего врача", "последней женщины-врача"),
+        ("Последний врач в офисе", "Последняя женщина-врач"),
+        ("Портрет со сторожем в парке", "женщиной-сторожем"),
+        ("Портрет со сторожом в парке", "женщиной-сторожом"),
+    ],
+)
+def test_russian_adjectives_and_nouns_of_soft_stems_agree(prompt: str, expected: str) -> None:
+    assert expected in " ".join(balance_prompts([prompt] * 2, "gender", seed=0).prompts)

@@ -14,7 +14,7 @@ import typer
 import vldebias
 from vldebias.cli.common import App, say
 from vldebias.cli.lazy import Entry, LazyGroup
-from vldebias.errors import VldebiasError, VldebiasWarning, missing_extra
+from vldebias.errors import StorageError, VldebiasError, VldebiasWarning, missing_extra
 
 __all__ = ["app", "main"]
 
@@ -128,7 +128,8 @@ def main() -> None:
                 say("interrupted")
                 raise SystemExit(130) from None
             advice = ""
-            if getattr(error, "errno", None) == errno.ENOSPC:
+            is_full = getattr(error, "errno", None) == errno.ENOSPC
+            if is_full and not isinstance(error, StorageError):  # which has its own advice
                 advice = "; make room, and run the same command again"
             say(f"{error}{advice}", "error", "red")
             _give_up_output()

@@ -136,7 +136,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
     from vldebias.data.embeddings import load_texts
     from vldebias.hosts.loading import load_host
     from vldebias.study import audit
-    from vldebias.utils.files import write_atomically
+    from vldebias.utils.files import spreadsheet_csv, write_atomically
 
     counts: Any = calibration
     if texts is not None:
@@ -154,7 +154,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
             pilot |= {"device": named["device"], "dtype": named.get("dtype")}
             counts = _measured(loaded, listed.prompts, attribute, measure, guidance, pilot)
     result = audit(listed, attribute, calibration=counts, **host)
-    write_atomically(folder / "prompts.csv", _listed(result).to_csv())
+    write_atomically(folder / "prompts.csv", spreadsheet_csv(_listed(result), index=True))
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
 
@@ -207,7 +207,7 @@ def _measured(
     """Return counts of images of the pipeline, which are written to measured.csv as well."""
     from vldebias.prompts import load_prompts
     from vldebias.study.pilot import measure_prompts, pilot_prompts
-    from vldebias.utils.files import write_atomically
+    from vldebias.utils.files import spreadsheet_csv, write_atomically
     from vldebias.utils.options import Options
     from vldebias.utils.progress import Progress
 
@@ -223,7 +223,7 @@ def _measured(
             guidance=guidance,
             progress=progress,
         )
-    write_atomically(options.out / "measured.csv", counts.to_csv(index=False))
+    write_atomically(options.out / "measured.csv", spreadsheet_csv(counts))
     say(f"counts: {options.out / 'measured.csv'}")
     return counts
 

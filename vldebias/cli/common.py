@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperCommand
 
 from vldebias.errors import InvalidInputError
+from vldebias.utils.markup import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -210,9 +211,17 @@ def write_run(result: Result, folder: Path) -> Path:
     return page
 
 
+def echo(text: str, *, end: str = "\n") -> None:
+    """Print a text on stdout; a terminal gets its control characters as escapes."""
+    if sys.stdout.isatty():
+        text = printable(text)
+    typer.echo(f"{text}{end}", nl=False)
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON, alone on stdout."""
-    typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
+    # JSON may hold some control characters as they are; as escapes they are the same text.
+    typer.echo(printable(json.dumps(value, indent=1, ensure_ascii=False)))
 
 
 def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
@@ -223,7 +232,7 @@ def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     # A row is a line, and nothing is folded or cut.
     lines = ["\t".join(_cell(value) for value in row) for row in (head, *rows)]
     # All at once: a run that is stopped before leaves no half of a table.
-    typer.echo("\n".join(lines))
+    echo("\n".join(lines))
     return True
 
 
@@ -245,6 +254,8 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    head = [printable(cell) for cell in head]
+    rows = [[printable(cell) for cell in row] for row in rows]
     # Where the longest cells of all columns are too wide they fold, and a blank line parts rows:
     # else one row runs into the next.
     widths = [max(map(len, cells)) + 2 for cells in zip(head, *rows, strict=True)]
@@ -289,7 +300,7 @@ def print_result(
         out.print(coloured(text(result, measures, width=min(out.width, 100))), soft_wrap=True)
     else:
         for sentence in sentences(result, measures):
-            typer.echo(f"# {sentence}")
+            echo(f"# {sentence}")
         piped(*tab_rows(result, measures))
     for name, path in files.items():
         say(f"{name.replace('_', ' ')}: {path}")
@@ -300,7 +311,7 @@ def coloured(text: str) -> Text:
     from rich.text import Text
 
     # No markup: a result quotes prompts, whose brackets are text.
-    shown = Text(text)
+    shown = Text(printable(text))
     for verdict, style in STYLES.items():
         # After the task, at the end of a row, or at the start of a comparison.
         shown.highlight_regex(
@@ -316,7 +327,7 @@ def say(text: object, kind: str = "", style: str = "") -> None:
     style: colour of the kind.
     """
     start = f"{kind}: " if kind else ""
-    words = f"{start}{text}"
+    words = printable(f"{start}{text}")
     if err.is_made:
         # Above the bars that it may show.
         from rich.text import Text

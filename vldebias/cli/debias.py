@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +15,7 @@ from vldebias.cli.checks import check_file, check_host, check_sets
 from vldebias.cli.common import check_out, device_of, print_list, say
 from vldebias.cli.flags import HOST, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
+from vldebias.utils.files import storage_errors
 from vldebias.utils.names import check_methods
 
 if TYPE_CHECKING:
@@ -121,16 +123,32 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
 
         attachment = debias(loaded.host, dict(edits), tokenizer=loaded.tokenizer)
         attachment.merge()
-        merge.mkdir(parents=True, exist_ok=True)
-        if hasattr(loaded.host, "save_pretrained"):
-            loaded.host.save_pretrained(merge)
-        else:  # open_clip: the state dict that `--pretrained FILE` reads
+        _save_merged(loaded.host, merge)
+        say(f"{attachment!r}\nsaved to {merge}")
+
+
+def _save_merged(model: Any, folder: Path) -> None:
+    """Save a model with merged weights into a new or empty folder, completely or not at all.
+
+    Raises:
+        StorageError: there is no space for the weights.
+    """
+    try:
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if hasattr(model, "save_pretrained"):
+                model.save_pretrained(folder)
+                return
+            # open_clip: a state dict that `--pretrained FILE` reads.
             from safetensors.torch import save_file
 
             # safetensors stores no views.
-            state = {key: value.contiguous() for key, value in loaded.host.state_dict().items()}
-            save_file(state, merge / "open_clip_model.safetensors")
-        say(f"{attachment!r}\nsaved to {merge}")
+            state = {key: value.contiguous() for key, value in model.state_dict().items()}
+            save_file(state, folder / "open_clip_model.safetensors")
+    except BaseException:
+        # The same command refuses a folder that holds files.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _check_arguments(

@@ -14,6 +14,7 @@ from vldebias.cli.common import (
     App,
     check_out,
     device_of,
+    echo,
     err,
     print_list,
     print_result,
@@ -258,7 +259,7 @@ def show_suite(
             raise InvalidInputError(
                 f"{suite}: this suite embeds no prompts; it generates images with a pipeline"
             )
-        typer.echo("\n".join(loaded.texts()))
+        echo("\n".join(loaded.texts()))
     else:
         # To the byte, so that `> mine.yaml` makes a copy.
-        typer.echo(suite_path(suite).read_text(encoding="utf-8"), nl=False)
+        echo(suite_path(suite).read_text(encoding="utf-8"), end="")

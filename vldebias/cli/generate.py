@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vldebias.cli.checks import check_sets
-from vldebias.cli.common import check_out, device_of, err, out, print_grid, print_json, say
+from vldebias.cli.common import check_out, device_of, echo, err, out, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_options, with_flags
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, StorageError
 from vldebias.utils.names import check_methods
 
 if TYPE_CHECKING:
@@ -117,7 +116,8 @@ def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> Si
     """Generate the pictures that the folder lacks; say how to continue after an interruption.
 
     Raises:
-        InvalidInputError: what `side_by_side` refuses, or a disk that is full.
+        InvalidInputError: see `side_by_side`.
+        StorageError: no space is left; finished pictures are kept.
     """
     from vldebias.hosts.loading import load_host
     from vldebias.study.side_by_side import side_by_side
@@ -134,14 +134,8 @@ def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> Si
     except KeyboardInterrupt:
         say(f"{_finished(folder)}; run the same command again to continue")
         raise
-    except OSError as error:
-        # A full disk is the user's to mend, and finished pictures are kept.
-        if error.errno != errno.ENOSPC:
-            raise
-        raise InvalidInputError(
-            f"{folder}: the disk is full; {_finished(folder)}; make room, and run the same"
-            " command again to continue"
-        ) from None
+    except StorageError as error:
+        raise StorageError(error.errno, f"{error}; {_finished(folder)}") from None
 
 
 def _finished(folder: Path) -> str:
@@ -164,7 +158,7 @@ def _print(made: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
     """Print the sentences, the table of what was generated, and where the pictures are."""
     for sentence in made.sentences():
         # In a pipe they are comments above the table, which `grep -v '^#'` takes away.
-        typer.echo(sentence if out.is_terminal else f"# {sentence}")
+        echo(sentence if out.is_terminal else f"# {sentence}")
     print_grid(COLUMNS, list(_rows(made)))
     say(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
     is_judged = any(picture.seen for picture in made.pictures)

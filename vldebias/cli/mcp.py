@@ -42,13 +42,13 @@ def mcp(
     """
     if model is not None and pipeline is not None:
         raise InvalidInputError("got --model and --pipeline; expected one of them, or none")
-    load_prompts(attribute)  # a wrong name is answered before anything is started
+    load_prompts(attribute)  # report an unknown name before anything is started
     need("mcp")
-    from vldebias.serving.tools import Tools, tools_server
+    from vldebias.serving.tools import Tools, serve_stdio, tools_server
 
     server = tools_server(Tools(attribute, model=model, pipeline=pipeline))
     if port is None:
-        server.run()
+        serve_stdio(server)
         return
     say(f"tools at http://{LOCALHOST}:{port}/mcp")
     server.run("streamable-http", host=LOCALHOST, port=port)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from vldebias.cli.balance import balance
-from vldebias.cli.common import App, print_list, say, split_names, split_pair
+from vldebias.cli.common import App, echo, print_list, say, split_names, split_pair
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError
 
@@ -68,7 +68,7 @@ def show(
     if not path.is_file():
         # The file itself, with its comments and its order.
         path = packaged("prompts")[name]
-    typer.echo(path.read_text(encoding="utf-8"), nl=False)
+    echo(path.read_text(encoding="utf-8"), end="")
 
 
 @app.command("new")

@@ -48,9 +48,12 @@ def rerank_command(
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "quota",
-    accuracy: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Share of groups that are right; prints true shares."),
+    checked: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column with the true group of results that were checked, empty for others.",
+        ),
     ] = None,
     columns: Annotated[
         list[str] | None,
@@ -64,19 +67,23 @@ def rerank_command(
     there are several, a query. Results without a group keep their places. The new order goes to
     stdout, what changed and what it costs to stderr. Needs no model.
 
+    If groups are sometimes wrong, look at a random sample of the results (--json lists one under
+    "to check"), write their true groups into a column, and name it with --checked: the true shares
+    are then estimated with 95 % intervals.
+
     Examples:
       vldebias rerank results.jsonl --k 50 --attribute gender
       vldebias rerank results.csv --k 20 --attribute gender \\
           --shares female=0.4,male=0.6
       vldebias rerank results.jsonl --attribute gender --attribute age \\
-          --accuracy 0.9 --json
+          --checked true_group --json
     """
     if method not in METHODS:
         hint = did_you_mean(method, METHODS)
         raise InvalidInputError(f"--method {method}: expected one of {', '.join(METHODS)}; {hint}")
     target_shares: Any = "pool" if shares == ["pool"] else shares_of(shares)
     name_of_column = _columns(columns)
-    rows_of_query = _read(file, name_of_column, attribute)
+    rows_of_query = _read(file, name_of_column, attribute, checked)
 
     from vldebias.reranking import rerank
 
@@ -95,13 +102,16 @@ def rerank_command(
             labels=labels,
             shares=target_shares,
             method=method,
-            accuracy=accuracy,
+            checked=_checked(rows, checked),
         )
         report = positions.report
         say(f"{query}: {report}" if query else str(report))
         identities = [row[name_of_column["id"]] for _, row in rows]
         results = _results(report, identities, values)
-        records.append({**report.to_dict(), "query": query, "results": results})
+        to_check = [identities[row] for row in positions.to_check()]
+        records.append(
+            {**report.to_dict(), "query": query, "results": results, "to check": to_check}
+        )
     if as_json:
         print_json({"queries": records})
         return
@@ -182,7 +192,7 @@ def _table_rows(file: Path, text: str, separators: str) -> Iterator[tuple[str, M
 
 
 def _read(
-    file: Path, name_of_column: Mapping[str, str], attribute: Sequence[str]
+    file: Path, name_of_column: Mapping[str, str], attribute: Sequence[str], checked: str | None
 ) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
     """Return query -> its results, each with its place in the file.
 
@@ -194,6 +204,8 @@ def _read(
         name: f"--columns {kind}=COLUMN" for kind, name in name_of_column.items() if kind != "query"
     }
     options |= dict.fromkeys(attribute, "--attribute COLUMN")
+    if checked is not None:
+        options[checked] = "--checked COLUMN"
     rows_of_query: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for place, row in _rows(file):
         for name, option in options.items():
@@ -205,6 +217,20 @@ def _read(
     if not rows_of_query:
         raise InvalidInputError(f"{file}: expected results, got none")
     return rows_of_query
+
+
+def _checked(
+    rows: Sequence[tuple[str, Mapping[str, Any]]], column: str | None
+) -> dict[int, str] | None:
+    """Return row -> true group of the results that were checked; None without a column."""
+    if column is None:
+        return None
+    groups = {}
+    for number, (_, row) in enumerate(rows):
+        group = "" if row[column] is None else str(row[column]).strip()
+        if group:
+            groups[number] = group
+    return groups
 
 
 def _number(value: Any, column: str, place: str) -> float:

@@ -79,7 +79,7 @@ def report(
     for change, names in manifest.verify(path).items():
         differences += [f"{change}: {name}" for name in names]
     if differences:
-        typer.echo("\n".join(differences))
+        common.echo("\n".join(differences))
         raise typer.Exit(1)
     say(
         f"every file is unchanged if {manifest.MANIFEST} is: its SHA-256 is"
@@ -104,7 +104,7 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
         common.out.print(coloured(str(comparison)), soft_wrap=True)
     else:
         for sentence in (comparison.sentence, *comparison.warnings):
-            typer.echo(f"# {sentence}")
+            common.echo(f"# {sentence}")
         # Empty cells instead of "nan", which cut and awk would take for a word.
         frame = comparison.to_pandas()
         rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False)
@@ -192,7 +192,7 @@ def gate(
             )
         print_json({"passed": passed, "checks": rows})
     else:
-        typer.echo("\n".join(map(str, checks)))
+        common.echo("\n".join(map(str, checks)))
     if not passed:
         raise typer.Exit(1)
 

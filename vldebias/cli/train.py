@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vldebias.cli.checks import check_model, check_sets
-from vldebias.cli.common import coloured, err, out, parse_pairs, print_grid, print_json, say
+from vldebias.cli.common import coloured, echo, err, out, parse_pairs, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_fields, with_flags
 from vldebias.training.settings import (
     GROUPS,
@@ -142,7 +142,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
         values["preset"] = preset
     settings = load_settings(config, **values)
     if show:
-        typer.echo(settings.as_yaml(), nl=False)
+        echo(settings.as_yaml(), end="")
         return
     check_model(settings.model, settings.pretrained)
     check_sets([settings.debias])
@@ -224,7 +224,7 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
             lines = wrapped(sentence, min(out.width, 100))
             out.print(coloured("\n".join(lines)), soft_wrap=True)
         else:
-            typer.echo(f"# {sentence}")
+            echo(f"# {sentence}")
     _print_scores(outcome, conclusions)
     # If the main score fell, a warning has said so already.
     is_warned = outcome.get("below_start") is not None

@@ -452,7 +452,7 @@ def read_table(
             for place in range(len(rows[0])):
                 texts = [unshielded(row[place]) for row in rows[1:]]
                 columns.append(pa.array(texts, pa.string()))
-            table = pa.table(columns, names=rows[0])
+            table = pa.table(columns, names=[unshielded(name) for name in rows[0]])
         else:
             table = _read_json(path, encoding)
         table.validate(full=True)  # such as texts that are no UTF-8

@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.utils.files import explain, read_bytes, sync
+from vldebias.utils.files import explain, read_bytes, storage_errors, sync
 
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
@@ -100,7 +100,7 @@ class AnnotationLog:
         line = answer.model_dump_json(exclude_none=True).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = not self.path.exists()
-        with self.path.open("ab+", buffering=0) as file:
+        with storage_errors(self.path), self.path.open("ab+", buffering=0) as file:
             # Alone with the file, where the system has flock; closing it opens the lock.
             with suppress(ImportError):
                 import fcntl

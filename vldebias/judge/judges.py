@@ -19,7 +19,6 @@ import torch
 from pydantic import Field
 from torch.nn.functional import normalize
 
-from vldebias.data import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.hosts.host import weights_fingerprint
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Probabilities = dict[str, np.ndarray]
-NO_VALUE = "unknown"  # the answer of a judge that names no value
-SURE = 0.8  # default of the smallest probability with which an answer of a judge counts
 NONE_OF_THESE = "none of these, or it cannot be told"
 BIAS = 0.2  # mean total variation between two orders of options from which a warning is worth it
 
@@ -85,20 +82,6 @@ def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
             )
         checked[attribute] = rows
     return checked
-
-
-def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labels:
-    """Return the most likely value for probabilities (n, values), or unknown.
-
-    Unknown where the largest probability is below `sure`, or below what is left for none of the
-    values.
-    """
-    best = probabilities.max(axis=1)
-    # What is left for none of the values: with .45 man and .05 woman the answer is “neither”,
-    # whatever `sure` is.
-    rest = 1 - probabilities.sum(axis=1)
-    known = (best >= sure) & (best >= rest)
-    return Labels(np.where(known, probabilities.argmax(axis=1), UNKNOWN), tuple(names))
 
 
 class JudgeSpec(Strict, ABC):

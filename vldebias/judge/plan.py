@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError, field_validator
-from torch import nn
 
 from vldebias.errors import InvalidInputError, shortened
-from vldebias.hosts.host import weights_fingerprint
-from vldebias.projection.edit import Fingerprint
 from vldebias.prompts import PromptSet, StatedWords, fill
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.utils.files import explain, read_bytes, write_atomically
@@ -26,6 +23,7 @@ from vldebias.utils.schema import Strict, file_slug
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import nn
 
 PLAN = "plan.json"
 SEED_STEP = 10_000  # seeds of one run: SEED_STEP * seed, SEED_STEP * seed + 1, ...
@@ -278,6 +276,8 @@ class Plan(Strict):
         new_weights = new_settings.pop("fingerprint", None)
         differences = []
         if old_weights:
+            from vldebias.projection.edit import Fingerprint
+
             fingerprint = Fingerprint(**new_weights) if new_weights else None
             if not Fingerprint(**old_weights).matches(fingerprint):
                 differences.append("the weights differ")
@@ -364,6 +364,9 @@ class GeneratedImages:
 def identity(pipe: Any) -> dict[str, Any]:
     """Return what identifies a pipeline; one fingerprint of all weights, None where some are on
     meta tensors."""
+    # torch and the hosts are imported when they are used: reading a folder of images needs neither.
+    from torch import nn
+
     modules = {}
     for name, component in sorted(pipe.components.items()):
         if isinstance(component, nn.Module):
@@ -392,6 +395,8 @@ def identity(pipe: Any) -> dict[str, Any]:
 def _joint_fingerprint(modules: Mapping[str, nn.Module]) -> dict[str, Any] | None:
     """Return one fingerprint of the weights of all modules; None where one has weights without
     values."""
+    from vldebias.hosts.host import weights_fingerprint
+
     fingerprints = []
     for module in modules.values():
         fingerprint = weights_fingerprint(module)

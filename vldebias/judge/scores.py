@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,11 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.hosts import Host
 from vldebias.hosts.clip.images import ImageEncoder
-from vldebias.judge.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
+from vldebias.judge.judges import Judge, Probabilities, predict
 from vldebias.judge.plan import GeneratedImages, PlannedImage
+from vldebias.judge.stored import image_keys, stored_answers
 from vldebias.report.result import NONE, TaskResult
-from vldebias.utils.files import digest, write_atomically
+from vldebias.utils.files import storage_errors, write_atomically
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import file_slug
 
@@ -64,15 +64,15 @@ def judge_images(
             f" {missing[0]}; generate again, which goes on where it stopped"
         )
     path = answers_file(judge, images)
-    answer_of_key = _stored(path)
-    keys = _keys(images)
+    answer_of_key = stored_answers(path)
+    keys = image_keys(images)
     unjudged = {}
     for image, key in zip(images, keys, strict=True):
         if key not in answer_of_key:
             unjudged[key] = image
 
     bar = progress.bar("judging", len(unjudged), reused=len(keys) - len(unjudged))
-    with path.open("a", encoding="utf-8") as file, bar as advance:
+    with storage_errors(path), path.open("a", encoding="utf-8") as file, bar as advance:
         for start in range(0, len(unjudged), BATCH):
             batch = list(unjudged)[start : start + BATCH]
             predicted = predict(judge, [images.read(unjudged[key]) for key in batch])
@@ -105,54 +105,6 @@ def answers_file(judge: Judge, images: GeneratedImages) -> Path:
         names = {attribute: list(values) for attribute, values in judge.names.items()}
         write_atomically(path, json.dumps({"name": judge.name, "names": names}))
     return path
-
-
-def last_judgements(
-    images: GeneratedImages, attribute: str, values: Sequence[str]
-) -> tuple[str, list[str], np.ndarray] | None:
-    """Return the newest judgements in a folder by a judge that knows these values of an attribute;
-    None if there are none.
-
-    That is its name; its answer for every image, one of `values` or NO_VALUE; and its probability
-    (n,), 0 for images that changed since or were never judged.
-    """
-    files = images.folder.glob("judgements/*.jsonl")
-    for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        known = _stored(path)
-        names = known["names"].get(attribute, ())
-        # Another judge of the attribute may name other values: two tones instead of five.
-        if not set(values) <= set(names):
-            continue
-        # Zeros stand for an image without an answer: `decide` makes "unknown" of them.
-        never_judged = {attribute: [0.0] * len(names)}
-        chances = np.array([known.get(key, never_judged)[attribute] for key in _keys(images)])
-        answers = []
-        for code in decide(chances, names, SURE).codes:
-            name = names[code] if code >= 0 else NO_VALUE
-            answers.append(name if name in values else NO_VALUE)
-        return known["name"], answers, chances.max(axis=1)
-    return None
-
-
-def _keys(images: GeneratedImages) -> list[str]:
-    """Return path and hash of every image file; the hash of a missing one is "-"."""
-    keys = []
-    for image in images:
-        file = images.path(image)
-        # By content as well as by path: an image that was generated again is judged again.
-        file_hash = digest(file)[:24] if file.is_file() else "-"
-        keys.append(f"{image.path} {file_hash}")
-    return keys
-
-
-def _stored(path: Path) -> dict[str, Any]:
-    """Return "name" and "names" of the judge, and its answers by key; a line that was cut off is
-    left out."""
-    known = dict[str, Any]()
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError):
-            known |= json.loads(line)
-    return known
 
 
 def scored(

@@ -10,18 +10,19 @@ w_i times, of which only about k rows are read.
 
 from __future__ import annotations
 
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.representation import counts_of_groups
 from vldebias.measure.resampling import Values, codes, vectors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -307,6 +308,9 @@ def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: 
     ranks ahead. query_codes, item_codes: (q,) and (n,); an item is relevant where they agree; every
     query has to have one. Memory grows with the number of items, never with q x n.
     """
+    # Imported here, since all else in this module reads arrays.
+    import torch
+
     size = max(1, _SCORES // max(1, len(items)))
     place = torch.arange(len(items), device=items.device)
     ahead = []
@@ -314,7 +318,7 @@ def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: 
         scores = rows @ items.T
         relevant = codes_of_rows[:, None] == item_codes
         # The best relevant item decides recall: all that rank ahead of it are counted.
-        best = scores.masked_fill(~relevant, -torch.inf).max(dim=1, keepdim=True).values
+        best = scores.masked_fill(~relevant, -inf).max(dim=1, keepdim=True).values
         is_tied = scores == best
         first = (is_tied & relevant).int().argmax(dim=1, keepdim=True)
         is_ahead = (scores > best) | (is_tied & (place < first))

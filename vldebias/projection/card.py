@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vldebias.utils.markup import code_span
 from vldebias.version import __version__
 
 if TYPE_CHECKING:
@@ -18,14 +19,20 @@ def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
     """Return the text of the model card: which model the edit was fitted on, and how to attach
     it."""
     origin = edit.provenance
-    kind = f"An edit of {edit.side} embeddings ({origin.method}) that mitigates"
+    # Names come from users and files, and a hub shows the card as a web page.
+    method = code_span(origin.method)
+    prompts = code_span(origin.prompts or "None")
+    kind = f"An edit of {edit.side} embeddings ({method}) that mitigates"
     if edit.side == "both":
-        kind = f"An edit of text and image embeddings ({origin.method}) that mitigates"
+        kind = f"An edit of text and image embeddings ({method}) that mitigates"
     elif edit.side == "denoiser":
         kind = (
-            f"An edit of a pipeline's denoiser ({origin.method}): each image gets a sampled\nvalue,"
+            f"An edit of a pipeline's denoiser ({method}): each image gets a sampled\nvalue,"
             " set in every cross-attention, and no word is written into its prompt. It mitigates"
         )
+    title = prompts if origin.prompts else "An edit"
+    model = code_span(origin.model_id) if origin.model_id else "a model without a name"
+    listed_roles = ", ".join(map(code_span, roles)) or "one"
     subject = "pipe" if edit.side == "denoiser" else "model"
     return f"""---
 library_name: vldebias
@@ -33,7 +40,7 @@ tags:
 - fairness
 - vision-language
 ---
-# {origin.prompts or "An edit"} for {origin.model_id or "a model without a name"}
+# {title} for {model}
 
 {kind} what its prompt set describes, made
 with vldebias
@@ -42,7 +49,7 @@ with vldebias
     import vldebias
     attachment = vldebias.debias({subject}, vldebias.load_edit("this repository or folder"))
 
-It is refused for weights other than those it was fitted on. Roles: {", ".join(roles) or "one"}.
+It is refused for weights other than those it was fitted on. Roles: {listed_roles}.
 Prompt set:
-`{origin.prompts}` (hash `{origin.prompts_hash}`). The header of `{WEIGHTS}` has the rest.
+{prompts} (hash {code_span(origin.prompts_hash or "None")}). The header of `{WEIGHTS}` has the rest.
 """

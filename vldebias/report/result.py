@@ -39,7 +39,14 @@ from vldebias.report.conclusion import Conclusion, conclusions
 from vldebias.report.page import dots, notebook
 from vldebias.report.table import Measures, readable
 from vldebias.report.text import text
-from vldebias.utils.files import commit, digest, read_bytes, shielded, versions, write_atomically
+from vldebias.utils.files import (
+    commit,
+    digest,
+    read_bytes,
+    spreadsheet_csv,
+    versions,
+    write_atomically,
+)
 
 __all__ = [
     "CHANCE",
@@ -220,10 +227,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def to_csv(self, path: str | Path) -> Path:
         """Write the frame as CSV with all digits; text that a spreadsheet would read as a formula
         is escaped."""
-        frame = self.to_pandas()
-        texts = ["task", "metric", "method", "subset", "better"]
-        frame[texts] = frame[texts].map(shielded)
-        return write_atomically(Path(path), frame.to_csv(index=False))
+        return write_atomically(Path(path), spreadsheet_csv(self.to_pandas()))
 
     def write(self, path: str | Path, *, compact: bool = False) -> Path:
         """Write the result as JSON, atomically, so that a reader never sees half a file.

@@ -5,9 +5,9 @@ yours is one too.
 """
 
 from vldebias.reranking.candidates import Candidates
+from vldebias.reranking.checks import true_shares
 from vldebias.reranking.entry import RERANKERS, rerank
 from vldebias.reranking.orders import det_const_sort, fair, mmr, pbm, quota
-from vldebias.reranking.promise import expected_shares
 from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import Positions, Report
 
@@ -17,11 +17,11 @@ __all__ = [
     "Positions",
     "Report",
     "det_const_sort",
-    "expected_shares",
     "fair",
     "mmr",
     "mopr",
     "pbm",
     "quota",
     "rerank",
+    "true_shares",
 ]

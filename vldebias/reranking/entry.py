@@ -47,7 +47,7 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
     shares: Any = None,
     method: str | Reranker = "quota",
     ids: Any = None,
-    accuracy: Any = None,
+    checked: Mapping[Any, Any] | None = None,
 ) -> Positions:
     """Return the positions of the first k results in a new order, in which every group has its
     share.
@@ -73,8 +73,9 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
             function of `Candidates` and k, such as functools.partial(mmr, weight=0.3).
         ids: (n,) or (q, n) of the candidates, -1 for none, as an index returns them; labels,
             probabilities and features are then of all rows of the index.
-        accuracy: how often labels are right: a number, group -> number, or a confusion (g, g) of a
-            labelled sample, true groups in rows. The report then has the shares of true groups.
+        checked: row -> true group, or id -> true group with ids= or a mapping of scores, for a
+            random sample of candidates that somebody looked at. The report then has the true shares
+            with intervals. `Positions.to_check` says which to look at.
 
     Returns:
         Positions (k,) or (q, k), int64; ids where ids were given, filled up with -1. As an array
@@ -115,6 +116,7 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
         raise InvalidInputError(
             f"got groups of {len(groups.codes)} rows for {n} candidates; expected one for each"
         )
+    code_of_checked = _read_checked(checked, groups.names, names)
     unit = None
     if features is not None and reranker not in _READ_BEST:
         unit = unit_rows(features)
@@ -129,8 +131,9 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
         places = np.flatnonzero(rows[query] != UNKNOWN)
         candidates = groups.candidates(scores_of_query[places], rows[query][places], shares, unit)
         order = _order(candidates, reranker, k)
-        orders.append(names[query][places[order]])
-        reports.append(Report(candidates, name, order, accuracy))
+        keys = names[query][places]
+        orders.append(keys[order])
+        reports.append(Report(candidates, name, order, keys, _codes_of(keys, code_of_checked)))
     # Without k all candidates are shown, and a group may well have fewer than its share.
     if k is not None:
         _warn_of_short(reports)
@@ -169,6 +172,43 @@ def _read_scores(scores: Any, ids: Any) -> tuple[Floats, NDArray[Any] | None]:
     if id_rows.shape != shape:
         raise InvalidInputError(f"ids: expected one for each score {shape}, got {id_rows.shape}")
     return table, id_rows
+
+
+def _read_checked(
+    checked: Mapping[Any, Any] | None, names: Sequence[str], keys: NDArray[Any]
+) -> dict[Any, int]:
+    """Return row or id -> position of its true group among the names.
+
+    Raises:
+        InvalidInputError: no mapping, keys of no candidate, or a group that no label names.
+    """
+    if checked is None:
+        return {}
+    if not isinstance(checked, Mapping):
+        raise InvalidInputError(
+            f"checked: expected a mapping from row or id to true group, got {str(checked)[:60]}"
+        )
+    codes = {}
+    for key, group in checked.items():
+        if str(group) not in names:
+            raise InvalidInputError(
+                f"checked: got group {group!r} for {key!r}; expected one of {list(names)};"
+                f" {did_you_mean(group, names)}"
+            )
+        codes[key] = list(names).index(str(group))
+    if codes and codes.keys().isdisjoint(keys.ravel().tolist()):
+        raise InvalidInputError(
+            f"checked: none of its {len(codes)} keys is a candidate; expected rows or ids such as"
+            f" {keys.ravel().tolist()[0]!r}, got {next(iter(codes))!r}"
+        )
+    return codes
+
+
+def _codes_of(keys: NDArray[Any], code_of_key: Mapping[Any, int]) -> NDArray[np.integer]:
+    """Return the code (n,) of each key, -1 for keys without one."""
+    if not code_of_key:
+        return np.full(len(keys), UNKNOWN)
+    return np.array([code_of_key.get(key, UNKNOWN) for key in keys.tolist()])
 
 
 def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:

@@ -14,8 +14,6 @@ from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats, unit_rows
 
 POOL = "pool"
-# CLIP's logit scale: cosines times this are its own log odds.
-_SCALE = 100.0
 # Labels that are unknown, as lower-case texts: NA of pandas is the last.
 _UNKNOWN_TEXTS = ("", "unknown", "none", "nan", "<na>")
 
@@ -117,8 +115,7 @@ class Groups:
 
     @classmethod
     def zero_shot(cls, features: Any, prompts: Any, model: Any) -> Groups:
-        """Return groups by the texts of the values, with the model's own probabilities: the softmax
-        of 100 times the cosines, as CLIP has it.
+        """Return groups by the texts of the values: the value with the highest cosine.
 
         Args:
             features: (n, d) of the candidates, or blocks of them.
@@ -136,10 +133,10 @@ class Groups:
         blocks = (
             [features] if hasattr(features, "shape") or isinstance(features, list) else features
         )
-        tables: list[list[Floats]] = [[] for _ in weights]
+        codes: list[list[Rows]] = [[] for _ in weights]
         for block in blocks:
             unit = unit_rows(block)
-            for values, parts in zip(weights, tables, strict=True):
+            for values, parts in zip(weights, codes, strict=True):
                 if values.shape[1] != unit.shape[1]:
                     raise InvalidInputError(
                         f"features: got width {unit.shape[1]}, and the model's texts have"
@@ -147,12 +144,10 @@ class Groups:
                     )
                 # Rounded, so that equal rows tie whatever the order of sums.
                 cosines = (unit @ values.T).round(12)
-                odds = np.exp(_SCALE * (cosines - cosines.max(axis=1, keepdims=True)))
-                parts.append(odds / odds.sum(axis=1, keepdims=True))
+                parts.append(cosines.argmax(axis=1))
         groups = []
-        for prompt_set, parts in zip(problem.attributes, tables, strict=True):
-            table = np.concatenate(parts)
-            groups.append(cls(tuple(prompt_set.attributes), table.argmax(axis=1), table))
+        for prompt_set, parts in zip(problem.attributes, codes, strict=True):
+            groups.append(cls(tuple(prompt_set.attributes), np.concatenate(parts)))
         return cls.crossed(groups)
 
     @classmethod
@@ -163,22 +158,12 @@ class Groups:
         names = ["/".join(combination) for combination in product(*(part.names for part in parts))]
         codes = np.zeros(len(parts[0].codes), dtype=np.intp)
         is_known = np.ones(len(codes), dtype=bool)
-        tables = []
         for part in parts:
             if len(part.codes) != len(codes):
                 raise InvalidInputError("labels: expected columns of one length")
             codes = codes * len(part.names) + part.codes
             is_known &= part.codes != UNKNOWN
-            if part.probabilities is not None:
-                tables.append(part.probabilities)
-        probabilities = None
-        if len(tables) == len(parts):
-            # Attributes are taken as independent given the image.
-            probabilities = tables[0]
-            for table in tables[1:]:
-                joint = probabilities[:, :, None] * table[:, None, :]
-                probabilities = joint.reshape(len(codes), -1)
-        return cls(tuple(names), np.where(is_known, codes, UNKNOWN), probabilities)
+        return cls(tuple(names), np.where(is_known, codes, UNKNOWN))
 
     def candidates(
         self, scores: Floats, rows: Rows, shares: Any, features: NDArray[Any] | None = None

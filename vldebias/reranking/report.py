@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from vldebias.measure.resampling import Interval
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Rows
-from vldebias.reranking.promise import expected_shares, shares_by_probabilities
+from vldebias.reranking.checks import ENOUGH, true_shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,16 +20,21 @@ class Report:
     """Report the re-ranking of one query.
 
     Attributes:
-        candidates: what was re-ranked. method: its name.
+        candidates: what was re-ranked.
+        method: name of the method.
         order: (k,) rows of the candidates, in their new order.
-        accuracy: of the labels, as `rerank` takes it; None where nothing is known of it.
+        keys: (n,) id of each candidate, its row if there are no ids.
+        checked: (n,) true group of each candidate as a position in the names of the groups, -1 if
+            nobody checked it.
+        query: text of the query, if it is known.
     """
 
     candidates: Candidates
     method: str
     order: Rows
-    accuracy: Any = None
-    query: str = field(default="")
+    keys: NDArray[Any]
+    checked: NDArray[np.integer]
+    query: str = ""
 
     @property
     def before(self) -> Rows:
@@ -82,26 +88,21 @@ class Report:
         place[self.candidates.ranked] = np.arange(len(self.candidates))
         return float(np.abs(place[self.order] - np.arange(len(self.order))).mean())
 
+    @property
+    def n_checked(self) -> int:
+        """Return how many candidates of known label were checked."""
+        return int(((self.candidates.codes != UNKNOWN) & (self.checked != UNKNOWN)).sum())
+
     @cached_property
     def expected(self) -> dict[str, Interval] | None:
-        """Return group -> true share among the results of known label, with its 95 % interval; None
-        where nothing is known of how often labels are right.
+        """Return group -> true share among the results of known label, with its 95 % interval.
 
-        From `accuracy`, else from the probabilities of the candidates.
+        None if too few candidates were checked; see `vldebias.reranking.true_shares`.
         """
-        known = self.order[self.candidates.codes[self.order] != UNKNOWN]
-        if not len(known):
-            return None
-        names = self.candidates.names
-        if self.accuracy is not None:
-            scores, codes = self.candidates.scores, self.candidates.codes
-            return expected_shares(scores, codes, self.order, names, self.accuracy)
-        if self.candidates.probabilities is not None:
-            return shares_by_probabilities(self.candidates.probabilities[known], names)
-        return None
+        return true_shares(self.candidates, self.order, self.checked)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON has them."""
+        """Return the figures as a dictionary for JSON."""
         expected = self.expected
         shares = self.candidates.shares.tolist()
         return {
@@ -113,6 +114,7 @@ class Report:
             "counts": self.counts,
             "unknown": self.unknown,
             "short": self.short,
+            "checked": self.n_checked,
             "expected": expected and {name: list(share) for name, share in expected.items()},
             "kept": self.kept,
             "score lost": self.score_lost,
@@ -129,13 +131,20 @@ class Report:
         for group, number in self.short.items():
             lines.append(f"{group}: {number} fewer than asked; there are no more candidates")
         expected = self.expected
-        if expected is None:
-            lines.append("how often the labels are right is not known; pass accuracy= for shares")
-        else:
+        if expected is not None:
             parts = []
             for group, (value, low, high) in expected.items():
                 parts.append(f"{group} {value:.0%} [{low:.0%}, {high:.0%}]")
-            lines.append(f"true shares, 95 % intervals: {', '.join(parts)}")
+            lines.append(
+                f"true shares, 95 % intervals: {', '.join(parts)}; {self.n_checked} candidates"
+                " were checked"
+            )
+        else:
+            needed = f"{ENOUGH} are needed" if k > ENOUGH else f"all {k} are needed"
+            lines.append(
+                "true shares unknown: look at the results that positions.to_check() lists and pass"
+                f" their true groups as `checked`; {needed}, {self.n_checked} were passed"
+            )
         lines.append(
             f"{self.kept:.0%} of the first {k} stay; a result moves {self.moved:.1f} places; mean"
             f" score {0.0 - self.score_lost:+.4f}"
@@ -171,6 +180,33 @@ class Positions(np.ndarray):
     def report(self) -> Report:
         """Return the report of the only query, or of the first one."""
         return self.reports[0]
+
+    def to_check(self, n: int = 30) -> list[Any]:
+        """Return results whose true groups somebody should look up, for `checked` of `rerank`.
+
+        They are a random sample of the results of all queries, with equally many of each label if
+        there are enough. Results that are already checked or whose label is unknown are left out.
+
+        Args:
+            n: how many.
+
+        Returns:
+            Their ids, or their rows if there are no ids; fewer than n if there are no more results.
+        """
+        label_of_key = {}
+        for report in self.reports:
+            for row in report.order:
+                label = int(report.candidates.codes[row])
+                if label != UNKNOWN and report.checked[row] == UNKNOWN:
+                    label_of_key[report.keys[row]] = label
+        keys_of_label: dict[int, list[Any]] = {}
+        keys = list(label_of_key)
+        for place in np.random.default_rng(0).permutation(len(keys)):
+            keys_of_label.setdefault(label_of_key[keys[place]], []).append(keys[place])
+        # One of each label in turn.
+        turns = zip_longest(*keys_of_label.values())
+        chosen = [key for turn in turns for key in turn if key is not None]
+        return [key.item() if isinstance(key, np.generic) else key for key in chosen[:n]]
 
 
 def _words(counts: dict[str, int]) -> str:

@@ -1,20 +1,31 @@
-"""Offer balanced prompts and audits as tools of the Model Context Protocol, so that an assistant
-that writes prompts can balance and check them. The extra "mcp" brings the package."""
+"""Offer balanced prompts and audits to assistants as tools of the Model Context Protocol.
+
+Needs the package `mcp`, which the extra "mcp" installs.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
+import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, VldebiasError, did_you_mean, need, shortened
 from vldebias.measure.rows import NONE
+from vldebias.prompts import PromptSet, load_prompts
+from vldebias.utils.files import packaged
 from vldebias.version import __version__
 from vldebias.wording import BalancedPrompts, Balancer, balance_prompts
 from vldebias.wording.reasons import reason_in_words
 
-MOST_IMAGES = 1000  # of one call
+# Limits of one call. Reading 100,000 characters takes about a second.
+MAX_IMAGES = 1000
+MAX_CHARACTERS = 10_000  # of one prompt
+MAX_TOTAL_CHARACTERS = 500_000  # of the prompts of all images
 
 INSTRUCTIONS = (
     "Write sampled values of an attribute, such as gender, into prompts for images that leave it"
@@ -23,32 +34,44 @@ INSTRUCTIONS = (
     " or show no person come back as they are, with the reason."
 )
 
+# Escapes of JSON; each is consumed whole, because \\ud83d is a backslash and five characters.
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+
 
 class WrittenPrompt(BaseModel):
-    """Hold one image's prompt.
+    """One image's prompt.
 
     Attributes:
-        prompt: to generate from. value: that was written into it. reason: why it was left alone.
+        prompt: the prompt to generate from.
+        value: the value that was written into it.
+        reason: why the prompt was left unchanged.
     """
 
     prompt: str
-    value: Any = Field(description="the value that was written, null where none was")
-    reason: str | None = Field(description="why the prompt was left alone, null where it was not")
+    value: Any = Field(description="the value that was written, null if the prompt is unchanged")
+    reason: str | None = Field(description="why the prompt is unchanged, null if it was changed")
 
 
 class WrittenPrompts(BaseModel):
-    """Hold the prompts of a call; with the seed the same call gives the same ones."""
+    """The prompts that a call returns; the same call with this seed returns the same prompts."""
 
     prompts: list[WrittenPrompt]
     seed: int
 
 
 class AuditedPrompt(BaseModel):
-    """Hold what is predicted of one prompt.
+    """The audit of one prompt.
 
     Attributes:
-        advice: what to do about it. value: the likeliest value. share: of the images, with its
-            interval from low to high; null where nothing is predicted.
+        prompt: the prompt as it was sent.
+        advice: what to do about the prompt.
+        value: the value most images are predicted to show, or null without a prediction.
+        share: the predicted share of images that show the value.
+        low: lower end of the share's 95 % interval.
+        high: upper end of the share's 95 % interval.
     """
 
     prompt: str
@@ -60,17 +83,23 @@ class AuditedPrompt(BaseModel):
 
 
 class AuditedPrompts(BaseModel):
-    """Hold an audit: the prompts, most urgent first, and what it is based on."""
+    """An audit: the prompts, most urgent first, and a summary."""
 
     prompts: list[AuditedPrompt]
     summary: list[str]
 
 
 class Tools:
-    """Hold the tools of a server.
+    """Implement the tools that the server offers.
 
-    sets: the default attribute, by name. model, pipeline: what `audit_prompts` reads texts with, as
-    `vldebias.load_host` takes it; without one it says which prompts are open and predicts no share.
+    Prompts come from an assistant, which may be steered by what it reads. Their number and length
+    are limited, and an attribute is a name: no call can make the server open a file.
+
+    Args:
+        sets: the default attribute: a packaged prompt set's name, or the path of a YAML file.
+        model: the model that `audit_prompts` reads prompts with, as for `vldebias.load_host`.
+            Without a model or pipeline, audits report which prompts are open and predict no shares.
+        pipeline: the pipeline to read prompts with, instead of a model.
     """
 
     def __init__(
@@ -78,11 +107,11 @@ class Tools:
     ) -> None:
         if model is not None and pipeline is not None:
             raise InvalidInputError("got a model and a pipeline; expected one of them, or none")
-        self.sets = sets
+        self.default_set = load_prompts(sets)
         self.model = model
         self.pipeline = pipeline
-        # One for the life of the server, so that values are even over its calls.
-        self._balancer_of_attribute: dict[str, Balancer] = {sets: Balancer(sets)}
+        # Balancers live as long as the server, so that values are even over all of its calls.
+        self._balancer_of_attribute = {self.default_set.name: Balancer(self.default_set)}
 
     def balance_prompts(
         self,
@@ -99,29 +128,25 @@ class Tools:
 
         Args:
             prompts: the user's own words, one text for each picture.
-            images: how many images of each prompt are generated.
-            attribute: gender, age, race or skin-tone. Default: that of the server.
+            images: how many images to generate from each prompt.
+            attribute: gender, age, race or skin-tone. Default: the server's attribute.
             shares: value -> share of the images, such as {"female": 0.7, "male": 0.3}. Default:
-                even.
-            seed: with it the same call gives the same prompts. Default: values are even over all
-                calls.
+                equal shares.
+            seed: makes the call reproducible. Default: values are even over all calls.
         """
-        if not 1 <= images * max(len(prompts), 1) <= MOST_IMAGES:
-            raise InvalidInputError(
-                f"images: got {images} for each of {len(prompts)} prompts; expected from 1 to"
-                f" {MOST_IMAGES} in all"
-            )
+        _check_prompts(prompts, images)
+        prompt_set = self._set_named(attribute)
         listed = []
         for prompt in prompts:
             listed += [prompt] * images
-        name = attribute or self.sets
         balanced: BalancedPrompts
         if shares is None and seed is None:
+            name = prompt_set.name
             if name not in self._balancer_of_attribute:
-                self._balancer_of_attribute[name] = Balancer(name)
+                self._balancer_of_attribute[name] = Balancer(prompt_set)
             balanced = self._balancer_of_attribute[name].next(listed)
         else:
-            balanced = balance_prompts(listed, name, shares=shares, seed=seed)
+            balanced = balance_prompts(listed, prompt_set, shares=shares, seed=seed)
         rows = zip(balanced.prompts, balanced.values, balanced.reasons, strict=True)
         written = [
             WrittenPrompt(prompt=prompt, value=value, reason=reason)
@@ -130,27 +155,28 @@ class Tools:
         return WrittenPrompts(prompts=written, seed=balanced.seed)
 
     def audit_prompts(self, prompts: list[str], attribute: str | None = None) -> AuditedPrompts:
-        """Say of each prompt whether it leaves an attribute open, and how its images will lean.
+        """Report which prompts leave an attribute open, and how their images will lean.
 
-        Shares are predicted from the texts, before any image is generated, with 95 % intervals,
-        where the server was started with a model. Example: prompts ["A photo of a pilot"] ->
+        If the server was started with a model, shares are predicted from the prompts' texts, before
+        any image is generated, with 95 % intervals. Example: prompts ["A photo of a pilot"] ->
         "leans male: rewrite it or use a method", share 0.93 [0.60, 1.00].
 
         Args:
             prompts: texts, one for each picture.
-            attribute: gender, age, race or skin-tone. Default: that of the server.
+            attribute: gender, age, race or skin-tone. Default: the server's attribute.
         """
-        name = attribute or self.sets
+        _check_prompts(prompts)
+        prompt_set = self._set_named(attribute)
         if self.model is None and self.pipeline is None:
-            return _audit_of_texts(prompts, name)
-        # torch and the model's library, which take seconds.
+            return _audit_of_texts(prompts, prompt_set)
+        # Imported late: torch and the model's library take seconds.
         from vldebias.study import audit
 
-        result = audit(prompts, name, model=self.model, pipe=self.pipeline)
+        result = audit(prompts, prompt_set, model=self.model, pipe=self.pipeline)
         (task,) = result.provenance
         row_of_prompt = {}
         for row in result.rows:
-            # Rows of single models bear their names; the advice is about what the models share.
+            # Rows of single models are named after them; the advice is about what models share.
             if row.metric == "predicted_share" and row.method == NONE:
                 prompt, _, value = row.subset.rpartition(": ")
                 row_of_prompt[prompt] = (value, row)
@@ -172,10 +198,43 @@ class Tools:
                 audited.append(AuditedPrompt(prompt=prompt, advice=advice))
         return AuditedPrompts(prompts=audited, summary=list(task.settings["advice"]))
 
+    def _set_named(self, attribute: str | None) -> PromptSet:
+        """Return the prompt set with a name: the server's default set or a packaged one."""
+        if attribute is None or attribute == self.default_set.name:
+            return self.default_set
+        names = list(dict.fromkeys([self.default_set.name, *packaged("prompts")]))
+        if attribute not in names:
+            hint = did_you_mean(attribute, names)
+            raise InvalidInputError(
+                f"attribute: got {shortened(repr(attribute), 80)}; expected one of"
+                f" {', '.join(names)}; {hint}"
+            )
+        return load_prompts(attribute)
 
-def _audit_of_texts(prompts: list[str], attribute: str) -> AuditedPrompts:
-    """Return which prompts leave an attribute open; without a model no share is predicted."""
-    balanced = balance_prompts(prompts, attribute, seed=0)
+
+def _check_prompts(prompts: list[str], images: int = 1) -> None:
+    """Raise an error if a call has too few or too many images, or too much text."""
+    if not 1 <= images * max(len(prompts), 1) <= MAX_IMAGES:
+        raise InvalidInputError(
+            f"images: got {images} for each of {len(prompts)} prompts; expected from 1 to"
+            f" {MAX_IMAGES} images per call"
+        )
+    longest = max(map(len, prompts), default=0)
+    if longest > MAX_CHARACTERS:
+        raise InvalidInputError(
+            f"prompts: got one of {longest:,} characters; expected at most {MAX_CHARACTERS:,}"
+        )
+    total = images * sum(map(len, prompts))
+    if total > MAX_TOTAL_CHARACTERS:
+        raise InvalidInputError(
+            f"prompts: got {total:,} characters over all images; expected at most"
+            f" {MAX_TOTAL_CHARACTERS:,} per call; split the call"
+        )
+
+
+def _audit_of_texts(prompts: list[str], prompt_set: PromptSet) -> AuditedPrompts:
+    """Report which prompts leave an attribute open; without a model no share is predicted."""
+    balanced = balance_prompts(prompts, prompt_set, seed=0)
     audited = []
     for prompt, reason in zip(prompts, balanced.reasons, strict=True):
         advice = "leaves it open: balance it"
@@ -184,7 +243,7 @@ def _audit_of_texts(prompts: list[str], attribute: str) -> AuditedPrompts:
         audited.append(AuditedPrompt(prompt=prompt, advice=advice))
     opened = sum(reason is None for reason in balanced.reasons)
     summary = [
-        f"{opened} of {len(prompts)} prompts leave {attribute} open.",
+        f"{opened} of {len(prompts)} prompts leave {prompt_set.name} open.",
         "No share is predicted: start the server with --model or --pipeline.",
     ]
     return AuditedPrompts(prompts=audited, summary=summary)
@@ -199,7 +258,54 @@ def tools_server(tools: Tools) -> Any:
     server = need("mcp.server").MCPServer(
         "vldebias", instructions=INSTRUCTIONS, version=__version__
     )
-    offered: tuple[Callable[..., BaseModel], ...] = (tools.balance_prompts, tools.audit_prompts)
-    for tool in offered:
-        server.tool()(tool)
+    for tool in (tools.balance_prompts, tools.audit_prompts):
+        server.tool()(_with_messages(tool))
     return server
+
+
+def _with_messages(tool: Callable[..., BaseModel]) -> Callable[..., BaseModel]:
+    """Return a tool whose errors reach the assistant with their message.
+
+    The server hides the message of every other exception, and logs its traceback.
+    """
+    tool_error = need("mcp.server.mcpserver.exceptions").ToolError
+
+    @functools.wraps(tool)
+    def call(*args: Any, **kwargs: Any) -> BaseModel:
+        try:
+            return tool(*args, **kwargs)
+        except VldebiasError as error:
+            raise tool_error(str(error)) from None
+
+    return call
+
+
+def replace_lone_surrogates(line: bytes) -> bytes:
+    """Return a line of JSON in which escapes of lone surrogates are U+FFFD.
+
+    A client that cuts a text within an emoji sends half of a surrogate pair. Such a line is not
+    valid Unicode, and the server would drop it without an answer.
+    """
+    return _ESCAPE.sub(_paired, line)
+
+
+def _paired(match: re.Match[bytes]) -> bytes:
+    """Return an escape or a surrogate pair unchanged, and U+FFFD for half of a pair."""
+    return rb"\ufffd" if match["lone"] else match[0]
+
+
+def serve_stdio(server: Any) -> None:
+    """Run a server on stdin and stdout until stdin ends."""
+    # The transport reads file descriptor 0, so the client's lines are passed on through a pipe.
+    client = os.dup(0)
+    read_end, write_end = os.pipe()
+    os.dup2(read_end, 0)
+    os.close(read_end)
+
+    def pass_on() -> None:
+        with open(client, "rb") as lines, open(write_end, "wb", buffering=0) as pipe:
+            for line in lines:
+                pipe.write(replace_lone_surrogates(line))
+
+    threading.Thread(target=pass_on, daemon=True).start()
+    server.run()

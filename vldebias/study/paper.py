@@ -27,7 +27,7 @@ from vldebias.study.task import Task
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.people import PeopleTask
 from vldebias.study.tasks.retrieval import RetrievalTask
-from vldebias.utils.files import write_atomically
+from vldebias.utils.files import spreadsheet_csv, write_atomically
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import file_slug
@@ -353,7 +353,7 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
             if measured is not None or value == value:
                 rows.append(_row(run, key, value, source, measured))
     frame = need("pandas").DataFrame(rows, columns=HEAD)
-    write_atomically(out / "paper.csv", frame.to_csv(index=False))
+    write_atomically(out / "paper.csv", spreadsheet_csv(frame))
     keys = ["suite", "data", "model", "published of"]
     blocks = [(key, list(block.itertuples())) for key, block in frame.groupby(keys, sort=False)]
     states = [(run, run.name in results) for run in runs]

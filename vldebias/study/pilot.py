@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.hosts.loading import Loaded
-from vldebias.judge.judges import SURE, ClipJudge, Judge, MiniatureJudge, decide
+from vldebias.judge.judges import ClipJudge, Judge, MiniatureJudge
 from vldebias.judge.plan import Plan
 from vldebias.judge.scores import judge_images
+from vldebias.judge.stored import SURE, decide
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import NONE
 from vldebias.study.inputs import Inputs

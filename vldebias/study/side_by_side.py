@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vldebias.judge.judges import SURE, Judge, MiniatureJudge, decide
+from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
+from vldebias.judge.stored import SURE, decide
 from vldebias.prompts import PromptSet
 from vldebias.report.phrases import in_words, largest_first, listed
 from vldebias.report.result import NONE

@@ -29,7 +29,7 @@ from vldebias.training.batches import Batch, Batches
 from vldebias.training.objective import Trainee
 from vldebias.training.optim import RHO, Average, climbed, still
 from vldebias.training.settings import LoopSettings
-from vldebias.utils.files import only_writer, write_atomically
+from vldebias.utils.files import only_writer, storage_errors, write_atomically
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -225,7 +225,8 @@ class Run:
                 entry |= monitor(self.trainee.towers)
         self.history.append(entry)
         if self.folder is not None and self.accelerator.is_main_process:
-            with (self.folder / HISTORY).open("a", encoding="utf-8") as file:
+            path = self.folder / HISTORY
+            with storage_errors(path), path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
         return entry
 
@@ -393,7 +394,7 @@ class Run:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": self.scaler.state_dict(),
             }
-            # A kill while it is written leaves the checkpoint before.
+            # A kill while it is written leaves the previous checkpoint.
             write_atomically(self.folder / STATE, lambda partial: torch.save(state, partial))
         self.accelerator.wait_for_everyone()
 

@@ -22,6 +22,7 @@ from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.host import reading
 from vldebias.miniature import Preprocess
 from vldebias.miniature.tokenizer import save_tokenizer
+from vldebias.utils.files import storage_errors
 from vldebias.version import __version__
 
 MANIFEST = "vldebias.json"
@@ -332,12 +333,13 @@ def replacing(folder: Path) -> Iterator[Path]:
         os.replace(old_folder, folder)
     for leftover in (new_folder, old_folder):
         shutil.rmtree(leftover, ignore_errors=True)
-    new_folder.mkdir()
     try:
-        yield new_folder
-        if folder.exists():
-            os.replace(folder, old_folder)
-        os.replace(new_folder, folder)
+        with storage_errors(folder):
+            new_folder.mkdir()
+            yield new_folder
+            if folder.exists():
+                os.replace(folder, old_folder)
+            os.replace(new_folder, folder)
     finally:
         for leftover in (new_folder, old_folder):
             shutil.rmtree(leftover, ignore_errors=True)

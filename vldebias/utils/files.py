@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -20,9 +21,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vldebias.errors import InvalidInputError, did_you_mean, shortened, warn
+from vldebias.errors import InvalidInputError, StorageError, did_you_mean, shortened, warn
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pydantic import ValidationError
 
 LOCK = ".vldebias.lock"  # of a folder that a run writes
@@ -31,6 +33,14 @@ _MAX_JSON = 50_000_000  # bytes of a file that programs write: results of a larg
 _FORMULA = (  # what a spreadsheet runs, with full-width signs
     "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 )
+_STORAGE_PROBLEMS = {
+    errno.ENOSPC: "no space is left on the disk; free some, and run the same command again",
+    errno.EDQUOT: "the disk quota is used up; free some space, and run the same command again",
+    errno.EFBIG: "the file is larger than the file system or `ulimit -f` allows; raise the limit or"
+    " choose another folder",
+    errno.EROFS: "the file system is read-only; choose another folder",
+}
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.partial")  # a name of `_temporary_file`
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -46,37 +56,146 @@ def packaged(kind: str) -> dict[str, Path]:
     raise InvalidInputError(f"got no files *.yaml in {folder}; reinstall vldebias")
 
 
-def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], object]) -> Path:
-    """Write a file atomically and synced: after a crash or on a full disk the old file or the new
-    one is complete.
+@contextlib.contextmanager
+def storage_errors(path: str | Path) -> Iterator[None]:
+    """Turn what libraries raise if a file or folder cannot be written into one `StorageError`.
 
-    content: text (as UTF-8), bytes, or a function that writes to a given path. Missing folders are
-    created; an existing file keeps its mode.
+    Python raises an OSError, safetensors an error of its own that ends in "(os error 28)", and
+    torch a RuntimeError in whose context the OSError is found.
+
+    Args:
+        path: the file or folder that the message names.
+
+    Raises:
+        StorageError: no space is left, the file is too large, or the file system is read-only.
+    """
+    try:
+        yield
+    except StorageError:
+        raise
+    except Exception as error:
+        code = _storage_code(error)
+        if code is None:
+            raise
+        raise StorageError(code, f"cannot write {path}: {_STORAGE_PROBLEMS[code]}") from error
+
+
+def _storage_code(error: BaseException | None) -> int | None:
+    """Return the operating system's code if an error is about storage, None otherwise."""
+    while error is not None:
+        code = getattr(error, "errno", None)
+        in_words = re.search(r"\(os error (\d+)\)", str(error))
+        if in_words:
+            code = int(in_words[1])
+        if code in _STORAGE_PROBLEMS:
+            return code
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], object]) -> Path:
+    """Write a file so that the old or the new one is complete, even after a crash or a power loss.
+
+    Missing folders are created, and an existing file keeps its mode. Temporary files that a killed
+    process left in the folder are removed.
+
+    Args:
+        path: the file to write or replace.
+        content: text (written as UTF-8), bytes, or a function that writes to the path it is given.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        StorageError: no space is left, the file is too large, or the file system is read-only.
+        OSError: the file cannot be written for another reason.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.partial")
-    try:
-        partial.touch()  # its mode is that of the umask
-        # An existing file keeps its mode, whatever the umask is now.
-        mode = partial.stat().st_mode
-        if path.exists():
-            mode = path.stat().st_mode
-        if isinstance(content, str):
-            partial.write_bytes(content.encode())
-        elif isinstance(content, bytes):
-            partial.write_bytes(content)
-        else:
-            content(partial)
-        partial.chmod(mode & 0o777)  # also where a library has made the file itself
-        sync(partial)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    # The move itself is an entry of the folder, which may be lost with the power as well.
-    sync(path.parent)
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path.parent)
+        with _temporary_file(path) as partial:
+            # An existing file keeps its mode; a new one has the mode that the umask gives.
+            mode = partial.stat().st_mode
+            if path.exists():
+                mode = path.stat().st_mode
+            if isinstance(content, str):
+                partial.write_bytes(content.encode())
+            elif isinstance(content, bytes):
+                partial.write_bytes(content)
+            else:
+                _write_by(content, partial)
+            partial.chmod(mode & 0o777)  # also if a library has replaced the file
+            sync(partial)
+            os.replace(partial, path)
+        # The move is an entry of the folder, which a power loss could undo.
+        sync(path.parent)
     return path
+
+
+def _write_by(write: Callable[[Path], object], partial: Path) -> None:
+    """Let a library write a file."""
+    try:
+        write(partial)
+    except RuntimeError as error:
+        if _storage_code(error) is None:
+            # torch does not say why its writer failed; one more block fails for the same reason.
+            with partial.open("ab") as file:
+                file.write(bytes(4096))
+        raise
+
+
+@contextlib.contextmanager
+def _temporary_file(path: Path) -> Iterator[Path]:
+    """Yield a new file next to `path`, which is removed at the end unless it was moved.
+
+    It is locked, so that other processes can tell it from the leftovers of a killed one.
+    """
+    partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.partial")
+    with contextlib.ExitStack() as stack:
+        handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        stack.callback(partial.unlink, missing_ok=True)
+        if _locked(handle):
+            stack.callback(os.close, handle)
+        else:
+            # Windows has no such locks, and moves no file that is open.
+            os.close(handle)
+        # Another process that saw the file before its lock took it for a leftover.
+        partial.touch()
+        yield partial
+
+
+def _locked(handle: int) -> bool:
+    """Lock an open file if no other process has locked it; return False if that is not possible."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+_swept: set[Path] = set()  # folders in which this process has looked for leftovers
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary files that killed processes left in a folder; once in each process."""
+    folder = folder.resolve()
+    if folder in _swept:
+        return
+    _swept.add(folder)
+    for path in folder.glob(".*.partial"):
+        if not _TEMPORARY.fullmatch(path.name):
+            continue
+        # Another process may be faster, or own the file.
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDWR)
+            try:
+                if _locked(handle):
+                    path.unlink()
+            finally:
+                os.close(handle)
 
 
 def sync(path: Path) -> None:
@@ -98,6 +217,24 @@ def shielded(text: str) -> str:
     "=1+1" -> "'=1+1"; `unshielded` gives every text back. Source: OWASP, "CSV Injection".
     """
     return f"'{text}" if re.match(_FORMULA, text) else text
+
+
+def spreadsheet_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
+    """Return a table as CSV that a spreadsheet can open without running formulas.
+
+    Args:
+        frame: the table; `shielded` is applied to its texts and to the names of its columns.
+        index: whether the first column is the table's index.
+    """
+    columns = frame.reset_index() if index else frame.copy()
+    for place, dtype in enumerate(columns.dtypes):
+        if dtype.kind not in "iufb":
+            texts = columns.iloc[:, place]
+            columns.isetitem(
+                place, [shielded(cell) if isinstance(cell, str) else cell for cell in texts]
+            )
+    columns.columns = [shielded(str(name)) for name in columns.columns]
+    return columns.to_csv(index=False)
 
 
 def unshielded(cell: str) -> str:
@@ -142,7 +279,8 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
     if _held.get(folder) == thread:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
     writer = f"process {os.getpid()} on {socket.gethostname()}"
     expected = (
@@ -151,7 +289,7 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
     )
     if folder in _held:  # to open and close the file once more would end the lock
         raise InvalidInputError(f"{folder}: {writer} writes there; {expected}")
-    with path.open("a+") as file:
+    with path.open("ab+", buffering=0) as file:
         try:
             import fcntl
 
@@ -167,8 +305,9 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
                 " one has ended"
             )
         # Only now that the lock is ours: before, the file names who writes there.
-        file.truncate(0)
-        print(writer, file=file, flush=True)
+        with storage_errors(path):
+            file.truncate(0)
+            file.write(f"{writer}\n".encode())
         _held[folder] = thread
         try:
             yield

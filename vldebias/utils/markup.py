@@ -1,11 +1,39 @@
-"""Write tables as HTML for notebooks; cells are escaped."""
+"""Write untrusted text so that notebooks, model cards and terminals show it as text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
 SHOWN = 20  # rows of a table; the others are counted
+# Control characters except line breaks and tabs, and lone surrogates, which have no bytes in UTF-8.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Return a text that no terminal takes for a command: control characters become escapes.
+
+    Line breaks and tabs are kept. The escapes are those of JSON.
+
+    >>> printable("\x1b[31mred")
+    '\\u001b[31mred'
+    """
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def code_span(text: str) -> str:
+    """Return a text as inline code of Markdown, in which nothing is markup.
+
+    >>> code_span("professions-gender")
+    '`professions-gender`'
+    """
+    line = " ".join(printable(text).split())
+    longest = max(map(len, re.findall("`+", line)), default=0)
+    fence = "`" * (longest + 1)
+    # A space parts backticks at the ends from the fence; Markdown takes it off again.
+    space = " " if longest or not line else ""
+    return f"{fence}{space}{line}{space}{fence}"
 
 
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

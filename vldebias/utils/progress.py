@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from rich import progress
 from rich.console import Console
 
+from vldebias.utils.markup import printable
+
 _LINE_EVERY = 60.0  # seconds between two lines of one bar in a log, where no bar can move
 
 
@@ -55,7 +57,7 @@ class Progress(progress.Progress):
 
     def say(self, text: str) -> None:
         """Print one line above the bars, without markup and without cutting it."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def bar(
@@ -72,6 +74,7 @@ class Progress(progress.Progress):
         """
         if reused:
             title = f"{title} ({reused} of {reused + (total or 0)} there already)"
+        title = printable(title)
         task = self.add_task(title, total=total, completed=done)
         written = time.monotonic()
         text = title
@@ -80,7 +83,7 @@ class Progress(progress.Progress):
             nonlocal done, written, text
             done = done + count
             if note is not None:
-                text = f"{title}: {note}"
+                text = f"{title}: {printable(note)}"
             self.update(task, completed=done, description=text)
             # A bar cannot move in a file, so that a line a minute says how far it is.
             is_log = not (self.console.is_terminal or self.console.is_jupyter)

@@ -98,12 +98,16 @@ class JointHost(Host):
             return [self.decode(tuple(row)) for row in rows]
 
     def stated_rows(self, attachment: Attachment) -> StatedRows | None:
-        """Return the function that finds the rows of token ids which state the attribute; None
-        where all rows are edited.
+        """Return the function that finds the rows of token ids which state the attribute, or None
+        if all rows are edited.
 
-        The tokenizer is read now where it is known, so that the model can be compiled before its
-        first call; else with the first row.
+        Raises:
+            InvalidInputError: the attachment reads the texts of token ids, and the model's
+                tokenizer is not found.
         """
+        edits = attachment.projections.values()
+        if TEXT in self.roles and any(hasattr(edit, "wordings") for edit in edits):
+            self.tokenizer  # noqa: B018  (raises if there is none)
         if attachment.gate is None:
             return None
 
@@ -112,8 +116,9 @@ class JointHost(Host):
                 return word_table(self.tokenizer, self.decode)
 
         stated = StatedRows(attachment.gate, find_table, self.texts)
-        is_known = self._given_tokenizer is not None or "tokenizer" in vars(self)
-        if is_known:
+        if TEXT in self.roles:
+            # Now and not with the first text: a missing tokenizer is reported here, and the model
+            # can be compiled before its first call.
             stated.prepare(next(self.model.parameters()).device)
         return stated
 

@@ -26,6 +26,7 @@ from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.clip.images import JointHost, image_encoder
 from vldebias.hosts.clip.open_clip import folder_address
 from vldebias.hosts.host import BARE, TOKENIZING, during, reading
+from vldebias.utils.files import storage_errors
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -209,7 +210,8 @@ class Towers:
         mismatch = f"name: {name!r} describes another architecture than that of the model"
         # Making the twin draws numbers, which would change the training that follows.
         with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-            self.save(weights, Path(folder), name=name)
+            with storage_errors(folder):
+                self.save(weights, Path(folder), name=name)
             try:
                 load = need("open_clip").create_model_and_transforms
                 twin, _, transform = load(folder_address(folder))

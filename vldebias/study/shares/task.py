@@ -23,9 +23,8 @@ from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
 from vldebias.data.tables import as_texts, column_of, misspelt, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
-from vldebias.judge.judges import NO_VALUE
 from vldebias.judge.plan import GeneratedImages
-from vldebias.judge.scores import last_judgements
+from vldebias.judge.stored import NO_VALUE, last_judgements
 from vldebias.measure.classification import agreement
 from vldebias.measure.shares import NOT_LABELLED
 from vldebias.report.result import NONE, TaskProvenance, TaskResult

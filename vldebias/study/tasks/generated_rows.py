@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from vldebias.data import UNKNOWN, cross
 from vldebias.errors import Lazily
-from vldebias.judge.judges import Judge, decide
+from vldebias.judge.judges import Judge
 from vldebias.judge.plan import GeneratedImages
+from vldebias.judge.stored import decide
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.rows import WORSE_STRIP, Strip
 from vldebias.measure.shares import discrepancies

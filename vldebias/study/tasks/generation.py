@@ -16,9 +16,10 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.hosts.loading import Loaded
-from vldebias.judge.judges import JUDGES, SURE, ClipJudge, Judge, JudgeSpec
+from vldebias.judge.judges import JUDGES, ClipJudge, Judge, JudgeSpec
 from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.judge.scores import judge_images, scored
+from vldebias.judge.stored import SURE
 from vldebias.methods import get_method
 from vldebias.prompts import PromptSet, fill
 from vldebias.report.result import NONE, TaskResult

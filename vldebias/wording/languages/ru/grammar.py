@@ -101,7 +101,8 @@ class Russian(SpacedLanguage):
         for word in self.entries("person"):
             self._add(nouns, "noun", _inflected(word, _SINGULAR), _inflected(word, _PLURAL))
             if word[-1] in _SIBILANTS:
-                nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))  # "врачом"
+                # "сторожем" is often written "сторожом".
+                nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))
         # Nouns that are declined as adjectives: "учёный".
         adjectives = self.matcher("adjective-alone").words
         for word in self.entries("person-adjectival"):

@@ -1,0 +1,344 @@
+"""How often does the interval of a re-ranking cover the true share? On real photographs.
+
+python -m eval.photographs.rerank --json eval/results/photographs_rerank.json
+
+Every gallery is searched with queries of all kinds. The first results are re-ranked by zero-shot
+labels, some photographs are "checked" (their true group is passed to `vldebias.rerank`), and the
+interval of each group is compared with its true share among the results. Which photographs are
+checked is repeated with other samples. Intervals of the coverage resample galleries (a data set and
+an attribute), since lists of one gallery share images and checks.
+
+"error rates of the gallery" is what checks are compared with: the exact share of each true group
+among all photographs with a label, as if it held for the results of every query.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+import vldebias
+from eval.experiments import embeddings
+from eval.photographs import Floats, Rows, Strings, galleries, is_present, queries, texts, unit
+from eval.tables import parser, run
+from vldebias.errors import SuspectInputWarning
+from vldebias.metrics import Metric
+from vldebias.prompts import PromptSet
+from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.reranking import Positions
+
+QUERIES = 12  # of each gallery and sample
+SAMPLES = 3  # of queries and of checked photographs
+RESAMPLES = 2000
+COMPOSITIONS: dict[str, tuple[float, ...] | None] = {
+    "as found": None,
+    "even": (0.5, 0.5),
+    "10:90": (0.1, 0.9),
+    "90:10": (0.9, 0.1),
+}
+NO_CHECKS = "error rates of the gallery"
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Photographs with labels of one attribute, and what a re-ranking of them needs.
+
+    Attributes:
+        name: data set and attribute.
+        composition: shares of the groups.
+        features: (n, d) at length 1.
+        true: (n,) true groups.
+        prompts: name of a prompt set, or a set, for zero-shot labels.
+        table: text -> embedding (d,).
+        queries: texts that are searched for.
+    """
+
+    name: str
+    composition: str
+    features: Floats
+    true: Strings
+    prompts: str | PromptSet
+    table: Mapping[str, Floats]
+    queries: Sequence[str]
+
+    def composed(self, composition: str, shares: Sequence[float] | None) -> Gallery:
+        """Return a gallery with other shares, of the groups in alphabetical order; None: as it
+        is."""
+        if shares is None:
+            return self
+        members = [np.flatnonzero(self.true == group) for group in np.unique(self.true)]
+        size = min(len(rows) / share for rows, share in zip(members, shares, strict=True))
+        rng = np.random.default_rng(0)
+        chosen = []
+        for rows, share in zip(members, shares, strict=True):
+            chosen.append(rng.permutation(rows)[: int(size * share)])
+        rows = np.sort(np.concatenate(chosen))
+        return Gallery(
+            self.name,
+            composition,
+            self.features[rows],
+            self.true[rows],
+            self.prompts,
+            self.table,
+            self.queries,
+        )
+
+
+def all_galleries() -> Iterator[Gallery]:
+    """Yield every gallery: photographs by a small model, CelebA by CLIP ViT-B/32."""
+    found = []
+    asked = [text for kind, listed in queries().items() if kind != "no person" for text in listed]
+    for name, photos in galleries().items():
+        for attribute, values in photos.labels.items():
+            known = values != ""
+            found.append(
+                Gallery(
+                    f"{name}, {attribute}",
+                    "as found",
+                    photos.features[known],
+                    values[known],
+                    attribute,
+                    texts(),
+                    asked,
+                )
+            )
+    if embeddings.file().is_file():
+        found += celeba()
+    for gallery in found:
+        if len(np.unique(gallery.true)) == 2:
+            for composition, shares in COMPOSITIONS.items():
+                yield gallery.composed(composition, shares)
+        else:
+            n = len(np.unique(gallery.true))
+            yield gallery
+            yield gallery.composed("even", [1 / n] * n)
+
+
+def celeba() -> Iterator[Gallery]:
+    """Yield CelebA by CLIP ViT-B/32, with gender and with age."""
+    gallery = embeddings.celeba()
+    listed = [text for group in gallery.prompts.groups for text in group]
+    aged = [text for text in listed if " old " in text]
+    age = PromptSet(
+        name="young-old",
+        attributes={"young": ("young",), "old": ("old",)},
+        groups=tuple((text.replace("an old", "a young"), text) for text in aged),
+    )
+    host = gallery.texts
+    wanted = [*listed, *gallery.queries]
+    vectors = unit(host.embed(wanted, host.roles[0]).numpy())
+    table = dict(zip(wanted, vectors, strict=True))
+    for attribute, prompts in {"gender": gallery.prompts, "age": age}.items():
+        column = gallery.images.column(attribute)
+        true = np.array(column.names)[column.codes]
+        yield Gallery(
+            f"CelebA, {attribute}",
+            "as found",
+            unit(gallery.rows.numpy()),
+            true,
+            prompts,
+            table,
+            gallery.queries,
+        )
+
+
+@dataclass(frozen=True)
+class Design:
+    """Which photographs are checked.
+
+    k: how many results are shown. n: how many are checked. among: "list", the results of the query
+    in question; "lists", those of all queries; "others", those of other queries; or "gallery", all
+    photographs.
+    """
+
+    k: int
+    n: int
+    among: str
+
+    def __str__(self) -> str:
+        place = {
+            "list": "of the list",
+            "lists": "of the lists of all queries",
+            "others": "of the lists of other queries",
+            "gallery": "of the whole gallery",
+        }
+        return f"{self.n} {place[self.among]}, k {self.k}"
+
+
+DESIGNS = (
+    Design(50, 20, "list"),
+    Design(50, 30, "list"),
+    Design(50, 100, "lists"),
+    Design(50, 100, "others"),
+    Design(50, 20, "gallery"),
+    Design(50, 100, "gallery"),
+    Design(50, 300, "gallery"),
+    Design(20, 100, "lists"),
+    Design(20, 100, "gallery"),
+)
+
+
+def lists_of(gallery: Gallery, sample: int) -> Iterator[dict[str, Any]]:
+    """Yield a record for each list and design: whether there is an interval, its mean width over
+    the groups, and the share of the groups whose true share it covers."""
+    rng = np.random.default_rng([sample, len(gallery.true)])
+    chosen = rng.permutation(len(gallery.queries))[:QUERIES]
+    vectors = np.stack([gallery.table[gallery.queries[place]] for place in chosen])
+    scores = (vectors.astype(np.float64) @ gallery.features.T.astype(np.float64)).round(12)
+    how = {"features": gallery.features, "prompts": gallery.prompts, "model": gallery.table}
+    candidates = vldebias.rerank(scores[0], 1, **how).report.candidates
+    labels = np.array(candidates.names)[candidates.codes]
+    for k in {design.k for design in DESIGNS}:
+        positions = vldebias.rerank(scores, k, labels=labels)
+        for first in np.asarray(positions):
+            covered = _by_error_rates(gallery.true, labels, first, rng)
+            yield {"method": f"{NO_CHECKS}, k {k}", "is there": True, **covered}
+    for design in DESIGNS:
+        reports = []
+        for rows, to_check in _checks(design, scores, labels, rng):
+            again = _rerank_checked(rows, gallery.true, labels, design.k, to_check)
+            reports += again.reports
+        for report in reports:
+            ends = {}
+            for group, (_, low, high) in (report.expected or {}).items():
+                ends[group] = (low, high)
+            covered = _covered(ends, gallery.true[report.order], np.unique(gallery.true))
+            yield {"method": str(design), "is there": bool(ends), **covered}
+
+
+def _checks(
+    design: Design, scores: NDArray[np.float64], labels: Strings, rng: np.random.Generator
+) -> Iterator[tuple[NDArray[np.float64], list[int]]]:
+    """Yield scores (q, n) of queries with the rows that are checked for them."""
+    if design.among == "list":
+        for row in scores:
+            yield row[None], vldebias.rerank(row, design.k, labels=labels).to_check(design.n)
+    elif design.among == "lists":
+        yield scores, vldebias.rerank(scores, design.k, labels=labels).to_check(design.n)
+    elif design.among == "others":
+        for half in (0, 1):
+            others = scores[1 - half :: 2]
+            to_check = vldebias.rerank(others, design.k, labels=labels).to_check(design.n)
+            yield scores[half::2], to_check
+    else:
+        yield scores, rng.permutation(len(labels))[: design.n].tolist()
+
+
+def _rerank_checked(
+    scores: NDArray[np.float64], true: Strings, labels: Strings, k: int, rows: Sequence[int]
+) -> Positions:
+    """Re-rank with the true groups of some rows.
+
+    A true group that no photograph is labelled with cannot be passed, as for a user.
+    """
+    present = set(labels)
+    checked = {row: str(true[row]) for row in rows if true[row] in present}
+    return vldebias.rerank(scores, k, labels=labels, checked=checked)
+
+
+def _covered(
+    ends: Mapping[str, tuple[float, float]], true: Strings, groups: Sequence[str]
+) -> dict[str, float]:
+    """Return the share of the groups whose true share lies inside its ends, and the mean width."""
+    hits = []
+    widths = []
+    for group in groups:
+        if group in ends:
+            low, high = ends[group]
+            share = float((true == group).mean())
+            hits.append(low - 1e-9 <= share <= high + 1e-9)
+            widths.append(high - low)
+    if not hits:
+        return {}
+    return {"coverage": float(np.mean(hits)), "width": float(np.mean(widths))}
+
+
+def _by_error_rates(
+    true: Strings, labels: Strings, first: Rows, rng: np.random.Generator
+) -> dict[str, float]:
+    """Return coverage and width with the error rates of the whole gallery."""
+    groups = np.unique(true)
+    counts = np.zeros((1000, len(groups)))
+    for label in np.unique(labels[first]):
+        members = true[labels == label]
+        rates = [float((members == group).mean()) for group in groups]
+        counts += rng.multinomial(int((labels[first] == label).sum()), rates, size=1000)
+    counts += rng.uniform(-0.5, 0.5, size=counts.shape)
+    low, high = np.quantile(counts / len(first), [0.025, 0.975], axis=0).clip(0, 1)
+    ends = dict(zip(map(str, groups), zip(low, high, strict=True), strict=True))
+    return _covered(ends, true[first], groups)
+
+
+def clustered_interval(values: pd.Series[Any], clusters: pd.Series[Any]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean, from resampled clusters."""
+    sums = values.groupby(clusters).agg(["sum", "count"]).to_numpy()
+    rng = np.random.default_rng(0)
+    drawn = sums[rng.integers(0, len(sums), size=(RESAMPLES, len(sums)))].sum(axis=1)
+    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
+    return float(low), float(high)
+
+
+METRICS = {
+    "coverage": Metric("coverage", "true shares inside their 95 % interval", bounds=(0.0, 1.0)),
+    "width": Metric("width", "mean width of the intervals", bounds=(0.0, 1.0)),
+    "is there": Metric("is there", "lists with an interval", bounds=(0.0, 1.0)),
+}
+
+
+def measured() -> TaskResult:
+    """Return coverage, width and the share of lists with an interval: of all lists, and of each
+    gallery."""
+    records = []
+    for gallery in all_galleries():
+        for sample in range(SAMPLES):
+            for record in lists_of(gallery, sample):
+                place = {"gallery": gallery.name, "composition": gallery.composition}
+                records.append({**place, "sample": sample, **record})
+    table = pd.DataFrame(records)
+    result = TaskResult(
+        TaskProvenance(
+            task="coverage of true shares",
+            title="True shares of a re-ranked list: how often the interval covers them",
+            description="Re-ranked by zero-shot labels; photographs, and CelebA by CLIP ViT-B/32.",
+            settings={"queries": QUERIES, "samples": SAMPLES, "level": 0.95},
+        )
+    )
+    for method, rows in table.groupby("method", sort=False):
+        _add(result, str(method), "", rows, rows["gallery"])
+        for gallery, part in rows.groupby("gallery", sort=False):
+            clusters = part["composition"] + part["sample"].astype(str)
+            _add(result, str(method), str(gallery), part, clusters)
+    return result
+
+
+def _add(
+    result: TaskResult, method: str, subset: str, rows: pd.DataFrame, clusters: pd.Series[Any]
+) -> None:
+    """Add the figures of some lists."""
+    for name, metric in METRICS.items():
+        values = rows[name].astype(float).dropna()
+        if len(values):
+            ends = clustered_interval(values, clusters[values.index])
+            n = {"lists": len(values), "clusters": int(clusters[values.index].nunique())}
+            result.add(metric, method, float(values.mean()), ends, n=n, subset=subset)
+
+
+def main() -> None:
+    arguments: argparse.Namespace = parser(__doc__).parse_args()
+    if not is_present():
+        return
+    with warnings.catch_warnings():
+        # A group with fewer candidates than its share needs: part of what is measured.
+        warnings.simplefilter("ignore", SuspectInputWarning)
+        run("photographs_rerank", lambda: [measured()], arguments.json)
+
+
+if __name__ == "__main__":
+    main()

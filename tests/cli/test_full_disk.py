@@ -1,0 +1,119 @@
+"""Commands whose files cannot be written end with one sentence and exit code 2, and leave no half
+of a file."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.limits import limited_files
+from vldebias.cli import main
+from vldebias.errors import StorageError
+from vldebias.judge.answers import AnnotationLog
+
+CALI = ["--method", "cali"]
+TRAIN = ["train", "--data", "pairs.csv", "--image-column", "file", "--caption-column", "text"]
+TRAIN += ["--steps", "2", "--batch-size", "4", "--set", "save_every=0.00001", "--cpu"]
+TRAIN += ["--set", "workers=0", "--set", "score_pairs=false", "--out", "out"]
+AUDIT = ["audit", "prompts.txt", "--attribute", "gender", "--pipeline", "miniature", "--out", "out"]
+GENERATE = ["generate", "A photo of a doctor", "--attribute", "gender", "--images", "2"]
+GENERATE += ["--steps", "2", "--out", "out"]
+DEBIAS = ["debias", "gender", "--model", "miniature"]
+QUICKSTART = ["quickstart", "--images", "1", "--seeds", "1", "--out", "out"]
+PAPER = ["eval", "paper", "--only", "generation", "--pipeline", "miniature", "--out", "out"]
+
+# Arguments, and a size in bytes that one of the command's files exceeds.
+COMMANDS = [
+    pytest.param([*DEBIAS, "--out", "out"], 2000, id="debias"),
+    pytest.param([*DEBIAS, *CALI, "--merge", "out"], 60_000, id="merge-model"),
+    pytest.param(
+        ["debias", "gender", "--pipeline", "miniature", *CALI, "--merge", "out"],
+        60_000,
+        id="merge-pipeline",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(AUDIT, 0, id="audit-list"),
+    pytest.param(AUDIT, 2000, id="audit-page"),
+    pytest.param(GENERATE, 2000, id="generate"),
+    pytest.param(TRAIN, 0, id="train-lock"),
+    pytest.param(TRAIN, 60_000, id="train-checkpoint"),
+    pytest.param(QUICKSTART, 0, id="quickstart-lock"),
+    pytest.param(QUICKSTART, 60_000, id="quickstart-cache", marks=pytest.mark.slow),
+    pytest.param(["eval", "run", "miniature", "--out", "out"], 0, id="eval"),
+    pytest.param(PAPER, 0, id="eval-paper", marks=pytest.mark.slow),
+]
+COMPLETED_WITH_ROOM = ["debias", "merge-model", "merge-pipeline", "audit-page", "generate"]
+COMPLETED_WITH_ROOM += ["train-checkpoint"]
+
+
+@pytest.fixture(autouse=True)
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder with prompts and pairs."""
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.txt").write_text("A photo of a doctor\nA photo of a nurse\n")
+    lines = ["file,text"]
+    for number in range(8):
+        pixels = np.full((24, 24, 3), 30 * number, np.uint8)
+        Image.fromarray(pixels).save(f"{number}.png")
+        lines.append(f"{number}.png,shade {number}")
+    Path("pairs.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(("arguments", "size"), COMMANDS)
+def test_a_command_without_room_for_its_files_says_so(
+    arguments: list[str],
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["vldebias", *arguments])
+    with limited_files(size), pytest.raises(SystemExit) as end:
+        main()
+    last_line = capsys.readouterr().err.splitlines()[-1]
+    assert end.value.code == 2
+    assert last_line.startswith("error: cannot write ")
+    assert "the file is larger than the file system or `ulimit -f` allows" in last_line
+    assert list(Path().rglob("*.partial")) == []
+
+    if request.node.callspec.id in COMPLETED_WITH_ROOM:
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 0
+        assert any(Path("out").iterdir())
+
+
+def test_an_annotation_without_room_leaves_the_file_as_before(tmp_path: Path) -> None:
+    log = AnnotationLog(tmp_path / "answers.jsonl")
+    answer = {"annotator": "ada", "attribute": "gender", "value": "female"}
+    log.append(image="1.png", **answer)
+    before = log.path.read_bytes()
+    for room in (0, 10):
+        with limited_files(len(before) + room), pytest.raises(OSError, match=r"answers\.jsonl"):
+            log.append(image="2.png", **answer)
+        assert log.path.read_bytes() == before
+    with limited_files(len(before)), pytest.raises(StorageError, match="cannot write"):
+        log.append(image="2.png", **answer)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["tabs", "json"])
+def test_reranked_results_without_room_end_with_one_sentence(form: tuple[str, ...]) -> None:
+    lines = ["id,score,gender"]
+    lines += [f"{row},{row / 100},{['female', 'male'][row % 2]}" for row in range(100)]
+    Path("results.csv").write_text("\n".join(lines) + "\n")
+    command = ["rerank", "results.csv", "--attribute", "gender", *form]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "vldebias", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "No space left on device; make room" in done.stderr.splitlines()[-1]

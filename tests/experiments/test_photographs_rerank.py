@@ -1,0 +1,46 @@
+"""The parts of `eval.photographs.rerank`; the photographs themselves if they are present."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from eval.photographs import is_present
+from eval.photographs import rerank as experiment
+from eval.photographs.rerank import DESIGNS, Gallery, all_galleries, clustered_interval, lists_of
+
+
+def gallery(true: list[str]) -> Gallery:
+    features = np.eye(len(true), dtype=np.float32)
+    return Gallery("synthetic", "as found", features, np.array(true), "gender", {}, ())
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.1, 0.9), (0.9, 0.1)])
+def test_a_composed_gallery_has_the_requested_shares(shares: tuple[float, float]) -> None:
+    composed = gallery(["a"] * 30 + ["b"] * 90).composed("other", shares)
+    assert (composed.true == "a").mean() == pytest.approx(shares[0], abs=0.02)
+    # Rows keep their labels.
+    rows = composed.features.argmax(axis=1)
+    assert np.array_equal(composed.true == "a", rows < 30)
+
+
+def test_one_cluster_that_differs_widens_the_interval() -> None:
+    clusters = pd.Series(np.repeat(np.arange(10), 20))
+    mixed = pd.Series(np.tile([1.0, 0.0], 100))
+    apart = (clusters < 5).astype(float)
+    low, high = clustered_interval(mixed, clusters)
+    assert low == high == 0.5  # every cluster has the same mean
+    low, high = clustered_interval(apart, clusters)
+    assert low < 0.3 < 0.7 < high
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_present(), reason="the photographs are missing; set VLDEBIAS_REAL")
+def test_every_list_of_the_photographs_has_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "QUERIES", 6)
+    table = pd.DataFrame(lists_of(next(all_galleries()), 0))
+    assert set(map(str, DESIGNS)) < set(table["method"])
+    assert table["is there"].all()
+    checked = table[table["method"].isin(list(map(str, DESIGNS)))]
+    assert checked["coverage"].mean() > 0.8

@@ -1,0 +1,194 @@
+"""Estimate the true shares of groups among re-ranked results, from candidates that were checked."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.measure.resampling import Interval
+from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows
+
+# Checked candidates below which there is no interval, unless all results were checked.
+ENOUGH = 20
+
+# Prior standard deviations of the coefficients, in log odds. `python -m eval.photographs.rerank`
+# measures how often the intervals then cover the true share.
+_LABEL = 2.5
+_SCORE = 1.0
+_SHOWN = 1.0
+_OTHER_LABEL = 1.0
+
+_DRAWS = 1000
+_PROPOSALS = 4 * _DRAWS
+_STEPS = 100  # of Newton's method, which needs about ten
+_FREEDOM = 6  # of the t distribution that proposes coefficients
+
+
+def true_shares(
+    candidates: Candidates, first: Rows, checked: NDArray[np.integer], *, seed: int = 0
+) -> dict[str, Interval] | None:
+    """Estimate the true share of each group among the results of known label.
+
+    Results that were checked are counted. The true group of every other result is predicted by a
+    logistic regression that is fitted to the checked candidates,
+
+        log odds(true group is a) = u[label is a] + b z + v[label is a] * is_shown + w[label],
+
+    where z is the normal score of the candidate's rank by the query, and is_shown is 1 for the
+    results and 0 for the other candidates. With three groups or more, w lets labels other than a
+    differ; with two it is left out. A query that prefers a group also brings mislabelled
+    members of it to the top, so that labels of the results err more often than labels in general:
+    b and v account for this. The coefficients have independent normal priors with mean 0; they are
+    sampled from their posterior, and the true groups are sampled given them. The checked
+    candidates may be any random sample: results, other candidates, or both.
+
+    Args:
+        candidates: of one query.
+        first: (k,) rows of the results.
+        checked: (n,) true group of each candidate as a position in `candidates.names`, -1 if it was
+            not checked.
+        seed: seed of the samples.
+
+    Returns:
+        Group -> true share with its 95 % interval. None if fewer than 20 candidates of known label
+        were checked, unless these are all results.
+    """
+    is_labelled = candidates.codes != UNKNOWN
+    shown = first[is_labelled[first]]
+    rows = np.flatnonzero(is_labelled & (checked != UNKNOWN))
+    others = shown[checked[shown] == UNKNOWN]
+    if not len(shown) or (len(others) and len(rows) < ENOUGH):
+        return None
+    n_groups = len(candidates.names)
+    counted = checked[shown]
+    counts = np.bincount(counted[counted != UNKNOWN], minlength=n_groups)
+    # Numbers of results (draws, g) that are truly of each group, and their means.
+    draws = np.broadcast_to(counts, (_DRAWS, n_groups)).astype(np.float64)
+    means = counts.astype(np.float64)
+    if len(others):
+        predicted, expected = _predicted(candidates, shown, checked, rows, others, seed)
+        draws += predicted
+        means += expected
+    ends = np.quantile(draws / len(shown), [0.025, 0.975], axis=0).clip(0, 1)
+    shares = {}
+    for group, name in enumerate(candidates.names):
+        low, high = ends[:, group]
+        shares[name] = Interval(float(means[group] / means.sum()), float(low), float(high))
+    return shares
+
+
+def _predicted(
+    candidates: Candidates,
+    shown: Rows,
+    checked: NDArray[np.integer],
+    rows: Rows,
+    others: Rows,
+    seed: int,
+) -> tuple[Floats, Floats]:
+    """Return samples (draws, g) of how many of the results that were not checked are truly of each
+    group, and their means (g,).
+
+    Args:
+        candidates, checked: see `true_shares`.
+        shown: rows of all results of known label.
+        rows: rows of the checked candidates, which the regression is fitted to.
+        others: rows of the results that were not checked.
+        seed: seed of the samples.
+    """
+    rng = np.random.default_rng(seed)
+    n_groups = len(candidates.names)
+    draws = np.empty((_DRAWS, n_groups))
+    means = np.empty(n_groups)
+    for group in range(n_groups):
+        if n_groups == 2 and group == 1:
+            draws[:, 1] = len(others) - draws[:, 0]
+            means[1] = len(others) - means[0]
+            break
+        fitted = _inputs(candidates, shown, rows, group)
+        coefficients = _posterior(fitted, checked[rows] == group, rng)
+        unseen = _inputs(candidates, shown, others, group)
+        probabilities = _logistic(coefficients @ unseen.T)
+        is_member = rng.random(probabilities.shape) < probabilities
+        # A count is a whole number: half a candidate to either side makes it continuous.
+        halves = rng.uniform(-0.5, 0.5, size=_DRAWS)
+        draws[:, group] = is_member.sum(axis=1) + halves
+        means[group] = probabilities.mean(axis=0).sum()
+    return draws, means
+
+
+def _inputs(candidates: Candidates, shown: Rows, rows: Rows, group: int) -> Floats:
+    """Return the inputs (rows, d) of one group's regression for some candidates.
+
+    Each is scaled by the prior standard deviation of its coefficient, so that all coefficients have
+    a standard normal prior.
+    """
+    labels = candidates.codes[rows][:, None]
+    is_group = np.concatenate([labels == group, labels != group], axis=1)
+    is_shown = np.isin(rows, shown)[:, None]
+    ranked = np.sort(candidates.scores[candidates.codes != UNKNOWN])
+    # The mean rank of equal scores, as a fraction inside (0, 1).
+    below = np.searchsorted(ranked, candidates.scores[rows], side="left")
+    not_above = np.searchsorted(ranked, candidates.scores[rows], side="right")
+    fractions = (below + not_above) / (2 * len(ranked))
+    normal_scores = np.array([NormalDist().inv_cdf(fraction) for fraction in fractions])
+    columns = [_LABEL * is_group, _SCORE * normal_scores[:, None], _SHOWN * (is_shown & is_group)]
+    if len(candidates.names) > 2:
+        other_labels = [code for code in range(len(candidates.names)) if code != group]
+        columns.append(_OTHER_LABEL * (labels == other_labels))
+    return np.concatenate(columns, axis=1)
+
+
+def _posterior(inputs: Floats, is_group: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
+    """Sample coefficients (draws, d) of a logistic regression with standard normal priors.
+
+    A multivariate t distribution around the mode, as wide as the curvature there says, proposes
+    coefficients; they are resampled by importance.
+    """
+    mode, curvature = _mode(inputs, is_group)
+    root = np.linalg.cholesky(np.linalg.inv(curvature))
+    normal = rng.normal(size=(_PROPOSALS, inputs.shape[1]))
+    scale = np.sqrt(rng.chisquare(_FREEDOM, size=_PROPOSALS) / _FREEDOM)
+    standard = normal / scale[:, None]
+    proposals = mode + standard @ root.T
+    freedom = _FREEDOM + inputs.shape[1]
+    log_proposed = -freedom / 2 * np.log1p((standard**2).sum(axis=1) / _FREEDOM)
+    log_weights = _log_posterior(proposals, inputs, is_group) - log_proposed
+    weights = np.exp(log_weights - log_weights.max())
+    return proposals[rng.choice(_PROPOSALS, size=_DRAWS, p=weights / weights.sum())]
+
+
+def _mode(inputs: Floats, is_group: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Return the mode (d,) of the posterior, and the negative Hessian (d, d) there."""
+    d = inputs.shape[1]
+    mode = np.zeros(d)
+    for _ in range(_STEPS):
+        probabilities = _logistic(inputs @ mode)
+        gradient = inputs.T @ (is_group - probabilities) - mode
+        spread = probabilities * (1 - probabilities)
+        curvature = (inputs * spread[:, None]).T @ inputs + np.eye(d)
+        step = np.linalg.solve(curvature, gradient)
+        if np.abs(step).max() < 1e-6:
+            break
+        # Newton's step may overshoot where the groups are well separated: halve it until the
+        # posterior, which is concave, rises.
+        now = _log_posterior(mode[None], inputs, is_group)[0]
+        while _log_posterior((mode + step)[None], inputs, is_group)[0] < now:
+            step /= 2
+        mode = mode + step
+    return mode, curvature
+
+
+def _log_posterior(coefficients: Floats, inputs: Floats, is_group: NDArray[np.bool_]) -> Floats:
+    """Return the log posterior density (m,) of coefficients (m, d), up to a constant."""
+    log_odds = coefficients @ inputs.T
+    log_likelihood = (log_odds * is_group - np.logaddexp(0, log_odds)).sum(axis=1)
+    log_prior = -0.5 * (coefficients**2).sum(axis=1)
+    density: Floats = log_likelihood + log_prior
+    return density
+
+
+def _logistic(log_odds: Floats) -> Floats:
+    probabilities: Floats = 0.5 * (1 + np.tanh(log_odds / 2))
+    return probabilities

@@ -2,6 +2,8 @@
 
     python -m eval.photographs.searches --json eval/results/photographs_searches.json
 
+The same is measured on the portraits of the miniature, for queries of two kinds.
+
 Every gallery holds as many images of each value as of the rarest. The reference is a third of all
 images, without labels, and shares none with the gallery. Galleries and references are drawn twice.
 A kind of query in a gallery (a cell) is made worse if the 95 % interval of the change of MaxSkew@k
@@ -25,7 +27,7 @@ import torch
 from torch import Tensor
 
 import vldebias
-from eval.experiments import embeddings
+from eval.experiments import embeddings, harm
 from eval.photographs import (
     Floats,
     Photographs,
@@ -46,10 +48,12 @@ from vldebias.report.result import Measurement, TaskProvenance, TaskResult
 
 RESAMPLES = 300
 LEAST = 100  # images in a gallery
+PHOTOGRAPHS = "photographs"
+MINIATURE = "miniature"
 DEFAULT = "default, texts alone"
 REFERENCE = "default, reference="
 BY_NAME = "difference, reference="
-DIFFERENCE = "difference"
+BY_TEXTS = "difference, texts alone"
 HALF = "difference, half"
 RECENTRED = "difference, re-centred on the class prompts"
 TRIMMED = "difference, of leaning queries alone"
@@ -100,7 +104,7 @@ class Recentred(Edit):
 class Cell:
     """One gallery with labels of one attribute, and a reference without labels.
 
-    kinds: kind of query -> queries.
+    world: "photographs" or "miniature". kinds: kind of query -> queries.
     """
 
     name: str
@@ -111,6 +115,7 @@ class Cell:
     gallery: Photographs
     reference: Photographs
     kinds: Mapping[str, Sequence[str]]
+    world: str = PHOTOGRAPHS
 
     @property
     def labels(self) -> Strings:
@@ -131,6 +136,8 @@ def cells(draws: Sequence[int]) -> Iterator[Cell]:
     if is_present(embeddings.FILE):
         for draw in draws:
             yield from _celeba(draw)
+    for draw in draws:
+        yield from _miniature(draw)
 
 
 def _photographs(draw: int) -> Iterator[Cell]:
@@ -146,13 +153,19 @@ def _photographs(draw: int) -> Iterator[Cell]:
     for name, photos in parts.items():
         gallery, reference = split(photos, "gender", draw)
         if len(gallery) >= LEAST:
-            yield Cell(name, draw, "gender", "gender", texts(), gallery, reference, queries())
+            yield Cell(
+                PHOTOGRAPHS, name, draw, "gender", "gender", texts(), gallery, reference, queries()
+            )
     for column in ("age", "race"):
         gallery, reference = split(faces, column, draw)
-        yield Cell("faces", draw, column, column, texts(), gallery, reference, queries())
+        yield Cell(
+            PHOTOGRAPHS, "faces", draw, column, column, texts(), gallery, reference, queries()
+        )
     table, documents = caption_index()
     gallery, reference = split(documents, "gender", draw)
-    yield Cell("captions", draw, "gender", "gender", table, gallery, reference, queries())
+    yield Cell(
+        PHOTOGRAPHS, "captions", draw, "gender", "gender", table, gallery, reference, queries()
+    )
 
 
 def _celeba(draw: int) -> Iterator[Cell]:
@@ -170,14 +183,41 @@ def _celeba(draw: int) -> Iterator[Cell]:
     yield Cell("CelebA", draw, "gender", prompts, table, gallery, reference, kinds)
 
 
+def _miniature(draw: int) -> Iterator[Cell]:
+    """Yield the even galleries of the miniature's portraits in which `eval.experiments.harm`
+    searches."""
+    for found in harm.miniature(draw):
+        prompts, kind, gallery = found.name.split("; ")
+        if gallery != "even":
+            continue
+        listed = [*dict.fromkeys((*found.prompts.texts, *found.queries))]
+        table = dict(zip(listed, found.texts.embed(listed).float().numpy(), strict=True))
+        images = []
+        for part in (found.gallery, found.reference):
+            values = part.column(found.column)
+            labels = {found.column: np.array(values.names)[values.codes]}
+            images.append(Photographs(prompts, part.unit[:].numpy(), labels))
+        yield Cell(
+            prompts,
+            draw,
+            found.column,
+            found.prompts,
+            table,
+            images[0],
+            images[1],
+            {kind: found.queries},
+            MINIATURE,
+        )
+
+
 def edits(cell: Cell) -> dict[str, Edit]:
     """Return method -> the edit that is fitted with the texts, or the reference, of a cell."""
     reference = cell.reference.features
     how: dict[str, dict[str, object]] = {
         DEFAULT: {},
         REFERENCE: {"reference": reference},
-        BY_NAME: {"method": DIFFERENCE, "reference": reference},
-        DIFFERENCE: {"method": DIFFERENCE},
+        BY_NAME: {"method": "difference", "reference": reference},
+        BY_TEXTS: {"method": "difference"},
     }
     fitted = {
         name: vldebias.fit_projection(cell.table, cell.prompts, **given)
@@ -217,7 +257,7 @@ def measure(draws: Sequence[int]) -> Iterator[TaskResult]:
     for cell in cells(draws):
         part = TaskResult(
             TaskProvenance(
-                task=f"{cell.name}, {cell.column}, draw {cell.draw}",
+                task=f"{cell.world}: {cell.name}, {cell.column}, draw {cell.draw}",
                 description="MaxSkew by kind of query, and promised and measured gaps",
                 settings={"k": cell.k},
             )
@@ -257,7 +297,7 @@ def _add_kind(
     for row in result.rows:
         if row.metric == f"max_skew@{cell.k}" and row.method in (*fitted, "none"):
             if row.subset:
-                counted.add_query(row)
+                counted.add_query(cell, row)
             else:
                 part.add(
                     SKEW,
@@ -277,23 +317,23 @@ class Counted:
     """Count cells and single searches that a method makes worse or better."""
 
     def __init__(self) -> None:
-        self.cells: dict[tuple[str, str], dict[tuple[str, str], list[tuple[bool, bool]]]] = {}
+        self.cells: dict[tuple[str, str], dict[tuple[str, ...], list[tuple[bool, bool]]]] = {}
         self.sums: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        self.queries: dict[str, list[tuple[bool, bool]]] = {}
+        self.queries: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
 
-    def add_query(self, row: Measurement) -> None:
+    def add_query(self, cell: Cell, row: Measurement) -> None:
         """Count a single search."""
         if row.change is not None:
             outcome = (row.change[1] > 0, row.change[2] < 0)
-            self.queries.setdefault(row.method, []).append(outcome)
+            self.queries.setdefault((cell.world, row.method), []).append(outcome)
 
     def add_cell(self, cell: Cell, kind: str, row: Measurement, removable: float) -> None:
         """Count a kind of query in a gallery; removable: its skew above chance."""
         if row.change is None:
             return
         outcome = (row.change[1] > 0, row.change[2] < 0)
-        place = (f"{cell.name}, {cell.column}", kind)
-        for group in ("all", cell.column, kind):
+        place = (cell.name, cell.column, kind)
+        for group in (cell.world, f"{cell.world}, {cell.column}", f"{cell.world}, {kind}"):
             of_method = self.cells.setdefault((group, row.method), {})
             of_method.setdefault(place, []).append(outcome)
             sums = self.sums.setdefault((group, row.method), [])
@@ -310,12 +350,16 @@ class Counted:
                 if name == group:
                     self._add_counts(part, method, list(places.values()), self.sums[name, method])
             yield part
-        part = TaskResult(TaskProvenance(task="single searches", description="counts of searches"))
-        for method, outcomes in self.queries.items():
-            n = {"searches": len(outcomes)}
-            add_share(part, WORSE, method, sum(worse for worse, _ in outcomes), n)
-            add_share(part, BETTER, method, sum(better for _, better in outcomes), n)
-        yield part
+        for world in dict.fromkeys(world for world, _ in self.queries):
+            part = TaskResult(
+                TaskProvenance(task=f"single searches: {world}", description="counts of searches")
+            )
+            for (name, method), outcomes in self.queries.items():
+                if name == world:
+                    n = {"searches": len(outcomes)}
+                    add_share(part, WORSE, method, sum(worse for worse, _ in outcomes), n)
+                    add_share(part, BETTER, method, sum(better for _, better in outcomes), n)
+            yield part
 
     @staticmethod
     def _add_counts(
@@ -397,17 +441,17 @@ def _add_stated(part: TaskResult, cell: Cell) -> None:
     prompts = load_prompts(cell.prompts)
     stated = [text for group in prompts.groups for text in group]
     neutral = [text for listed in cell.kinds.values() for text in listed]
-    debiased = vldebias.debias_queries(cell.table, cell.prompts, method=DIFFERENCE)
+    debiased = vldebias.debias_queries(cell.table, cell.prompts, method="difference")
 
     def same(listed: Sequence[str]) -> int:
         before = [cell.table[text] for text in listed]
         return sum(map(np.array_equal, debiased.embed(listed), before))
 
     n = {"queries": len(stated)}
-    add_share(part, UNCHANGED, DIFFERENCE, same(stated), n, "queries that state a value")
+    add_share(part, UNCHANGED, BY_TEXTS, same(stated), n, "queries that state a value")
     debiased.strength = 0.0
     n = {"queries": len(neutral)}
-    add_share(part, UNCHANGED, DIFFERENCE, same(neutral), n, "strength 0")
+    add_share(part, UNCHANGED, BY_TEXTS, same(neutral), n, "strength 0")
 
 
 def main() -> None:

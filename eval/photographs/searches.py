@@ -20,6 +20,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -44,7 +46,7 @@ from vldebias.errors import VldebiasWarning
 from vldebias.metrics import Metric
 from vldebias.projection.edit import Edit, Provenance
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import Measurement, TaskProvenance, TaskResult
+from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
 
 RESAMPLES = 300
 LEAST = 100  # images in a gallery
@@ -57,6 +59,7 @@ BY_TEXTS = "difference, texts alone"
 HALF = "difference, half"
 RECENTRED = "difference, re-centred on the class prompts"
 TRIMMED = "difference, of leaning queries alone"
+METHODS = (DEFAULT, REFERENCE, BY_NAME, BY_TEXTS, HALF, RECENTRED, TRIMMED)
 SKEW = Metric("max_skew", "MaxSkew@k", "bias", "lower")
 KEPT = Metric("kept", "hits of each value that stay among the first k", "utility", "higher")
 WORSE = Metric("worse", "made worse", "fact", "lower")
@@ -116,6 +119,11 @@ class Cell:
     reference: Photographs
     kinds: Mapping[str, Sequence[str]]
     world: str = PHOTOGRAPHS
+
+    @property
+    def task(self) -> str:
+        """Return the name of the cell in results."""
+        return f"{self.world}: {self.name}, {self.column}, draw {self.draw}"
 
     @property
     def labels(self) -> Strings:
@@ -184,28 +192,32 @@ def _celeba(draw: int) -> Iterator[Cell]:
 
 
 def _miniature(draw: int) -> Iterator[Cell]:
-    """Yield the even galleries of the miniature's portraits in which `eval.experiments.harm`
-    searches."""
-    for found in harm.miniature(draw):
-        prompts, kind, gallery = found.name.split("; ")
-        if gallery != "even":
-            continue
-        listed = [*dict.fromkeys((*found.prompts.texts, *found.queries))]
-        table = dict(zip(listed, found.texts.embed(listed).float().numpy(), strict=True))
+    """Yield for each prompt set an even gallery of the miniature's portraits, as in
+    `eval.experiments.harm`."""
+    found: dict[str, list[tuple[str, harm.Cell]]] = {}
+    for cell in harm.miniature(draw):
+        prompts, kind, gallery = cell.name.split("; ")
+        if gallery == "even":
+            found.setdefault(prompts, []).append((kind, cell))
+    for prompts, searches in found.items():
+        kinds = {kind: cell.queries for kind, cell in searches}
+        _, first = searches[0]
+        listed = [*dict.fromkeys(chain(first.prompts.texts, *kinds.values()))]
+        table = dict(zip(listed, first.texts.embed(listed).float().numpy(), strict=True))
         images = []
-        for part in (found.gallery, found.reference):
-            values = part.column(found.column)
-            labels = {found.column: np.array(values.names)[values.codes]}
+        for part in (first.gallery, first.reference):
+            values = part.column(first.column)
+            labels = {first.column: np.array(values.names)[values.codes]}
             images.append(Photographs(prompts, part.unit[:].numpy(), labels))
         yield Cell(
             prompts,
             draw,
-            found.column,
-            found.prompts,
+            first.column,
+            first.prompts,
             table,
             images[0],
             images[1],
-            {kind: found.queries},
+            kinds,
             MINIATURE,
         )
 
@@ -251,26 +263,49 @@ def _by_texts(cell: Cell) -> dict[str, Edit]:
     }
 
 
-def measure(draws: Sequence[int]) -> Iterator[TaskResult]:
-    """Yield a part for each gallery, then the counts over all of them."""
-    counted = Counted()
+def measure(draws: Sequence[int], work: Path | None = None) -> Iterator[TaskResult]:
+    """Yield a part for each gallery, then the counts over all of them.
+
+    work: a folder that keeps the part of each gallery; those that it has are not measured again.
+    """
+    parts = []
     for cell in cells(draws):
-        part = TaskResult(
-            TaskProvenance(
-                task=f"{cell.world}: {cell.name}, {cell.column}, draw {cell.draw}",
-                description="MaxSkew by kind of query, and promised and measured gaps",
-                settings={"k": cell.k},
-            )
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", VldebiasWarning)
-            fitted = edits(cell)
-            for kind, listed in cell.kinds.items():
-                _add_kind(part, cell, kind, listed, fitted, counted)
-            _add_gaps(part, cell, fitted)
-            _add_stated(part, cell)
+        path = work / f"{cell.task.replace(': ', '-').replace(', ', '-')}.json" if work else None
+        if path is not None and path.is_file():
+            kept = Result.read(path)
+            part = TaskResult(kept.provenance[0], kept.rows)
+        else:
+            part = _measure_cell(cell)
+            if path is not None:
+                Result.from_tasks(cell.task, [part], seconds=None).write(path)
+        parts.append(part)
         yield part
-    yield from counted.parts()
+    yield from tallies(parts)
+
+
+def _measure_cell(cell: Cell) -> TaskResult:
+    """Return the rows of one gallery."""
+    part = TaskResult(
+        TaskProvenance(
+            task=cell.task,
+            description="MaxSkew by kind of query, and promised and measured gaps",
+            settings={"k": cell.k, "world": cell.world, "attribute": cell.column},
+        )
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VldebiasWarning)
+        fitted = edits(cell)
+        singles: list[Measurement] = []
+        for kind, listed in cell.kinds.items():
+            singles += _add_kind(part, cell, kind, listed, fitted)
+        for method in fitted:
+            changes = [row.change for row in singles if row.method == method and row.change]
+            n = {"searches": len(changes)}
+            add_share(part, WORSE, method, sum(change[1] > 0 for change in changes), n)
+            add_share(part, BETTER, method, sum(change[2] < 0 for change in changes), n)
+        _add_gaps(part, cell, fitted)
+        _add_stated(part, cell)
+    return part
 
 
 def _add_kind(
@@ -279,9 +314,8 @@ def _add_kind(
     kind: str,
     listed: Sequence[str],
     fitted: Mapping[str, Edit],
-    counted: Counted,
-) -> None:
-    """Measure the queries of one kind with every method."""
+) -> list[Measurement]:
+    """Measure the queries of one kind with every method, and return the rows of single queries."""
     result = vldebias.evaluate(
         cell.table,
         cell.gallery.features,
@@ -292,92 +326,79 @@ def _add_kind(
         methods=dict(fitted),
         resamples=RESAMPLES,
     )
-    chance = result.row(f"retrieval {cell.column}", f"max_skew@{cell.k}", "random").value
-    base = result.row(f"retrieval {cell.column}", f"max_skew@{cell.k}", "none").value
+    singles = []
     for row in result.rows:
-        if row.metric == f"max_skew@{cell.k}" and row.method in (*fitted, "none"):
-            if row.subset:
-                counted.add_query(cell, row)
-            else:
-                part.add(
-                    SKEW,
-                    row.method,
-                    row.value,
-                    row.interval,
-                    n=row.n,
-                    change=row.change,
-                    subset=kind,
-                )
-                counted.add_cell(cell, kind, row, base - chance)
+        if row.metric == f"max_skew@{cell.k}" and row.subset:
+            singles.append(row)
+        elif row.metric == f"max_skew@{cell.k}":
+            details = {"n": row.n, "change": row.change, "subset": kind}
+            part.add(SKEW, row.method, row.value, row.interval, **details)
         elif row.metric == f"kept@{cell.k}" and not row.subset and row.method in fitted:
             part.add(KEPT, row.method, row.value, row.interval, n=row.n, subset=kind)
+    return singles
 
 
-class Counted:
-    """Count cells and single searches that a method makes worse or better."""
+def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
+    """Yield the counts of cells by world, by attribute and by kind of query, then of single
+    searches."""
+    by_group: dict[str, list[tuple[TaskResult, str]]] = {}
+    by_world: dict[str, list[TaskResult]] = {}
+    for part in parts:
+        settings = part.provenance.settings
+        world = settings["world"]
+        by_world.setdefault(world, []).append(part)
+        for kind in dict.fromkeys(row.subset for row in part.rows if row.metric == SKEW.name):
+            for group in (world, f"{world}, {settings['attribute']}", f"{world}, {kind}"):
+                by_group.setdefault(group, []).append((part, kind))
+    for group, members in by_group.items():
+        yield _tally_of_cells(group, members)
+    for world, members_of_world in by_world.items():
+        tally = TaskResult(
+            TaskProvenance(task=f"single searches: {world}", description="counts of searches")
+        )
+        for method in METHODS:
+            for metric in (WORSE, BETTER):
+                counts = [
+                    (round(row.value * row.n["searches"]), row.n["searches"])
+                    for part in members_of_world
+                    for row in part.rows
+                    if (row.metric, row.method) == (metric.name, method)
+                ]
+                hits, searches = map(sum, zip(*counts, strict=True))
+                add_share(tally, metric, method, hits, {"searches": searches})
+        yield tally
 
-    def __init__(self) -> None:
-        self.cells: dict[tuple[str, str], dict[tuple[str, ...], list[tuple[bool, bool]]]] = {}
-        self.sums: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        self.queries: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
 
-    def add_query(self, cell: Cell, row: Measurement) -> None:
-        """Count a single search."""
-        if row.change is not None:
-            outcome = (row.change[1] > 0, row.change[2] < 0)
-            self.queries.setdefault((cell.world, row.method), []).append(outcome)
-
-    def add_cell(self, cell: Cell, kind: str, row: Measurement, removable: float) -> None:
-        """Count a kind of query in a gallery; removable: its skew above chance."""
-        if row.change is None:
-            return
-        outcome = (row.change[1] > 0, row.change[2] < 0)
-        place = (cell.name, cell.column, kind)
-        for group in (cell.world, f"{cell.world}, {cell.column}", f"{cell.world}, {kind}"):
-            of_method = self.cells.setdefault((group, row.method), {})
-            of_method.setdefault(place, []).append(outcome)
-            sums = self.sums.setdefault((group, row.method), [])
-            sums.append((-row.change[0], max(removable, 0.0)))
-
-    def parts(self) -> Iterator[TaskResult]:
-        """Yield the counts of all cells, by attribute and by kind, and of single searches."""
-        groups = dict.fromkeys(group for group, _ in self.cells)
-        for group in groups:
-            part = TaskResult(
-                TaskProvenance(task=f"cells: {group}", description="counts of kinds of queries")
-            )
-            for (name, method), places in self.cells.items():
-                if name == group:
-                    self._add_counts(part, method, list(places.values()), self.sums[name, method])
-            yield part
-        for world in dict.fromkeys(world for world, _ in self.queries):
-            part = TaskResult(
-                TaskProvenance(task=f"single searches: {world}", description="counts of searches")
-            )
-            for (name, method), outcomes in self.queries.items():
-                if name == world:
-                    n = {"searches": len(outcomes)}
-                    add_share(part, WORSE, method, sum(worse for worse, _ in outcomes), n)
-                    add_share(part, BETTER, method, sum(better for _, better in outcomes), n)
-            yield part
-
-    @staticmethod
-    def _add_counts(
-        part: TaskResult,
-        method: str,
-        places: Sequence[Sequence[tuple[bool, bool]]],
-        sums: Sequence[tuple[float, float]],
-    ) -> None:
-        """Add the counts of one method; places: of each, the outcome in every draw."""
-        n = {"cells": sum(map(len, places))}
-        worse = sum(worse for outcomes in places for worse, _ in outcomes)
-        better = sum(better for outcomes in places for _, better in outcomes)
-        add_share(part, WORSE, method, worse, n)
-        add_share(part, BETTER, method, better, n)
-        twice = sum(all(worse for worse, _ in outcomes) for outcomes in places)
-        add_share(part, WORSE_TWICE, method, twice, {"kinds in galleries": len(places)})
+def _tally_of_cells(group: str, members: Sequence[tuple[TaskResult, str]]) -> TaskResult:
+    """Count kinds of queries in galleries that a method makes worse or better, in one draw and in
+    all of them, and sum up the skew that it removes of what lies above chance."""
+    tally = TaskResult(
+        TaskProvenance(task=f"cells: {group}", description="counts of kinds of queries")
+    )
+    for method in METHODS:
+        outcomes: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
+        sums = []
+        for part, kind in members:
+            rows = {
+                row.method: row
+                for row in part.rows
+                if row.metric == SKEW.name and row.subset == kind
+            }
+            change = rows[method].change
+            assert change is not None
+            place = part.provenance.task.rpartition(", draw ")[0]
+            outcomes.setdefault((place, kind), []).append((change[1] > 0, change[2] < 0))
+            above_chance = rows["none"].value - rows["random"].value
+            sums.append((-change[0], max(above_chance, 0.0)))
+        of_draws = [outcome for draws in outcomes.values() for outcome in draws]
+        n = {"cells": len(of_draws)}
+        add_share(tally, WORSE, method, sum(worse for worse, _ in of_draws), n)
+        add_share(tally, BETTER, method, sum(better for _, better in of_draws), n)
+        twice = sum(all(worse for worse, _ in draws) for draws in outcomes.values())
+        add_share(tally, WORSE_TWICE, method, twice, {"kinds in galleries": len(outcomes)})
         share, interval = _resampled_share(sums)
-        part.add(REMOVED, method, share, interval, n=n)
+        tally.add(REMOVED, method, share, interval, n=n)
+    return tally
 
 
 def _resampled_share(sums: Sequence[tuple[float, float]]) -> tuple[float, tuple[float, float]]:
@@ -458,8 +479,9 @@ def main() -> None:
     """Measure all galleries."""
     options = parser(__doc__)
     options.add_argument("--draws", type=int, default=2, help="of galleries and references")
+    options.add_argument("--work", type=Path, help="keep each gallery here; go on where it stopped")
     given = options.parse_args()
-    run("photographs_searches", lambda: measure(range(given.draws)), given.json)
+    run("photographs_searches", lambda: measure(range(given.draws), given.work), given.json)
 
 
 if __name__ == "__main__":

@@ -158,22 +158,17 @@ def _photographs(draw: int) -> Iterator[Cell]:
             if value:
                 rows = np.flatnonzero(faces.labels[column] == value)
                 parts[f"faces, {value}"] = faces.take(rows)
+    asked = queries()
     for name, photos in parts.items():
         gallery, reference = split(photos, "gender", draw)
         if len(gallery) >= LEAST:
-            yield Cell(
-                PHOTOGRAPHS, name, draw, "gender", "gender", texts(), gallery, reference, queries()
-            )
+            yield Cell(name, draw, "gender", "gender", texts(), gallery, reference, asked)
     for column in ("age", "race"):
         gallery, reference = split(faces, column, draw)
-        yield Cell(
-            PHOTOGRAPHS, "faces", draw, column, column, texts(), gallery, reference, queries()
-        )
+        yield Cell("faces", draw, column, column, texts(), gallery, reference, asked)
     table, documents = caption_index()
     gallery, reference = split(documents, "gender", draw)
-    yield Cell(
-        PHOTOGRAPHS, "captions", draw, "gender", "gender", table, gallery, reference, queries()
-    )
+    yield Cell("captions", draw, "gender", "gender", table, gallery, reference, asked)
 
 
 def _celeba(draw: int) -> Iterator[Cell]:

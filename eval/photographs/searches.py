@@ -48,7 +48,7 @@ from vldebias.projection.edit import Edit, Provenance
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
 
-RESAMPLES = 300
+RESAMPLES = 200
 LEAST = 100  # images in a gallery
 PHOTOGRAPHS = "photographs"
 MINIATURE = "miniature"

@@ -42,9 +42,10 @@ AGREE = 0.8
 # The same for the texts that name the values alone and those that name them with a concept. Below
 # .6, which Landis and Koch call "moderate", the two name different things in the images.
 CONTRADICT = 0.6
-# Cosine expected between the directions of two halves of the images: below, most of what a fit to
-# half of them removes is noise.
-STABLE = 0.6
+# Cosine expected between the directions of two halves of the images: below, each of them holds more
+# noise than signal.
+STABLE = 0.5
+ENOUGH = 100  # images that are used at least, if there are so many
 _WORDED_ROWS = 2000  # images that are enough for the agreement of wordings
 EM_STEPS = 200
 _TINY = torch.finfo(torch.float64).tiny
@@ -60,6 +61,25 @@ def is_for_ranking(problem: Problem) -> bool:
     return fewest == 0 or fewest >= FEWEST
 
 
+def showing_values(problem: Problem, role: str) -> Problem:
+    """Return the problem with the half of its reference images that is nearest to the texts of the
+    values, at least `ENOUGH` images.
+
+    An index holds images, or documents, that show none of the values: a landscape, say. Texts read
+    a value in them all the same, and the means of such values differ in whatever tells landscapes
+    apart. What is far from the texts of all values is left out.
+    """
+    assert problem.reference is not None
+    rows = _reference_rows(problem)
+    nearness = torch.zeros(len(rows), dtype=rows.dtype)
+    for prompts in problem.attributes:
+        nearness += rows @ normalize(problem.zero_shot(prompts, role).mean(0), dim=0)
+    number = max(-(-len(rows) // 2), min(len(rows), ENOUGH))
+    nearest = nearness.argsort(descending=True, stable=True)[:number].sort().values
+    reference = replace(problem.reference, features=rows[nearest], labels={})
+    return replace(problem, reference=reference)
+
+
 def change_on_images(problem: Problem, role: str, method: Method) -> Change:
     """Measure what a method does to the gap of the class prompts, on images it was not fitted to.
 
@@ -68,15 +88,14 @@ def change_on_images(problem: Problem, role: str, method: Method) -> Change:
     several attributes the one that gains least.
 
     Raises:
-        UnusableReferenceError: no class prompts; fewer than five images of a value; images that do
-            not fall into the values that the texts name; or images of another model.
+        UnusableReferenceError: no class prompts; images of one value alone; or images of another
+            model.
     """
     if not problem.neutral:
         raise UnusableReferenceError(
             f"{problem.label} has no class prompts, so nothing can be tested on the images. Add at"
             f" least {FEWEST} of what is searched (classes: in the prompt set)."
         )
-    _refuse_unclear_values(problem, role)
     changes_of_attribute: list[list[Change]] = [[] for _ in problem.attributes]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain
@@ -91,8 +110,13 @@ def change_on_images(problem: Problem, role: str, method: Method) -> Change:
     return max(medians, key=lambda change: change.high)
 
 
-def _refuse_unclear_values(problem: Problem, role: str) -> None:
-    """Refuse reference images that do not show the values that the texts name."""
+def refuse_unclear_values(problem: Problem, role: str) -> None:
+    """Refuse reference images that do not show the values that the texts name.
+
+    Raises:
+        UnusableReferenceError: fewer than five images of a value; wordings that disagree about the
+            images; images that do not fall into the values; or images of another model.
+    """
     rows = _reference_rows(problem)
     for prompts in problem.attributes:
         values = problem.zero_shot(prompts, role)
@@ -139,14 +163,24 @@ def _doubt_about_values(
             f" {_floored(apart)} deviations apart ({SEPARATE:g} are enough), and wordings of the"
             f" values agree on them with a kappa of {_floored(single)} ({AGREE:g} is enough)."
         )
-    assert problem.reference is not None
-    stability = ImageSplit(values, None, problem.reference).stability
-    if stability < STABLE:
-        return (
-            f"two halves of the images would give different directions for {prompts.name} (cosine"
-            f" {_floored(stability)}, {STABLE:g} is needed); pass more images."
-        )
     return None
+
+
+def refuse_unstable_means(problem: Problem, role: str) -> None:
+    """Refuse reference images of which two halves would give different directions.
+
+    Raises:
+        UnusableReferenceError: the expected cosine of the two is below `STABLE`.
+    """
+    assert problem.reference is not None
+    for prompts in problem.attributes:
+        split = ImageSplit(problem.zero_shot(prompts, role), None, problem.reference)
+        if split.stability < STABLE:
+            raise UnusableReferenceError(
+                "reference: two halves of the images would give different directions for"
+                f" {prompts.name} (cosine {_floored(split.stability)}, {STABLE:g} is needed). Pass"
+                " more images."
+            )
 
 
 def _floored(value: float) -> str:

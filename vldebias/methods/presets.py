@@ -18,6 +18,9 @@ from vldebias.methods.gates import (
     change_on_texts,
     fit_within_bound,
     is_for_ranking,
+    refuse_unclear_values,
+    refuse_unstable_means,
+    showing_values,
 )
 from vldebias.methods.method import (
     METHODS,
@@ -199,20 +202,24 @@ def why_not_balanced(problem: Problem) -> str | None:
 
 
 def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
-    """Equalise the means of all reference images, if that helps on images it was not fitted to.
+    """Equalise the means of the reference images that show a value, if that helps on images that it
+    was not fitted to.
 
-    The means are those of all images of a value, and not within classes: what a search ranks is
-    all images, and zero-shot guesses of the classes are biased themselves.
+    The means are those of all such images, and not within classes: what a search ranks is all
+    images, and zero-shot guesses of the classes are biased themselves.
     """
     assert problem.reference is not None
     problem = replace(problem, reference=replace(problem.reference, within_classes=False))
     try:
+        refuse_unclear_values(problem, role)
+        problem = showing_values(problem, role)
+        refuse_unstable_means(problem, role)
         change = change_on_images(problem, role, method)
     except UnusableReferenceError as error:
         return _declined(problem, role, str(error))
     effect = (
-        f"The gap changes by {change} on reference images that it was not fitted to, between the"
-        " values that the texts read in them."
+        f"The gap between the values that the texts read in the reference changes by {change}, on"
+        " images that it was not fitted to; true values may differ."
     )
     # An edit is attached only if the whole interval is below 0.
     if change.high < 0:

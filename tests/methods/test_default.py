@@ -24,10 +24,12 @@ from vldebias.methods.folds import FEWEST
 from vldebias.methods.gates import (
     AGREE,
     CONTRADICT,
+    ENOUGH,
     SEPARATE,
     _floored,
     agreement_of_wordings,
     separation,
+    showing_values,
 )
 from vldebias.miniature import load_judge
 from vldebias.miniature.words import WORLDS
@@ -216,6 +218,27 @@ def test_images_in_one_group_are_used_if_all_wordings_read_them_alike() -> None:
     assert agreement_of_wordings(problem, prompts, "joint", normalize(rows, dim=1))[0] > AGREE
     edit = vldebias.fit_projection(texts, prompts, reference=rows)
     assert edit.method == "difference+equalise"
+
+
+def test_the_reference_is_reduced_to_the_images_that_are_about_the_values() -> None:
+    """An index holds landscapes too, in which texts read a value all the same."""
+    texts, prompts = world(*HELPED)
+    people = images(300, seed=1)[0]
+    far = torch.eye(len(GENDER), dtype=torch.float64)[40]
+    landscapes = normalize(3 * far + 0.3 * normal(300, len(GENDER), seed=2), dim=1)
+    mixed = torch.cat([people, landscapes])
+    reference = {"column": ["female"] * 600}
+    problem = Problem(texts, prompts, reference=Reference(mixed, reference))
+    reduced = showing_values(problem, "joint").reference
+    kept = reduced.features
+    assert len(kept) == 300
+    is_person = (kept[:, None] == normalize(people, dim=1)[None]).all(2).any(1)
+    assert is_person.double().mean() > 0.95
+    assert not reduced.labels  # they belong to all images
+    few = Problem(texts, prompts, reference=people[: ENOUGH - 20])
+    assert len(showing_values(few, "joint").reference.features) == ENOUGH - 20
+    more = Problem(texts, prompts, reference=people[: ENOUGH + 20])
+    assert len(showing_values(more, "joint").reference.features) == ENOUGH
 
 
 def test_what_falls_short_of_a_limit_is_not_shown_as_the_limit() -> None:

@@ -19,7 +19,7 @@ from eval.photographs.searches import (
 from eval.tables import read, span, table
 from vldebias.report.result import Measurement, Result
 
-NAME = "photographs_searches"
+NAME = "photographs"
 WORLDS = (MINIATURE, PHOTOGRAPHS)
 # Titles of what a default by texts alone could do, and of what images do.
 CANDIDATES = {

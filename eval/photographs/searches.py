@@ -1,7 +1,5 @@
 """Which edits of queries make a search worse? On real photographs, for queries of all kinds.
 
-    python -m eval.photographs.searches --json eval/results/photographs_searches.json
-
 The same is measured on the portraits of the miniature, for queries of two kinds.
 
 Every gallery holds as many images of each value as of the rarest. The reference is a third of all
@@ -41,7 +39,7 @@ from eval.photographs import (
     split,
     texts,
 )
-from eval.tables import add_share, parser, run
+from eval.tables import add_share
 from vldebias.errors import VldebiasWarning
 from vldebias.metrics import Metric
 from vldebias.projection.edit import Edit, Provenance
@@ -468,16 +466,3 @@ def _add_stated(part: TaskResult, cell: Cell) -> None:
     debiased.strength = 0.0
     n = {"queries": len(neutral)}
     add_share(part, UNCHANGED, BY_TEXTS, same(neutral), n, "strength 0")
-
-
-def main() -> None:
-    """Measure all galleries."""
-    options = parser(__doc__)
-    options.add_argument("--draws", type=int, default=2, help="of galleries and references")
-    options.add_argument("--work", type=Path, help="keep each gallery here; go on where it stopped")
-    given = options.parse_args()
-    run("photographs_searches", lambda: measure(range(given.draws), given.work), given.json)
-
-
-if __name__ == "__main__":
-    main()

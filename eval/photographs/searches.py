@@ -64,7 +64,7 @@ WORSE = Metric("worse", "made worse", "fact", "lower")
 WORSE_TWICE = Metric("worse_twice", "made worse in both draws", "fact", "lower")
 BETTER = Metric("better", "made better", "fact", "higher")
 REMOVED = Metric("removed", "share of the skew above chance that is removed", "fact", "higher")
-PROMISED = Metric("promised", "printed change of the gap")
+PROMISED = Metric("promised", "change of the gap in the test of the default")
 GAP = Metric("gap_change", "measured change of the gap")
 GAP_SHARE = Metric("gap_change_share", "measured change of the gap, as a share of it")
 UNCHANGED = Metric("unchanged", "queries that stay bit for bit")
@@ -407,10 +407,10 @@ def _resampled_share(sums: Sequence[tuple[float, float]]) -> tuple[float, tuple[
 
 
 def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:
-    """Compare the change of the gap that a default prints with the one between true values.
+    """Compare the change of the gap in the test of the default with the one between true values.
 
     The gap of a text is the largest difference between the mean scores of two values, as a share of
-    the deviation of its scores; its mean is over the class prompts, as in the printed figure.
+    the deviation of its scores; its mean is over the class prompts, as in the test.
     """
     prompts = load_prompts(cell.prompts)
     listed = [*dict.fromkeys((*prompts.classes, *prompts.held_out_classes))]
@@ -453,7 +453,9 @@ def _centred(values: np.ndarray) -> tuple[float, tuple[float, float]]:
 def _add_stated(part: TaskResult, cell: Cell) -> None:
     """Count queries that stay as they are: those that state a value, and all at strength 0."""
     prompts = load_prompts(cell.prompts)
-    stated = [text for group in prompts.groups for text in group]
+    stated: list[str] = []
+    if prompts.stated_words:  # a set without them keeps no query
+        stated = [text for group in prompts.groups for text in group]
     neutral = [text for listed in cell.kinds.values() for text in listed]
     debiased = vldebias.debias_queries(cell.table, cell.prompts, method="difference")
 
@@ -461,8 +463,9 @@ def _add_stated(part: TaskResult, cell: Cell) -> None:
         before = [cell.table[text] for text in listed]
         return sum(map(np.array_equal, debiased.embed(listed), before))
 
-    n = {"queries": len(stated)}
-    add_share(part, UNCHANGED, BY_TEXTS, same(stated), n, "queries that state a value")
+    if stated:
+        n = {"queries": len(stated)}
+        add_share(part, UNCHANGED, BY_TEXTS, same(stated), n, "queries that state a value")
     debiased.strength = 0.0
     n = {"queries": len(neutral)}
     add_share(part, UNCHANGED, BY_TEXTS, same(neutral), n, "strength 0")

@@ -217,19 +217,21 @@ def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
         change = change_on_images(problem, role, method)
     except UnusableReferenceError as error:
         return _declined(problem, role, str(error))
-    effect = (
-        f"The gap between the values that the texts read in the reference changes by {change}, on"
-        " images that it was not fitted to; true values may differ."
-    )
-    # An edit is attached only if the whole interval is below 0.
+    # An edit is attached only if the whole interval is below 0. Its figures are kept in the choice
+    # and not printed: they hold for the values that the texts read, and less for true values.
     if change.high < 0:
         edit = method.fit(problem, role)
-        return edit.with_provenance(choice=_choice(problem, edit, effect, change))
+        reason = (
+            "The values that the texts read in the reference score more alike, on images that the"
+            " edit was not fitted to."
+        )
+        return edit.with_provenance(choice=_choice(problem, edit, reason, change))
     return _declined(
         problem,
         role,
-        f"{effect} The interval includes no change. Pass more reference images, or name a method"
-        " and measure it on labelled images.",
+        "The values that the texts read in the reference do not clearly score more alike, on images"
+        " that the edit was not fitted to. Pass more reference images, or name a method"
+        " (method='difference') and measure it on labelled images.",
         change,
     )
 
@@ -264,16 +266,16 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: Method) -> Edit:
             " it with vldebias.evaluate"
         )
         return method.fit(problem, role)
-    effect = f"On texts, the gap changes by {change} of itself; no image was tested."
     if change.high >= 0:
         why = (
-            f"{effect} The interval includes no change. Pass reference=, or name a method"
-            f" (method={method.name!r}) and measure it."
+            "On texts, prompts outside the fit do not clearly come closer together. Pass"
+            f" reference=, or name a method (method={method.name!r}) and measure it."
         )
         return _declined(problem, role, why, change)
+    reason = "On texts, prompts outside the fit come closer together; no image was tested."
     neutral = problem.host.embed(problem.neutral, role)
     edit = fit_within_bound(problem, role, method, neutral)
-    return edit.with_provenance(choice=_choice(problem, edit, effect, change))
+    return edit.with_provenance(choice=_choice(problem, edit, reason, change))
 
 
 def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) -> Choice:

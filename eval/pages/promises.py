@@ -143,13 +143,13 @@ def promises() -> str:
 
 
 def gaps() -> str:
-    """Write the change of the gap in the test next to the measured one, for each gallery and draw."""
+    """Write the change of the gap in the test next to that between true values."""
     lines = [
         [
             "gallery",
             "in the test",
             "between true values",
-            "`difference` by texts alone, true values",
+            "the same, `difference` by texts alone",
         ]
     ]
     for task in dict.fromkeys(row.task for row in measured().rows):

@@ -190,7 +190,8 @@ def _miniature(draw: int) -> Iterator[Cell]:
     found: dict[str, list[tuple[str, harm.Cell]]] = {}
     for cell in harm.miniature(draw):
         prompts, kind, gallery = cell.name.split("; ")
-        if gallery == "even":
+        # Without class prompts there is nothing to test on, or to centre on.
+        if gallery == "even" and cell.prompts.classes:
             found.setdefault(prompts, []).append((kind, cell))
     for prompts, searches in found.items():
         kinds = {kind: cell.queries for kind, cell in searches}

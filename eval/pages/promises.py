@@ -123,6 +123,8 @@ def promises() -> str:
     )
     removed = "`reference=`: skew above chance removed, where it declines included"
     add(removed, "removed", REFERENCE, "cells", _percent)
+    kept = "`reference=`, its cost: hits of each value that stay among the first k, where it acts"
+    lines.append([kept, *map(_kept, WORLDS)])
     stated = "Queries that state a value stay bit for bit"
     zero = "At strength 0 all queries stay bit for bit"
     for promise, subset in ((stated, "queries that state a value"), (zero, "strength 0")):
@@ -140,6 +142,19 @@ def promises() -> str:
             cells.append(f"{same:,} of {total:,}")
         lines.append([promise, *cells])
     return table(*lines, note=f"From `eval/results/{NAME}.json`.")
+
+
+def _kept(world: str) -> str:
+    """Write the mean hits kept over kinds of queries, and the lowest and highest of them."""
+    values = [
+        row.value
+        for row in measured().rows
+        if row.task.startswith(f"{world}: ")
+        and (row.metric, row.method) == ("kept", REFERENCE)
+        and row.value < 1
+    ]
+    mean = sum(values) / len(values)
+    return f"{mean:.2f}, lowest {min(values):.2f}, highest {max(values):.2f}"
 
 
 def gaps() -> str:

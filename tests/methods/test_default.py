@@ -115,10 +115,12 @@ def test_reference_images_that_show_the_values_make_their_means_equal() -> None:
 
 
 @quiet
-def test_a_search_equalises_the_means_of_all_images() -> None:
+def test_a_search_equalises_the_means_of_the_images_it_keeps_and_not_within_classes() -> None:
     texts, prompts = world(*HELPED)
-    features = images(2000, seed=1)[0]
-    edit = vldebias.fit_projection(texts, prompts, reference=features)
+    rows = images(2000, seed=1)[0]
+    edit = vldebias.fit_projection(texts, prompts, reference=rows)
+    problem = Problem(texts, prompts, reference=rows)
+    features = showing_values(problem, "joint").reference.features
     fitted = {}
     for within_classes in (True, False):
         reference = Reference(features, within_classes=within_classes)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from eval import real
-from eval.pages import evidence, front, generation, methods, prompts, times, training
+from eval.pages import evidence, front, generation, methods, promises, prompts, times, training
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,7 +37,11 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         )
     },
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
-    "docs/explanation/the-default.md": {"harm": methods.harm, "lean": methods.lean},
+    "docs/explanation/the-default.md": {
+        "harm": methods.harm,
+        "by_texts": promises.by_texts,
+    },
+    "docs/explanation/promises.md": {"promises": promises.promises, "gaps": promises.gaps},
     "docs/how-to/balance-prompts.md": {
         "in_turn": prompts.in_turn,
         "stated": prompts.stated,

@@ -41,7 +41,7 @@ NOT_HERE = {
     "dofair": "reads DoFaiR's prompts, which are not in the repository",
     "public_prompts": "reads public lists of prompts, which are not in the repository",
     "rivals_few": "reads embeddings of photographs, which CelebA's licence keeps out",
-    "lean": "reads embeddings of photographs, which CelebA's licence keeps out",
+    "photographs": "reads features of photographs, which their licences keep out",
     "prompt_rules": "one of its files holds prompts that were being worked on",
     "prompt_rules_first_a": "first run on new prompts: the rules have read them since",
     "prompt_rules_first_b": "first run on new prompts: the rules have read them since",

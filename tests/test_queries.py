@@ -298,6 +298,21 @@ def test_reference_vectors_are_fitted_to() -> None:
         assert queries.fitted.provenance.uses_images
 
 
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the texts are noise
+def test_a_mapping_needs_the_texts_of_the_prompt_set_and_no_others() -> None:
+    table = {text: rows_of([text])[0].numpy() for text in load_prompts("gender").texts}
+    vectors = gallery()[0]
+    queries = vldebias.debias_queries(table, "gender", reference=vectors, method="difference")
+    assert queries.fitted.method == "difference+equalise"
+    with pytest.warns(AutoDeclinedWarning):
+        assert vldebias.debias_queries(table, "gender").fitted.dim == DIM
+    with pytest.raises(InvalidInputError, match="got vectors of width 12"):
+        vldebias.debias_queries(table, "gender", reference=vectors[:, :12])
+    with pytest.warns(SuspectInputWarning, match="holds no embeddings of texts"):
+        again = vldebias.debias_queries(table, queries.fitted)
+    assert again.fitted.dim == DIM
+
+
 def test_saved_edits_are_attached_again_to_the_same_model_alone(tmp_path: Path) -> None:
     queries = debiased()
     queries.fitted.save_pretrained(tmp_path)

@@ -52,10 +52,10 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     - diffusers pipeline: prompts that leave the attribute open state a value, evenly over images
       (balanced prompts). A set that is not about persons, or a pipeline that edits a given image,
       gets calibrated projection (Lemma 7.2).
-    - open_clip or transformers model, to search (five class prompts or more, or none): the
-      difference of the values' texts is projected out, with `reference` image means are made equal
-      as well. This happens only if a test on data outside the fit predicts help; otherwise nothing
-      changes, and a warning says why.
+    - open_clip or transformers model, to search (five class prompts or more, or none): with
+      `reference`, the difference of the values' texts is projected out and the image means are made
+      equal, if that helps on reference images outside the fit. Otherwise, and without `reference`,
+      nothing changes, and a warning says why.
     - the same model, to classify (one to four class prompts): the difference is projected out;
       with `reference`, calibrated projection on equalised image means.
 
@@ -101,7 +101,8 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
         AlreadyAttachedError, UnsupportedHostError, ProjectionMismatchError, InvalidInputError.
 
     Warns:
-        AutoDeclinedWarning: texts predict no improvement by the default, so nothing is changed.
+        AutoDeclinedWarning: the default predicts no improvement, or has no reference images to test
+            a search with, so nothing is changed.
         WideEditWarning, ClassSignalWarning: the edit may change other prompts, or removes
             differences of classes.
 

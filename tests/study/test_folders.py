@@ -50,7 +50,12 @@ def test_what_programs_leave_changes_no_row_and_no_group(people: Path) -> None:
 def test_a_result_first_says_what_was_not_read(people: Path) -> None:
     def measured() -> Result:
         return vldebias.evaluate(
-            "miniature", people, prompts="gender", queries=["a photo of a nurse."], k=5
+            "miniature",
+            people,
+            prompts="gender",
+            queries=["a photo of a nurse."],
+            k=5,
+            methods=["difference"],
         )
 
     before = measured()

@@ -71,7 +71,7 @@ def world() -> SimpleNamespace:
     places = embed([f"This is a {place} background." for place in PLACE])
     birds = embed([class_of[bird] for bird in BIRD]) + 0.3 * places
     images = {"people": noisy(people), "birds": noisy(birds.numpy()), "dim": people.shape[1]}
-    edit = fit_projection(model, GENDER, tokenizer=tokenizer)
+    edit = fit_projection(model, GENDER, tokenizer=tokenizer, method="difference")
     # One host for all cases, which embeds each prompt once.
     host = resolve(model, tokenizer=tokenizer)
     return SimpleNamespace(
@@ -342,7 +342,10 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
         REFUSED,
         "strength: expected a number; got '0.5'",
     ),
-    ("strength of numpy", lambda: attach(world().model, GENDER, strength=np.float32(0.5))),
+    (
+        "strength of numpy",
+        lambda: attach(world().model, GENDER, method="cali", strength=np.float32(0.5)),
+    ),
     (
         "attached strength True",
         lambda: attached(lambda attachment: setattr(attachment, "strength", True)),
@@ -370,13 +373,13 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
     ),
     (
         "a tokenizer of other ids",
-        lambda: fit(tokenizer=other_tokens),
+        lambda: fit(tokenizer=other_tokens, method="difference"),
         REFUSED,
         "open_clip.get_tokenizer",
     ),
     (
         "CLIP's tokenizer",
-        lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32")),
+        lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32"), method="difference"),
         REFUSED,
         "ids up to 49407",
     ),
@@ -403,7 +406,7 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
         "reference of texts",
         lambda: fit(reference=world().embed(list(GENDER.classes))),
         WARNED,
-        "reference images",
+        "the images would give different directions",
     ),
     (
         "reference of noise",

@@ -59,6 +59,7 @@ def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the reference is noise
+@pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")  # texts alone
 def test_what_is_called_default_is_what_debias_attaches() -> None:
     model, _, tokenizer = load_clip()
     host = resolve(model, tokenizer=tokenizer)

@@ -133,7 +133,8 @@ def _of_mapping(vectors: Mapping[str, Any]) -> Embedder:
         return [vectors[text] for text in texts]
 
     everything = max(len(vectors), 1)  # so that all missing texts are named at once
-    return Embedder("mapping", look_up, look_up, batch=max(everything, BATCH**2))
+    batch = max(everything, BATCH**2)
+    return Embedder("mapping", look_up, look_up, batch=batch, source=vectors)
 
 
 class EmbeddedTexts(Host):
@@ -191,6 +192,14 @@ class EmbeddedTexts(Host):
             )
         unit = normalize(rows, dim=1)
         return {(role, text): row for text, row in zip(different, unit, strict=True)}
+
+    def dim(self, role: str) -> int:
+        """Return the width of the vectors."""
+        source = self.embedder.source
+        if isinstance(source, Mapping) and source:
+            # Any text of a mapping will do; it need not have the one that others are asked for.
+            return self.embed([next(iter(source))], role).shape[-1]
+        return super().dim(role)
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
         """Return numbers of the embeddings of three texts; None for a mapping that lacks them.

@@ -228,6 +228,10 @@ class Host(ABC):
 
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
+        # A text that was read before tells it too, and a service or a mapping need not have PROBE.
+        for key, row in list(vars(self).setdefault("memory", {}).items()):
+            if isinstance(key, tuple) and key[0] == role:
+                return int(row.shape[-1])
         return self.embed([PROBE], role).shape[-1]
 
     # ---- which weights these are

@@ -1,13 +1,17 @@
-"""Decide whether the default of models may act on searches: by reference images, or by texts alone.
+"""Decide whether the default may act on searches, by tests on unlabelled reference images.
 
-A default is attached by people who do not measure it, so it acts where a test on data that it was
-not fitted to says that it helps, and where nothing speaks for harm that the test cannot see. On
-cells of models, attributes and galleries none became worse (docs/explanation/the-default.md has the
-table and its command).
+Most people attach a default without measuring it, so it acts only if reference images show that it
+helps on images that it was not fitted to. Texts alone cannot show that: they tell how a query
+leans, but not where the images of two values are level, and an edit that removes the lean of a text
+may move an even search to one value (docs/explanation/the-default.md has the measurements).
+
+A classification is another case. Its default acts with texts alone, and `change_on_texts` tests it
+if the prompt set has enough groups.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,32 +19,34 @@ from itertools import combinations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from vldebias.errors import ReferenceWarning
 from vldebias.methods.bounded import bounded
-from vldebias.methods.equalise import UnusableReferenceError, foreign
+from vldebias.methods.equalise import ImageSplit, UnusableReferenceError, foreign
 from vldebias.methods.folds import FEWEST, image_folds, text_folds
 from vldebias.methods.method import Method, Problem
 from vldebias.methods.predicted_gap import Change, PredictedGap, draw_counts
-from vldebias.methods.reference import zero_shot
+from vldebias.methods.reference import stating, zero_shot
 from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
-from vldebias.prompts import PromptSet, StatedWords
+from vldebias.prompts import PromptSet
 
-HALVINGS = 5  # of the reference images: one alone depends on chance
+HALVINGS = 5  # of the reference images: the result of a single one depends on chance
 # Two normals nearer than two deviations have one mode together (Ashman et al., 1994), so a split of
-# the images by the texts would be a split of one group.
+# the images by the texts may be a split of one group.
 SEPARATE = 2.0
-# The most that texts which state no value may lean to one value together, as a share of their
-# spread: beyond these, edits of cells made searches worse (`eval.experiments.harm`).
-LEAN_OF_GENDER = 2.0
-LEAN_OF_OTHERS = 0.5
-MALE = StatedWords(
-    ["male", "man", "men", "boy", "boys", "gentleman", "gentlemen", "father", "husband"]
-)
-FEMALE = StatedWords(
-    ["female", "woman", "women", "girl", "girls", "lady", "ladies", "mother", "wife"]
-)
+# Cohen's kappa of what single wordings of the values read in the images with what all of them read.
+# From .8 on it is "almost perfect" in the terms of Landis and Koch (1977).
+AGREE = 0.8
+# The same for the texts that name the values alone and those that name them with a concept. Below
+# .6, which Landis and Koch call "moderate", the two name different things in the images.
+CONTRADICT = 0.6
+# Cosine expected between the directions of two halves of the images: below, each of them holds more
+# noise than signal.
+STABLE = 0.5
+ENOUGH = 100  # images that are used at least, if there are so many
+_WORDED_ROWS = 2000  # images that are enough for the agreement of wordings
 EM_STEPS = 200
 _TINY = torch.finfo(torch.float64).tiny
 
@@ -55,6 +61,25 @@ def is_for_ranking(problem: Problem) -> bool:
     return fewest == 0 or fewest >= FEWEST
 
 
+def showing_values(problem: Problem, role: str) -> Problem:
+    """Return the problem with the half of its reference images that is nearest to the texts of the
+    values, at least `ENOUGH` images.
+
+    An index holds images, or documents, that show none of the values: a landscape, say. Texts read
+    a value in them all the same, and the means of such values differ in whatever tells landscapes
+    apart. What is far from the texts of all values is left out.
+    """
+    assert problem.reference is not None
+    rows = _reference_rows(problem)
+    nearness = torch.zeros(len(rows), dtype=rows.dtype)
+    for prompts in problem.attributes:
+        nearness += rows @ normalize(problem.zero_shot(prompts, role).mean(0), dim=0)
+    number = max(-(-len(rows) // 2), min(len(rows), ENOUGH))
+    nearest = nearness.argsort(descending=True, stable=True)[:number].sort().values
+    reference = replace(problem.reference, features=rows[nearest], labels={})
+    return replace(problem, reference=reference)
+
+
 def change_on_images(problem: Problem, role: str, method: Method) -> Change:
     """Measure what a method does to the gap of the class prompts, on images it was not fitted to.
 
@@ -63,15 +88,14 @@ def change_on_images(problem: Problem, role: str, method: Method) -> Change:
     several attributes the one that gains least.
 
     Raises:
-        UnusableReferenceError: no class prompts; fewer than five images of a value; images that do
-            not fall into the values that the texts name; or images of another model.
+        UnusableReferenceError: no class prompts; images of one value alone; or images of another
+            model.
     """
     if not problem.neutral:
         raise UnusableReferenceError(
             f"{problem.label} has no class prompts, so nothing can be tested on the images. Add at"
             f" least {FEWEST} of what is searched (classes: in the prompt set)."
         )
-    _refuse_unclear_values(problem, role)
     changes_of_attribute: list[list[Change]] = [[] for _ in problem.attributes]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain
@@ -86,8 +110,13 @@ def change_on_images(problem: Problem, role: str, method: Method) -> Change:
     return max(medians, key=lambda change: change.high)
 
 
-def _refuse_unclear_values(problem: Problem, role: str) -> None:
-    """Refuse reference images that do not show the values that the texts name."""
+def refuse_unclear_values(problem: Problem, role: str) -> None:
+    """Refuse reference images that do not show the values that the texts name.
+
+    Raises:
+        UnusableReferenceError: fewer than five images of a value; wordings that disagree about the
+            images; images that do not fall into the values; or images of another model.
+    """
     rows = _reference_rows(problem)
     for prompts in problem.attributes:
         values = problem.zero_shot(prompts, role)
@@ -98,16 +127,108 @@ def _refuse_unclear_values(problem: Problem, role: str) -> None:
                 f"The reference needs {FEWEST} images of each value of {prompts.name}; by the texts"
                 f" it has {counts}. Add images."
             )
-        distance = max(separation(rows @ difference) for difference in _differences(values))
-        if distance < SEPARATE:
-            doubt = foreign(rows, problem, prompts, role)
-            if doubt:
-                raise UnusableReferenceError(f"reference: {doubt}")
+        doubt = _doubt_about_values(problem, prompts, role, rows)
+        if doubt:
+            # Images of another model would fail for that reason, which is more helpful to know.
+            doubt = foreign(rows, problem, prompts, role) or f"{doubt} {_MEASURE}"
+            raise UnusableReferenceError(f"reference: {doubt}")
+
+
+_MEASURE = (
+    "So nothing can be tested without labels. Name a method (method='difference') and measure it on"
+    " labelled images."
+)
+
+
+def _doubt_about_values(
+    problem: Problem, prompts: PromptSet, role: str, rows: Tensor
+) -> str | None:
+    """Return why images (n, d) do not show the values of an attribute; None if they do.
+
+    They show them if they fall into separate groups along the texts, or if every wording of the
+    values reads them alike. The distance of the groups depends on the tails of few images, and may
+    shrink if there are more of them; the agreement of wordings does not.
+    """
+    values = problem.zero_shot(prompts, role)
+    apart = min(separation(rows @ difference) for difference in _differences(values))
+    single, joint = agreement_of_wordings(problem, prompts, role, rows)
+    if joint < CONTRADICT:
+        return (
+            f"texts that name the values of {prompts.name} alone and with a concept disagree about"
+            f" the images (kappa {_floored(joint)}, {CONTRADICT:g} is needed)."
+        )
+    if apart < SEPARATE and single < AGREE:
+        return (
+            f"the images do not fall into the values of {prompts.name} that texts name: they are"
+            f" {_floored(apart)} deviations apart ({SEPARATE:g} are enough), and wordings of the"
+            f" values agree on them with a kappa of {_floored(single)} ({AGREE:g} is enough)."
+        )
+    return None
+
+
+def refuse_unstable_means(problem: Problem, role: str) -> None:
+    """Refuse reference images of which two halves would give different directions.
+
+    Raises:
+        UnusableReferenceError: the expected cosine of the two is below `STABLE`.
+    """
+    assert problem.reference is not None
+    for prompts in problem.attributes:
+        split = ImageSplit(problem.zero_shot(prompts, role), None, problem.reference)
+        if split.stability < STABLE:
             raise UnusableReferenceError(
-                f"The reference images do not fall into the values of {prompts.name} that texts"
-                f" name (separation {distance:.1f}, {SEPARATE:g} is needed), so nothing can be"
-                " tested without labels. Name a method and measure it on labelled images."
+                "reference: two halves of the images would give different directions for"
+                f" {prompts.name} (cosine {_floored(split.stability)}, {STABLE:g} is needed). Pass"
+                " more images."
             )
+
+
+def _floored(value: float) -> str:
+    """Return a number with two decimals, rounded down, so that 1.998 is not shown as the 2 that it
+    falls short of."""
+    return f"{math.floor(value * 100) / 100:.2f}"
+
+
+def agreement_of_wordings(
+    problem: Problem, prompts: PromptSet, role: str, rows: Tensor
+) -> tuple[float, float]:
+    """Return Cohen's kappa of what wordings of the values read in images (n, d) with the zero-shot
+    values.
+
+    Returns:
+        The mean over the prompt groups that state every value, each of which reads the images by
+        its own texts, 0 with fewer than `FEWEST` such groups; and the kappa of what the mean texts
+        of all groups read, 1 without such a group.
+    """
+    texts, value_codes, group_codes = stating(prompts)
+    number = len(prompts.attributes)
+    step = -(-len(rows) // _WORDED_ROWS)  # rounded up
+    sample = rows[::step]
+    expected = zero_shot(sample, problem.zero_shot(prompts, role))
+    embedded = problem.host.embed(texts, role)
+
+    def kappa_of(is_used: Tensor) -> float | None:
+        """Return the kappa of some of the texts; None if they do not state every value."""
+        if len(value_codes[is_used].unique()) < number:
+            return None
+        means = [embedded[is_used & (value_codes == value)].mean(0) for value in range(number)]
+        worded = zero_shot(sample, normalize(torch.stack(means), dim=1))
+        return _kappa(worded, expected, number)
+
+    kappas = [kappa_of(group_codes == group) for group in group_codes.unique()]
+    known = [kappa for kappa in kappas if kappa is not None]
+    single = sum(known) / len(known) if len(known) >= FEWEST else 0.0
+    joint = kappa_of(torch.ones_like(group_codes, dtype=torch.bool))
+    return single, 1.0 if joint is None else joint
+
+
+def _kappa(codes: Tensor, other_codes: Tensor, number: int) -> float:
+    """Return Cohen's kappa of two codings (n,) into a number of values."""
+    observed = float((codes == other_codes).double().mean())
+    share = codes.bincount(minlength=number).double() / len(codes)
+    other_share = other_codes.bincount(minlength=number).double() / len(codes)
+    by_chance = float(share @ other_share)
+    return (observed - by_chance) / max(1 - by_chance, _TINY)
 
 
 def _changes_of_halving(problem: Problem, role: str, method: Method, seed: int) -> list[Change]:
@@ -209,47 +330,3 @@ def _mean_gaps(gaps: Sequence[PredictedGap], texts: Tensor, drawn: Tensor) -> Te
     """Return the mean gap (attributes, 1 + b) of texts that are resampled by counts (1 + b, q)."""
     gaps_of_texts = torch.stack([gap.of_texts(texts) for gap in gaps])
     return (gaps_of_texts * drawn).sum(2) / drawn.sum(1)
-
-
-def reason_of_texts(problem: Problem, role: str) -> str:
-    """Return why texts alone do not justify an edit although they predict help; "" if they do.
-
-    What all texts without a value have in common along an attribute is how a text states no value
-    ("a person" is nearer to "a young person"), and no association with images. Where it is large,
-    an edit moves every query alike, and all towards one value.
-    """
-    for prompts in problem.attributes:
-        # Searches for age were harmed at leans that those for gender bear.
-        lean = common_lean(problem, prompts, role)
-        largest_lean = LEAN_OF_GENDER if is_about_gender(prompts) else LEAN_OF_OTHERS
-        if lean > largest_lean:
-            return (
-                f"Texts that state no value of {prompts.name} lean to one value together, by"
-                f" {lean:.1f} times their spread ({largest_lean:g} is the most), and texts cannot"
-                " tell whether images do so too."
-            )
-    return ""
-
-
-def common_lean(problem: Problem, prompts: PromptSet, role: str) -> float:
-    """Return |mean| / deviation of the neutral texts along the difference of two values, the
-    largest over the pairs."""
-    rows = problem.host.embed(problem.neutral, role)
-    leans = []
-    for difference in _differences(problem.zero_shot(prompts, role)):
-        along = rows @ difference
-        spread = along.std(correction=0).clamp(min=1e-9)
-        leans.append(float(along.mean().abs() / spread))
-    return max(leans)
-
-
-def is_about_gender(prompts: PromptSet) -> bool:
-    """Tell whether one value is named by words for men and the other by words for women."""
-    if len(prompts.attributes) != 2:
-        return False
-    sexes = []
-    for words in prompts.attributes.values():
-        names_men = any(MALE.find(word) for word in words)
-        names_women = any(FEMALE.find(word) for word in words)
-        sexes.append((names_men, names_women))
-    return sorted(sexes) == [(False, True), (True, False)]

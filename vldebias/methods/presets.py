@@ -13,13 +13,14 @@ from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI
 from vldebias.methods.equalise import UnusableReferenceError
-from vldebias.methods.folds import FEWEST
 from vldebias.methods.gates import (
     change_on_images,
     change_on_texts,
     fit_within_bound,
     is_for_ranking,
-    reason_of_texts,
+    refuse_unclear_values,
+    refuse_unstable_means,
+    showing_values,
 )
 from vldebias.methods.method import (
     METHODS,
@@ -148,13 +149,12 @@ class Preset(Method):
         return replace(self, needs=frozenset({Need.IMAGES}))
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the selected method; for the default of models, only if texts predict that it helps.
+        """Fit the selected method; for the default of models, only if a test predicts help.
 
-        For pipelines the default is `cali`, since balanced prompts are not an edit; its lam is
-        lowered until at most one direction in `SPARES` is removed.
+        Searches are tested on reference images, and get no edit without them.
 
         Warns:
-            AutoDeclinedWarning: texts predict no improvement, so nothing is changed.
+            AutoDeclinedWarning: no improvement is predicted, so nothing is changed.
         """
         method, lam = self.selected(problem)
         method.check(problem)
@@ -162,24 +162,30 @@ class Preset(Method):
         if self.name == "paper":
             return method.fit(problem, role)
         if problem.host.generative:
-            if why_not_balanced(problem) is None:
-                log_once(
-                    "'cali' is fitted: the default here is balanced prompts, which are not an edit"
-                    " of embeddings. debias(pipe, prompts) attaches them"
-                )
-            edit = CALI.fit(problem, role)
-            # In a narrow space it may still remove one direction for each attribute.
-            allowed = max(edit.dim / SPARES, len(problem.attributes))
-            if edit.removed <= allowed:
-                return edit
-            return edit.at_multiple(
-                largest(lambda share: edit.at_multiple(share).removed <= allowed)
-            )
-        if self.needs and is_for_ranking(problem):
-            return _fit_tested_on_images(problem, role, method)
+            return _fit_to_pipeline(problem, role)
+        if is_for_ranking(problem):
+            if self.needs:
+                return _fit_tested_on_images(problem, role, method)
+            return _declined(problem, role, _why_not_by_texts(problem, method))
         if self.needs:
             return method.fit(problem, role)
         return _fit_tested_on_texts(problem, role, method)
+
+
+def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
+    """Fit `cali`, since balanced prompts are not an edit, with its lam lowered until at most one
+    direction in `SPARES` is removed."""
+    if why_not_balanced(problem) is None:
+        log_once(
+            "'cali' is fitted: the default here is balanced prompts, which are not an edit of"
+            " embeddings. debias(pipe, prompts) attaches them"
+        )
+    edit = CALI.fit(problem, role)
+    # In a narrow space it may still remove one direction for each attribute.
+    allowed = max(edit.dim / SPARES, len(problem.attributes))
+    if edit.removed <= allowed:
+        return edit
+    return edit.at_multiple(largest(lambda share: edit.at_multiple(share).removed <= allowed))
 
 
 def why_not_balanced(problem: Problem) -> str | None:
@@ -196,60 +202,80 @@ def why_not_balanced(problem: Problem) -> str | None:
 
 
 def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
-    """Equalise the means of all reference images, if that helps on images it was not fitted to.
+    """Equalise the means of the reference images that show a value, if that helps on images that it
+    was not fitted to.
 
-    The means are those of all images of a value, and not within classes: what a search ranks is
-    all images, and zero-shot guesses of the classes are biased themselves.
+    The means are those of all such images, and not within classes: what a search ranks is all
+    images, and zero-shot guesses of the classes are biased themselves.
     """
     assert problem.reference is not None
     problem = replace(problem, reference=replace(problem.reference, within_classes=False))
     try:
+        refuse_unclear_values(problem, role)
+        problem = showing_values(problem, role)
+        refuse_unstable_means(problem, role)
         change = change_on_images(problem, role, method)
     except UnusableReferenceError as error:
         return _declined(problem, role, str(error))
-    effect = f"The gap changes by {change} on images that it was not fitted to."
-    # An edit is attached only if the whole interval is below 0.
+    # An edit is attached only if the whole interval is below 0. Its figures are kept in the choice
+    # and not printed: they hold for the values that the texts read, and less for true values.
     if change.high < 0:
         edit = method.fit(problem, role)
-        return edit.with_provenance(choice=_choice(problem, edit, effect, change))
+        reason = (
+            "The values that the texts read in the reference score more alike, on images that the"
+            " edit was not fitted to."
+        )
+        return edit.with_provenance(choice=_choice(problem, edit, reason, change))
     return _declined(
         problem,
         role,
-        f"{effect} The interval includes no change. Pass more reference images, or name a method"
-        " and measure it on labelled images.",
+        "The values that the texts read in the reference do not clearly score more alike, on images"
+        " that the edit was not fitted to. Pass more reference images, or name a method"
+        " (method='difference') and measure it on labelled images.",
         change,
     )
 
 
+def _why_not_by_texts(problem: Problem, method: Method) -> str:
+    """Return why nothing is attached to a search without reference images, and what to do."""
+    by_name = f"name a method (method={method.name!r}) and measure it."
+    if all(prompts.names_values for prompts in problem.attributes):
+        remedy = (
+            "Pass reference=, unlabelled vectors of some hundred images or documents that are"
+            f" searched, or {by_name}"
+        )
+    else:
+        remedy = f"Add words for the values to the prompt set and pass reference=, or {by_name}"
+    return f"Texts alone do not show which searches an edit makes worse. {remedy}"
+
+
 def _fit_tested_on_texts(problem: Problem, role: str, method: Method) -> Edit:
-    """Fit the method, if the texts predict that it helps, and none predicts harm to a search."""
+    """Fit the method to a classification, unless a test on texts fails to predict that it helps.
+
+    The test needs words for the values and enough groups that state two of them. Without it the
+    method is attached untested.
+    """
     problem = replace(problem, reference=None)
     change = None
-    first_step = "Name"
     if all(prompts.names_values for prompts in problem.attributes):
         # Without words for the values no prompt states one, and there is nothing to predict from.
         change = change_on_texts(problem, role, method)
-        first_step = "Pass reference=, or name"
-    remedy = f"{first_step} a method (method={method.name!r}) and measure it."
-    if change is None and is_for_ranking(problem):
-        why = f"no class prompts, or fewer than {FEWEST} groups state two values"
-        return _declined(problem, role, f"Texts cannot test it: {why}. {remedy}")
     if change is None:
         log_once(
             f"{problem.label}: attached untested, since too few prompts state two values; measure"
             " it with vldebias.evaluate"
         )
         return method.fit(problem, role)
-    effect = f"The gap that texts predict changes by {change} of itself."
     if change.high >= 0:
-        why = f"{effect} The interval includes no change. {remedy}"
+        why = (
+            "On texts, prompts outside the fit do not clearly come closer together. Pass"
+            f" reference=, or name a method (method={method.name!r}) and measure it."
+        )
         return _declined(problem, role, why, change)
-    doubt = reason_of_texts(problem, role) if is_for_ranking(problem) else ""
-    if doubt:
-        return _declined(problem, role, f"{doubt} {remedy}", change)
+    reason = "On texts, prompts outside the fit come closer together; no image was tested."
     neutral = problem.host.embed(problem.neutral, role)
     edit = fit_within_bound(problem, role, method, neutral)
-    return edit.with_provenance(choice=_choice(problem, edit, effect, change))
+    return edit.with_provenance(choice=_choice(problem, edit, reason, change))
 
 
 def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) -> Choice:

@@ -104,9 +104,11 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
     Attributes:
         prompts: names of the prompt sets. method, lam: what is attached, "default: none" and 0 if
             nothing is.
-        reason: a sentence with the figure that decided, and if nothing is attached what to do.
-        change: the predicted change of the gap with its 95 % interval, (value, low, high); None
-            where nothing could be predicted.
+        reason: a sentence that says what was tested, and on what; if nothing is attached, also what
+            to do.
+        change: the change of the gap in that test with its 95 % interval, (value, low, high); None
+            if nothing was tested. It is between the values that texts read in images, or between
+            texts; between true values it may be smaller.
     """
 
     prompts: str

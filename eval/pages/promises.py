@@ -1,0 +1,183 @@
+"""What the package promises about searches, on the miniature and on real data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from eval.photographs.searches import (
+    BY_NAME,
+    BY_TEXTS,
+    DEFAULT,
+    HALF,
+    MINIATURE,
+    PHOTOGRAPHS,
+    RECENTRED,
+    REFERENCE,
+    TRIMMED,
+)
+from eval.tables import read, span, table
+from vldebias.report.result import Measurement, Result
+
+NAME = "photographs"
+WORLDS = (MINIATURE, PHOTOGRAPHS)
+# Titles of what a default by texts alone could do, and of what images do.
+CANDIDATES = {
+    BY_TEXTS: "remove the direction of the values (`difference`)",
+    HALF: "remove half of it",
+    RECENTRED: "move each query to the mean of the class prompts",
+    TRIMMED: "the same for queries that lean further than half a deviation of the class prompts",
+    BY_NAME: "`difference` with `reference=`, untested",
+    REFERENCE: "**the default with `reference=`**",
+    DEFAULT: "**the default, texts alone: nothing**",
+}
+
+
+@cache
+def measured() -> Result:
+    """Return the measurement of searches."""
+    return read(NAME)
+
+
+def _row(task: str, metric: str, method: str, subset: str = "") -> Measurement:
+    """Return one row of the measurement."""
+    return measured().row(task, metric, method, subset=subset)
+
+
+def _percent(row: Measurement) -> str:
+    """Write a share with its interval in per cent."""
+    low, high = row.interval
+    return f"{row.value + 0.0:.1%} [{low + 0.0:.1%}, {high:.1%}]"
+
+
+def _count(row: Measurement) -> str:
+    """Write a share as a count of how many."""
+    (n,) = row.n.values()
+    return f"{round(row.value * n)} of {n:,}"
+
+
+def by_texts() -> str:
+    """Write what each rule does to kinds of queries and to single searches, on photographs."""
+    head = [
+        "rule",
+        "kinds of queries made worse",
+        "in both draws",
+        "single searches made worse",
+        "made better",
+        "skew above chance removed",
+        "CelebA alone",
+    ]
+    lines = [head]
+    for method, title in CANDIDATES.items():
+        cells = f"cells: {PHOTOGRAPHS}"
+        single = f"single searches: {PHOTOGRAPHS}"
+        celeba = [row.value for row in _celeba("max_skew", method)]
+        bare = [row.value for row in _celeba("max_skew", "none")]
+        lines.append(
+            [
+                title,
+                _count(_row(cells, "worse", method)),
+                _count(_row(cells, "worse_twice", method)),
+                _percent(_row(single, "worse", method)),
+                _percent(_row(single, "better", method)),
+                _percent(_row(cells, "removed", method)),
+                f"{sum(bare) / len(bare):.2f} to {sum(celeba) / len(celeba):.2f}",
+            ]
+        )
+    return table(*lines, note=f"From `eval/results/{NAME}.json`.")
+
+
+def _celeba(metric: str, method: str) -> Iterator[Measurement]:
+    """Yield the rows of one method on CelebA, one for each draw."""
+    for row in measured().rows:
+        if "CelebA" in row.task and (row.metric, row.method) == (metric, method):
+            yield row
+
+
+def promises() -> str:
+    """Write each promise about searches with what was measured."""
+    lines = [["promise", *(f"{world}" for world in WORLDS)]]
+
+    def add(promise: str, metric: str, method: str, part: str, write: object) -> None:
+        cells = []
+        for world in WORLDS:
+            row = _row(f"{part}: {world}", metric, method)
+            cells.append(_count(row) if write is _count else _percent(row))
+        lines.append([promise, *cells])
+
+    nothing = (
+        "Texts alone: no kind of query gets worse (kinds made worse, in each gallery and draw)"
+    )
+    add(nothing, "worse", DEFAULT, "cells", _count)
+    add("`reference=`: the same", "worse", REFERENCE, "cells", _count)
+    twice = "`reference=`: kinds made worse in both draws"
+    add(twice, "worse_twice", REFERENCE, "cells", _count)
+    single = "`reference=`: single searches made worse (2.5 % would be by chance)"
+    add(single, "worse", REFERENCE, "single searches", _percent)
+    add(
+        "`reference=`: single searches made better",
+        "better",
+        REFERENCE,
+        "single searches",
+        _percent,
+    )
+    removed = "`reference=`: skew above chance removed, where it declines included"
+    add(removed, "removed", REFERENCE, "cells", _percent)
+    kept = "`reference=`, its cost: hits of each value that stay among the first k, where it acts"
+    lines.append([kept, *map(_kept, WORLDS)])
+    stated = "Queries that state a value stay bit for bit"
+    zero = "At strength 0 all queries stay bit for bit"
+    for promise, subset in ((stated, "queries that state a value"), (zero, "strength 0")):
+        cells = []
+        for world in WORLDS:
+            rows = [
+                row
+                for row in measured().rows
+                if row.task.startswith(f"{world}: ")
+                and row.metric == "unchanged"
+                and row.subset == subset
+            ]
+            total = sum(next(iter(row.n.values())) for row in rows)
+            same = sum(round(row.value * next(iter(row.n.values()))) for row in rows)
+            cells.append(f"{same:,} of {total:,}")
+        lines.append([promise, *cells])
+    return table(*lines, note=f"From `eval/results/{NAME}.json`.")
+
+
+def _kept(world: str) -> str:
+    """Write the mean hits kept over kinds of queries, and the lowest and highest of them."""
+    values = [
+        row.value
+        for row in measured().rows
+        if row.task.startswith(f"{world}: ")
+        and (row.metric, row.method) == ("kept", REFERENCE)
+        and row.value < 1
+    ]
+    mean = sum(values) / len(values)
+    return f"{mean:.2f}, lowest {min(values):.2f}, highest {max(values):.2f}"
+
+
+def gaps() -> str:
+    """Write the change of the gap in the test next to that between true values."""
+    lines = [
+        [
+            "gallery",
+            "in the test",
+            "between true values",
+            "the same, `difference` by texts alone",
+        ]
+    ]
+    for task in dict.fromkeys(row.task for row in measured().rows):
+        rows = {(row.metric, row.method): row for row in measured().rows if row.task == task}
+        printed = rows.get(("promised", REFERENCE))
+        if printed is None or not task.startswith(PHOTOGRAPHS):
+            continue
+        lines.append(
+            [
+                task.removeprefix(f"{PHOTOGRAPHS}: "),
+                span(printed, "+.2f"),
+                span(rows["gap_change", REFERENCE], "+.2f"),
+                span(rows["gap_change", BY_TEXTS], "+.2f"),
+            ]
+        )
+    return table(*lines, note=f"From `eval/results/{NAME}.json`.")

@@ -1,0 +1,28 @@
+"""Measure what the package promises on real data, through its public interface.
+
+    python -m eval.photographs --json eval/results/photographs.json
+    python -m eval.photographs --work DIR   # keep each gallery, and go on where it stopped
+
+The data are read from $VLDEBIAS_REAL (see `eval.photographs`); what is missing is skipped, and
+stderr says so. The result holds figures only, no features, queries or file names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eval.photographs import searches
+from eval.tables import parser, run
+
+
+def main() -> None:
+    """Measure all promises, and write one result."""
+    options = parser(__doc__)
+    options.add_argument("--draws", type=int, default=2, help="of galleries and references")
+    options.add_argument("--work", type=Path, help="folder that keeps each finished gallery")
+    given = options.parse_args()
+    run("photographs", lambda: searches.measure(range(given.draws), given.work), given.json)
+
+
+if __name__ == "__main__":
+    main()

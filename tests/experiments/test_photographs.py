@@ -1,0 +1,112 @@
+"""The measurement on real photographs: what it samples, counts and skips; and the reference test on
+the photographs themselves, where they are there."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+import vldebias
+from eval import photographs
+from eval.photographs import Photographs, searches
+from vldebias.projection.edit import Provenance
+from vldebias.report.result import TaskProvenance, TaskResult
+
+
+def test_a_gallery_is_even_and_shares_no_photograph_with_the_reference() -> None:
+    labels = np.array(["a"] * 50 + ["b"] * 20 + [""] * 30)
+    features = np.arange(100, dtype=np.float32)[:, None]
+    photos = Photographs("made", features, {"column": labels})
+    for draw in range(3):
+        gallery, reference = photographs.split(photos, "column", draw)
+        values, counts = np.unique(gallery.labels["column"], return_counts=True)
+        assert values.tolist() == ["a", "b"]
+        assert counts[0] == counts[1]
+        assert len(reference) == 33
+        assert not set(gallery.features.ravel()) & set(reference.features.ravel())
+
+
+def test_what_is_missing_is_skipped_loudly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("VLDEBIAS_REAL", str(tmp_path))
+    assert not photographs.is_present("photos")
+    assert f"SKIPPED: {tmp_path / 'photos'} is missing" in capsys.readouterr().err
+
+
+def recentred(**settings: Any) -> searches.Recentred:
+    directions = torch.eye(4, dtype=torch.float64)[:1]
+    centre = torch.tensor([settings.pop("centre", 0.0)], dtype=torch.float64)
+    spread = torch.ones(1, dtype=torch.float64)
+    return searches.Recentred(directions, centre, spread, Provenance("x"), **settings)
+
+
+def test_moving_to_zero_is_a_projection_and_texts_within_the_width_stay() -> None:
+    texts = normalize(torch.tensor([[0.8, 0.6, 0.0, 0.0], [0.1, 0.9, 0.3, 0.0]]).double(), dim=1)
+    assert torch.allclose(recentred()(texts), texts * torch.tensor([0.0, 1.0, 1.0, 1.0]))
+    assert torch.allclose(recentred(share=0.5)(texts)[:, 0], texts[:, 0] / 2)
+    assert torch.allclose(recentred(centre=0.3)(texts)[:, 0], torch.full((2,), 0.3).double())
+    trimmed = recentred(width=0.5)(texts)
+    assert torch.allclose(trimmed[0, 0], torch.tensor(0.5).double())
+    assert torch.allclose(trimmed[1], texts[1])
+
+
+def made_part(draw: int, changes: dict[str, tuple[float, float, float]]) -> TaskResult:
+    """Return a part with one kind of query, of which `REFERENCE` has a given change."""
+    settings = {"world": "photographs", "attribute": "gender"}
+    part = TaskResult(
+        TaskProvenance(task=f"made, draw {draw}", description="made", settings=settings)
+    )
+    n = {"images": 100}
+    for kind, change in changes.items():
+        part.add(searches.SKEW, "none", 0.5, (0.4, 0.6), n=n, subset=kind)
+        part.add(searches.SKEW, "random", 0.1, (0.0, 0.2), n=n, subset=kind)
+        for method in searches.METHODS:
+            used = change if method == searches.REFERENCE else (0.0, 0.0, 0.0)
+            part.add(searches.SKEW, method, 0.5, (0.4, 0.6), n=n, change=used, subset=kind)
+    for method in searches.METHODS:
+        for metric in (searches.WORSE, searches.BETTER):
+            part.add(metric, method, 0.25, (0.0, 1.0), n={"searches": 8})
+    return part
+
+
+def test_kinds_that_get_worse_are_counted_in_each_draw_and_in_both() -> None:
+    worse = (0.2, 0.1, 0.3)
+    better = (-0.2, -0.3, -0.1)
+    unclear = (0.1, -0.1, 0.3)
+    parts = [
+        made_part(0, {"a": worse, "b": worse, "c": better}),
+        made_part(1, {"a": worse, "b": unclear, "c": better}),
+    ]
+    tallies = {part.provenance.task: part for part in searches.tallies(parts)}
+    rows = {
+        row.metric: row
+        for row in tallies["cells: photographs"].rows
+        if row.method == searches.REFERENCE
+    }
+    assert rows["worse"].value == pytest.approx(3 / 6)
+    assert rows["better"].value == pytest.approx(2 / 6)
+    assert rows["worse_twice"].value == pytest.approx(1 / 3)
+    # -.2 - .2 + .2 - .2 - .1 + .2 of six times .4 above chance.
+    assert rows["removed"].value == pytest.approx(-0.3 / 2.4)
+    (single,) = [row for row in tallies["single searches: photographs"].rows if row.value][:1]
+    assert (single.value, single.n) == (0.25, {"searches": 16})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not photographs.is_present("photos"), reason="no photographs in $VLDEBIAS_REAL")
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_more_photographs_are_never_used_less() -> None:
+    """All 4,050 scenes look like one group along the texts, and a sixth of them like two."""
+    scenes = photographs.photographs("flickr_train").features
+    table = photographs.texts()
+    for number in (700, len(scenes)):
+        edit = vldebias.fit_projection(table, "gender", reference=scenes[:number])
+        assert edit.method == "difference+equalise"
+    faces = photographs.galleries()["faces"].features
+    edit = vldebias.fit_projection(table, "race", reference=faces)
+    assert edit.method == "default: none"
+    assert "disagree about the images" in edit.provenance.choice.reason

@@ -65,20 +65,22 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
     host = resolve(model, tokenizer=tokenizer)
     birds, portraits, generation = load_suite("quickstart").tasks
     genders = few(load_prompts("professions-gender"))
-    for task, prompts in ((birds, load_prompts("waterbirds")), (portraits, genders)):
-        method, images, paper = task.methods[1:]
-        assert (method, images, paper) == ("default", "default+equalise", "paper")
+    names_of_birds = ("default", "default+equalise", "paper")
+    names_of_portraits = ("default+equalise", "difference", "paper")
+    for task, prompts, names in (
+        (birds, load_prompts("waterbirds"), names_of_birds),
+        (portraits, genders, names_of_portraits),
+    ):
+        assert task.methods[1:] == names
         stated = list(chain.from_iterable(prompts.groups)) * 3
         rows = host.embed(stated, "joint")  # as images would lie that show a value
         noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
         reference = rows + 0.02 * noise
-        for name, images_of_reference, options in (
-            (method, None, {}),
-            (images, reference, {}),
-            (paper, None, {"method": paper}),
-        ):
-            measured = fit_method(host, prompts, name, task.lam, reference=images_of_reference)
-            attached = fit_projection(host, prompts, reference=images_of_reference, **options)
+        for name in names:
+            images = reference if name == "default+equalise" else None
+            options = {} if name.startswith("default") else {"method": name}
+            measured = fit_method(host, prompts, name, task.lam, reference=images)
+            attached = fit_projection(host, prompts, reference=images, **options)
             assert torch.equal(measured.matrix(), attached.matrix())
     pipe = resolve(load_pipeline())
     balanced, paper = generation.ways.values()

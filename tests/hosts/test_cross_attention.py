@@ -212,6 +212,32 @@ def test_values_are_dealt_by_the_rules_of_balanced_prompts(
     attachment.remove()
 
 
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        ("A photo of a doctor and a farmer.", "several people"),
+        ("A photo of a male doctor and a farmer.", "several people"),
+        ("A photo of a woman and a doctor.", "several people"),
+        ("A photo of two doctors and a nurse.", "several people"),
+        ("A photo of a woman and a man.", "stated"),
+        ("A photo of two doctors.", "group"),
+    ],
+)
+def test_a_prompt_about_several_people_is_left_unchanged_and_recorded_as_such(
+    prompt: str, reason: str, fitted: Callable[[str], Fitted]
+) -> None:
+    make, draw, edit = fitted("StableDiffusion")
+    pipe = make()
+    bare = draw(pipe, [prompt, OPEN], num_images_per_prompt=2, generator=noise(4))
+    with debias(pipe, edit) as attachment:
+        attached = draw(pipe, [prompt, OPEN], num_images_per_prompt=2, generator=noise(4))
+        assert attachment.sampled[:2] == [None, None]
+        assert attachment.reasons == [reason, reason, None, None]
+        assert attachment.people[:2] == [(), ()]
+        assert [noun for ((noun, _),) in attachment.people[2:]] == ["doctor", "doctor"]
+    assert tiny.changed(attached, bare) == [False, False, True, True]
+
+
 def test_an_image_has_the_values_of_several_attributes(tmp_path: Path) -> None:
     """Values of both are crossed; where one is stated the other is set alone. Saved by role."""
     make, call = FAMILIES["StableDiffusion"]

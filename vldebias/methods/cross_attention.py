@@ -83,6 +83,7 @@ class CrossAttention(Method):
     models = False
     side = "denoiser"
     groups = "leave"
+    one_person = True  # one value is set for the whole picture
 
     shares: Mapping[str, float] | None = None
     seed: int | None = None

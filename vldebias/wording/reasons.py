@@ -7,6 +7,7 @@ WORDS = {
     "named": "names a person",
     "context": "facts leave one value",
     "group": "a group whose values cannot be mixed",
+    "several people": "shows several people, but one value would apply to all of them",
     "pronoun": "a pronoun stands for the person",
     "edit": "edits a picture that has its person",
     "no word": "in a language without words for these values",

@@ -3,6 +3,7 @@ values dealt by the rules of balanced prompts; what each pipeline class says."""
 
 import copy
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,11 @@ from typing import Any, NamedTuple
 import diffusers_tiny as tiny
 import pytest
 import torch
+from diffusers import (
+    DPMSolverMultistepScheduler,
+    EulerDiscreteScheduler,
+    UniPCMultistepScheduler,
+)
 from diffusers_tiny import FAMILIES
 from torch import Tensor, nn
 from typer.testing import CliRunner
@@ -302,6 +308,47 @@ def test_another_number_of_steps_reads_between_the_fitted_times(
     before = edit.at(low - 50)[name]
     assert torch.equal(before.effects, at[0].effects)
     assert not torch.equal(at[0].effects, at[2].effects)
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [DPMSolverMultistepScheduler, EulerDiscreteScheduler, UniPCMultistepScheduler],
+)
+def test_a_fit_with_another_scheduler_warns_of_nothing(scheduler: Any) -> None:
+    make, _ = FAMILIES["StableDiffusion"]
+    pipe = make()
+    with warnings.catch_warnings():
+        # Building a scheduler warns on its own in some versions of diffusers.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pipe.scheduler = scheduler.from_config(pipe.scheduler.config)
+    edit = fit_projection(pipe, SET, method=few("StableDiffusion"))
+    assert len(edit.times) == 3
+
+
+def test_the_fit_never_exceeds_its_batch_size_and_does_not_depend_on_it() -> None:
+    make, call = FAMILIES["StableDiffusion"]
+    edits = []
+    for batch_size in (1, 50):
+        pipe = make()
+        rows = []
+        pipe.unet.register_forward_pre_hook(
+            lambda _, args, kwargs, rows=rows: rows.append(len(args[0])), with_kwargs=True
+        )
+        method = replace(few("StableDiffusion"), batch_size=batch_size)
+        edits.append(fit_projection(pipe, SET, method=method))
+        assert max(rows) == (2 if batch_size == 1 else 40)  # 20 texts without a person
+    single, together = edits
+    for name in ("center", "effects", "gate"):
+        tensors = (getattr(single, name), getattr(together, name))
+        torch.testing.assert_close(*tensors, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5, None])
+def test_a_batch_size_below_one_is_refused(batch_size: Any) -> None:
+    make, _ = FAMILIES["StableDiffusion"]
+    method = replace(few("StableDiffusion"), batch_size=batch_size)
+    with pytest.raises(InvalidInputError, match="batch_size: expected a whole number"):
+        fit_projection(make(), SET, method=method)
 
 
 def test_times_that_do_not_ascend_are_refused(fitted: Callable[[str], Fitted]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -163,7 +164,9 @@ class CrossAttentionHost(Host):
         layers: tuple[tuple[str, int], ...] = self.memory["widths"]
         return layers
 
-    def first_responses(self, prompts: Sequence[str], steps: int, **options: Any) -> Tensor:
+    def first_responses(
+        self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: Any
+    ) -> Tensor:
         """Return (prompts, d) the responses of the first pass, as `responses`; the pipeline is
         stopped after it."""
 
@@ -175,7 +178,7 @@ class CrossAttentionHost(Host):
             for denoiser in self.denoisers.values()
         ]
         try:
-            _, rows = self.responses(prompts, list(range(len(prompts))), steps, **options)
+            _, rows = self.responses(prompts, noise, steps, **options)
             return rows[-1]
         finally:
             for handle in handles:
@@ -241,7 +244,16 @@ class CrossAttentionHost(Host):
                 denoiser.eval()
             for module, hook in hooks:
                 handles.append(module.register_forward_hook(hook, with_kwargs=True))
-            with torch.no_grad(), during(BARE), TOKENIZING, suppress(_FirstPassError):
+            with (
+                torch.no_grad(),
+                during(BARE),
+                TOKENIZING,
+                suppress(_FirstPassError),
+                warnings.catch_warnings(),
+            ):
+                # diffusers' DPM++, Euler and UniPC schedulers call np.array on tensors, and
+                # PyTorch's Tensor.__array__ lacks the keyword that numpy 2 asks for.
+                warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
                 self.pipe(prompt=list(prompts), generator=generators, **call)
         finally:
             for handle in handles:

@@ -206,6 +206,7 @@ def _clip_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
         clip_sample=False,
         set_alpha_to_one=False,
         timestep_spacing="trailing",
+        steps_offset=1,
     )
     autoencoder = PatchComponents(PATCH, COMPONENTS, (1, 1, 1, 1))
     return Parts(tokenizer, text_encoder, denoiser, scheduler, autoencoder)
@@ -248,6 +249,7 @@ def _t5_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
         clip_sample=False,
         set_alpha_to_one=False,
         timestep_spacing="trailing",
+        steps_offset=1,
     )
     autoencoder = PatchComponents(PATCH, COMPONENTS, (1, 1, 1, 1))
     return Parts(tokenizer, text_encoder, denoiser, scheduler, autoencoder)

@@ -326,7 +326,7 @@ def test_a_fit_with_another_scheduler_warns_of_nothing(scheduler: Any) -> None:
 
 
 def test_the_fit_never_exceeds_its_batch_size_and_does_not_depend_on_it() -> None:
-    make, call = FAMILIES["StableDiffusion"]
+    make, _ = FAMILIES["StableDiffusion"]
     edits = []
     for batch_size in (1, 50):
         pipe = make()

@@ -178,9 +178,9 @@ class Balancer:
 
     sets, shares, seed, find, decide, groups: see `balance_prompts`; afterwards `seed` is the one
     that was drawn. one_person: leave prompts unchanged, as "several people", that show more than
-    one person, for methods that set one value for a whole picture. strength: share of the images that are given a value, in [0, 1]; it may be set
-    between calls. most: prompts whose counts are remembered; the one not asked for longest is
-    forgotten first.
+    one person, for methods that set one value for a whole picture. strength: share of the images
+    that are given a value, in [0, 1]; it may be set between calls. most: prompts whose counts are
+    remembered; the one not asked for longest is forgotten first.
 
     Raises:
         InvalidInputError: see `balance_prompts`.

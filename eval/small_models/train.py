@@ -25,7 +25,7 @@ from vldebias.training.optim import Average
 
 PICTURES = 8000
 BATCH = 32
-STEPS = {"clip": 7000, "t5": 9000}
+STEPS = {"clip": 7000, "t5": 6500}
 PEAK_RATE = {"clip": 2e-3, "t5": 1e-3}
 WARMUP = 200
 SAVED_EVERY = 1000  # steps

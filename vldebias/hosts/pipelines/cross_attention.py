@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError
 from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.host import BARE, TOKENIZING, Host, during, hook_methods, weights_fingerprint
+from vldebias.hosts.pipelines.caches import refuse_dropped_rows, without_caches
 from vldebias.hosts.pipelines.calls import EMBEDDING, count_of, opened
 from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.hosts.pipelines.steering import Reach, Steering
@@ -67,6 +68,7 @@ class CrossAttentionHost(Host):
                     f"{self.name}: its {name} is compiled, and compiled code does not notice hooks"
                     " that come later; attach first, then compile"
                 )
+            refuse_dropped_rows(self.name, component)
             self.denoisers[name] = component
         if not self.denoisers:
             raise UnsupportedHostError(
@@ -249,6 +251,7 @@ class CrossAttentionHost(Host):
                 during(BARE),
                 TOKENIZING,
                 suppress(_FirstPassError),
+                without_caches(self.denoisers.values()),
                 warnings.catch_warnings(),
             ):
                 # diffusers' DPM++, Euler and UniPC schedulers call np.array on tensors, and

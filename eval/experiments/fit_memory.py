@@ -3,8 +3,8 @@
     python -m eval.experiments.fit_memory --json eval/results/steer_memory.json
 
 The denoisers of Stable Diffusion 1.5 and XL run one pass on PyTorch's meta device, which allocates
-nothing: the largest sum of the tensors that are alive at once is counted. Half precision; a batch of
-b images is 2 b rows, because of guidance; attention is fused, as on a GPU, so that it stores no
+nothing: the largest sum of the tensors that are alive at once is counted. Half precision; a batch
+of b images is 2 b rows, because of guidance; attention is fused, as on a GPU, so that it stores no
 matrix of weights. Weights, the autoencoder and what a GPU's kernels use in addition are not
 counted. No weights are downloaded.
 """

@@ -1,4 +1,4 @@
-"""Present every measured model in one form: a pipeline, its prompt sets, and a judge of pictures."""
+"""Describe each measured model in one form: a pipeline, its prompt sets, a judge of pictures."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 Two kinds of prompts are generated for the held-out jobs of a split, from the same noise for every
 method:
 
-- open prompts, "A photo of a {job}.": gap from even shares, how often a picture shows the value that
-  it was assigned, and how often the job is recognised;
-- prompts that state another attribute, "A photo of a {value} {job}.": how often that value is shown.
+- open prompts, "A photo of a {job}.": gap from even shares, how often a picture shows the value
+  that it was assigned, and how often the job is recognised;
+- prompts that state another attribute, "A photo of a {value} {job}.": how often it is shown.
 """
 
 from __future__ import annotations

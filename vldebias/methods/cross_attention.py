@@ -51,28 +51,34 @@ THINGS = (
     "A cup of coffee on a newspaper.",
 )
 """Texts without a person, from which the gate learns to leave such pictures alone."""
-AMOUNT_OF_TWO = 2.0
-AMOUNT_OF_MORE = 1.3
-"""How much of a value's effect is put in, where there are two values, and where there are more: of
-more values, larger amounts change what is drawn."""
+AMOUNT_OF_FIRST_STEP = 3.0
+AMOUNT_OF_LAST_STEP = 1.0
+"""How often the effect of a value is added, linear in the step between the two. The first steps
+decide who appears; large amounts in the last ones only change colors and details."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CrossAttention(Method):
     """Set the attribute in every cross-attention of a pipeline's denoiser to a sampled value.
 
+    Prompts that state a value, name a person, show nobody or show several people are left
+    unchanged.
+
     Args:
-        shares: value -> share of the images; None: even shares. seed: of the sampling; None: each
-            attachment draws one, `attachment.seed`. find, decide: see `vldebias.balance_prompts`,
-            by whose rules prompts are left alone; groups of persons are.
-        form, amount: "set" or "shift", and how much of a value's effect is put in
-            (`vldebias.projection.cross_attention`); amount None: 2 for two values, 1.3 for more,
-            which was chosen on professions in no fit (eval/results/steer_choice.json). rank: the
-            largest number of directions of the span, 0 for all.
-        concepts: of the prompt set, in the fit. steps: of the scheduler in the fit, and so the
-            number of fitted times. batch_size: images that the fit generates at once; with
-            guidance the denoiser gets twice as many rows. Lower it if the fit runs out of memory.
-            options: further arguments of the pipeline's call in the fit, as
+        shares: value -> share of the images; None: even shares.
+        seed: of the sampling; None: each attachment draws its own, `attachment.seed`.
+        find, decide: see `vldebias.balance_prompts`, whose rules decide which prompts are open.
+        form: "shift" moves the mean over positions and keeps the differences between positions;
+            "set" replaces the attribute's part at every position, and removes more of the subject
+            (`vldebias.projection.cross_attention`).
+        amount: how often the effect of a value is added, in every step. None: 3 times in the first
+            step, falling linearly to once in the last (eval/results/steer_models_choice.json).
+        rank: largest number of directions of the span; 0: all.
+        concepts: number of concepts of the prompt set in the fit.
+        steps: of the scheduler in the fit, and so the number of fitted times.
+        batch_size: images that the fit generates at once; guidance doubles the rows of the
+            denoiser. Lower it if the fit runs out of memory.
+        options: further arguments of the pipeline's call in the fit, such as
             {"height": 512, "width": 512}; None: its defaults.
     """
 
@@ -90,7 +96,7 @@ class CrossAttention(Method):
     seed: int | None = None
     find: Callable[[str], int | None] | None = None
     decide: Callable[..., Any] | None = None
-    form: Form = "set"
+    form: Form = "shift"
     amount: float | None = None
     rank: int = 0
     concepts: int = 20
@@ -128,14 +134,14 @@ class CrossAttention(Method):
         layers = problem.host.layers_and_widths
         stated, person = fit_gate(problem.host, prompt_set, texts_of_value, self)
         values = means.shape[1]
-        amount = self.amount
-        if amount is None:
-            amount = AMOUNT_OF_TWO if values == 2 else AMOUNT_OF_MORE
+        amounts = torch.linspace(AMOUNT_OF_FIRST_STEP, AMOUNT_OF_LAST_STEP, len(means)).flip(0)
+        if self.amount is not None:
+            amounts = torch.full((len(means),), float(self.amount))
         return CrossAttentionEdit(
             times=times.float(),
             center=center.float(),
             effects=(means - center[:, None]).float(),
-            amounts=torch.full((len(means), values, len(layers)), amount).float(),
+            amounts=amounts[:, None, None].repeat(1, values, len(layers)),
             gate=torch.cat([stated.rows, person.rows]).float(),
             gate_offsets=torch.cat([stated.offsets, person.offsets]).float(),
             auroc={"stated": stated.auroc, "person": person.auroc},

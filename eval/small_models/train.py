@@ -3,7 +3,7 @@
     python -m eval.small_models.train clip --out results/small_models
     python -m eval.small_models.train t5 --out results/small_models
 
-They take six and four minutes of one core. Pictures, order, noise and times follow from --seed.
+They take six and three minutes of one core. Pictures, order, noise and times follow from --seed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from vldebias.training.optim import Average
 
 PICTURES = 8000
 BATCH = 32
-STEPS = {"clip": 4000, "t5": 3000}
+STEPS = {"clip": 4000, "t5": 2000}
 SCHEDULE = {"clip": 7000, "t5": 3000}
-"""Steps of the learning-rate schedule; the first model stops before its rate has reached 0, and its
-average of the last weights is good enough."""
+"""Steps of the learning-rate schedule. Training stops before the rate has reached 0: the average of
+the last weights is good enough."""
 PEAK_RATE = {"clip": 2e-3, "t5": 1.5e-3}
 WARMUP = 200
 SAVED_EVERY = 1000  # steps

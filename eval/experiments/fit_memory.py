@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from eval.tables import parser, run
+from eval.tables import parser, run, subset
 from vldebias.metrics import Metric
 from vldebias.report.result import TaskProvenance, TaskResult
 
@@ -127,7 +127,7 @@ def measure() -> Iterator[TaskResult]:
         for size in SIZES:
             for images in BATCHES:
                 peak = peak_of(unet, size, images) / 1e9
-                place = f"size = {size}, batch_size = {images}"
+                place = subset({"size": size, "batch_size": images})
                 result.add(PEAK, name, round(peak, 2), n={"passes": 1}, subset=place)
     yield result
 

@@ -5,6 +5,7 @@
     python -m eval.experiments.steering_models choice --json eval/results/steer_models_choice.json
     python -m eval.experiments.steering_models evidence --json eval/results/steer_models.json
     python -m eval.experiments.steering_models pictures  # eval/results/steer_models_*.png
+    python -m eval.experiments.steering_models table  # of the evidence, for the documentation
 
 Three models: the miniature and the two of `eval.small_models`, which differ in text encoder,
 denoiser, prediction type and pictures. Each is fitted and measured on two splits of its jobs.
@@ -30,13 +31,13 @@ from PIL import Image
 from eval.small_models import benches
 from eval.small_models.benches import Bench, open_prompts
 from eval.small_models.measure import Attach, Outcome, measure
-from eval.tables import RESULTS, parser, run
+from eval.tables import RESULTS, parser, place_of, run, span, subset
 from vldebias.api import debias, fit_projections
 from vldebias.errors import VldebiasWarning
 from vldebias.methods import Balanced, CrossAttention
 from vldebias.metrics import Metric
 from vldebias.projection.cross_attention import CrossAttentionEdit
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
+from vldebias.report.result import NONE, Measurement, Result, TaskProvenance, TaskResult
 
 MODELS = ("miniature", "clip", "t5")
 RESAMPLES = 2000
@@ -51,6 +52,11 @@ METRICS = {
     "unknown": Metric("unknown", "images whose value the judge cannot tell", "fact", "lower"),
     "other": Metric("other stated", "shows another stated attribute", "utility", "higher"),
     "other_job": Metric("other recognised", "job recognised there", "utility", "higher"),
+}
+
+AUROC = {
+    "stated": Metric("auroc stated", "gate: AUROC of stated values", "fact", "higher"),
+    "person": Metric("auroc person", "gate: AUROC of people", "fact", "higher"),
 }
 
 
@@ -70,8 +76,11 @@ class Laboratory:
         self._edits: dict[tuple[str, int], CrossAttentionEdit] = {}
 
     def edit(self, attribute: str, split: int) -> CrossAttentionEdit:
-        """Return the edit that the defaults fit, with one concept for each job of the fit."""
+        """Return the edit that the defaults fit, with at most 20 jobs of the split."""
         key = (attribute, split)
+        folder = self.work / f"edit-{attribute}-{split}"
+        if key not in self._edits and folder.is_dir():
+            self._edits[key] = CrossAttentionEdit.from_pretrained(folder)
         if key not in self._edits:
             bench = self.bench
             jobs, _ = bench.jobs_of_split[split]
@@ -83,6 +92,7 @@ class Laboratory:
             prompt_set = bench.prompt_set(attribute, split)
             (edit,) = fit_projections(bench.pipe, prompt_set, method=method).values()
             assert isinstance(edit, CrossAttentionEdit)
+            edit.save_pretrained(folder)
             self._edits[key] = edit
         return self._edits[key]
 
@@ -145,7 +155,7 @@ def provenance(bench: Bench, about: str, **settings: Any) -> TaskProvenance:
 
 
 def add_rows(
-    result: TaskResult, outcomes: dict[str, Outcome], subset: str, n: dict[str, int]
+    result: TaskResult, outcomes: dict[str, Outcome], place: str, n: dict[str, int]
 ) -> None:
     """Add the means of all methods with intervals over jobs."""
     jobs = len(outcomes[NONE].gap)
@@ -162,7 +172,7 @@ def add_rows(
             for method, outcome in outcomes.items():
                 means[method] = float(outcome.gap.mean() / bare.mean())
                 draws[method] = outcome.gap[places].mean(1) / bare[places].mean(1)
-        result.add_draws(metric, means, draws, n=n, subset=subset)
+        result.add_draws(metric, means, draws, n=n, subset=place)
 
 
 def compare(
@@ -183,8 +193,32 @@ def compare(
                 outcomes[method] = laboratory.outcome(method, attribute, split)
             _, jobs = bench.jobs_of_split[split]
             n = {"jobs": len(jobs), "images each": images, "with another stated": other_images}
-            add_rows(result, outcomes, f"{attribute}, split = {split + 1}", n)
+            place = subset({"attribute": attribute, "split": split + 1})
+            add_rows(result, outcomes, place, n)
+            auroc = laboratory.edit(attribute, split).auroc
+            for kind, metric in AUROC.items():
+                result.add(metric, OURS, max(auroc[kind].values()), n={"fits": 1}, subset=place)
     yield result
+
+
+def table(path: Path) -> str:
+    """Return the Markdown table of the documentation, from the JSON of `evidence`."""
+    cells: dict[tuple[str, str, int, str], dict[str, Measurement]] = {}
+    for row in Result.read(path).rows:
+        place = place_of(row)
+        key = (row.task, place["attribute"], place["split"], row.method)
+        cells.setdefault(key, {})[row.metric] = row
+    shown = [METRICS[field] for field in ("left", "agrees", "job", "other")]
+    titles = ["gap left", "shows its value", "job recognised", "other attribute shown"]
+    lines = [
+        "| " + " | ".join(["model, attribute, split", "method", *titles]) + " |",
+        "| --- " * (2 + len(titles)) + "|",
+    ]
+    for (model, attribute, split, method), rows in cells.items():
+        texts = [f"{model}, {attribute}, {split}", method]
+        texts += [span(rows.get(metric.name), ".2f") for metric in shown]
+        lines.append("| " + " | ".join(texts) + " |")
+    return "\n".join(lines)
 
 
 def picture_grid(laboratory: Laboratory, attribute: str, path: Path, jobs: int = 3) -> None:
@@ -211,7 +245,7 @@ def picture_grid(laboratory: Laboratory, attribute: str, path: Path, jobs: int =
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("part", choices=["choice", "evidence", "pictures"])
+    options.add_argument("part", choices=["choice", "evidence", "pictures", "table"])
     options.add_argument("--models", type=Path, default=Path("results/small_models"))
     options.add_argument("--only", nargs="*", default=list(MODELS), choices=MODELS)
     options.add_argument("--images", type=int, help="of each job")
@@ -220,6 +254,9 @@ def main() -> None:
     arguments = options.parse_args()
     warnings.simplefilter("ignore", VldebiasWarning)
     torch.set_num_threads(1)
+    if arguments.part == "table":
+        print(table(arguments.json or RESULTS / "steer_models.json"))
+        return
     images = arguments.images or (8 if arguments.part == "choice" else 12)
 
     def laboratories() -> Iterator[Laboratory]:

@@ -201,22 +201,34 @@ def compare(
     yield result
 
 
+COLUMNS = (
+    ("gap, original", "gap", NONE),
+    ("gap left", "left", OURS),
+    ("gap left, before", "left", BEFORE),
+    ("gap left, words", "left", WORDS),
+    ("job", "job", OURS),
+    ("job, before", "job", BEFORE),
+    ("other attribute, original", "other", NONE),
+    ("other attribute", "other", OURS),
+    ("other attribute, before", "other", BEFORE),
+    ("other attribute, words", "other", WORDS),
+)
+"""Title, field of an outcome and method of the columns of the documentation's table."""
+
+
 def table(path: Path) -> str:
     """Return the Markdown table of the documentation, from the JSON of `evidence`."""
-    cells: dict[tuple[str, str, int, str], dict[str, Measurement]] = {}
+    rows_of_place: dict[tuple[str, str, int], dict[tuple[str, str], Measurement]] = {}
     for row in Result.read(path).rows:
         place = place_of(row)
-        key = (row.task, place["attribute"], place["split"], row.method)
-        cells.setdefault(key, {})[row.metric] = row
-    shown = [METRICS[field] for field in ("left", "agrees", "job", "other")]
-    titles = ["gap left", "shows its value", "job recognised", "other attribute shown"]
-    lines = [
-        "| " + " | ".join(["model, attribute, split", "method", *titles]) + " |",
-        "| --- " * (2 + len(titles)) + "|",
-    ]
-    for (model, attribute, split, method), rows in cells.items():
-        texts = [f"{model}, {attribute}, {split}", method]
-        texts += [span(rows.get(metric.name), ".2f") for metric in shown]
+        key = (row.task, place["attribute"], place["split"])
+        rows_of_place.setdefault(key, {})[row.metric, row.method] = row
+    titles = ["model, attribute, split", *(title for title, _, _ in COLUMNS)]
+    lines = ["| " + " | ".join(titles) + " |", "| --- " * len(titles) + "|"]
+    for (model, attribute, split), rows in rows_of_place.items():
+        texts = [f"{model}, {attribute}, {split}"]
+        for _, field, method in COLUMNS:
+            texts.append(span(rows[METRICS[field].name, method], ".2f"))
         lines.append("| " + " | ".join(texts) + " |")
     return "\n".join(lines)
 
@@ -238,9 +250,9 @@ def picture_grid(laboratory: Laboratory, attribute: str, path: Path, jobs: int =
         rows.append(np.full((4, rows[-1].shape[1], 3), 255, np.uint8))
     grid = Image.fromarray(np.concatenate(rows[:-1]))
     scale = max(1, 512 // grid.width)
-    grid.resize((grid.width * scale, grid.height * scale), Image.Resampling.NEAREST).save(
-        path, optimize=True
-    )
+    size = (grid.width * scale, grid.height * scale)
+    enlarged = grid.resize(size, Image.Resampling.NEAREST)
+    enlarged.quantize(128).save(path, optimize=True)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from PIL.Image import Image
 from eval.small_models import models, world
 from vldebias.judge.judges import MiniatureJudge, decide, predict
 from vldebias.miniature import load_pipeline as load_miniature
-from vldebias.miniature.words import AGES, GENDERS, TEST_PROFESSIONS, TONES, TRAIN_PROFESSIONS
+from vldebias.miniature.words import AGES, GENDERS, TEST_PROFESSIONS, TRAIN_PROFESSIONS
 from vldebias.prompts import PromptSet, fill, make_prompt_set
 
 SURE = 0.8  # probability below which the judge of the miniature calls a value unknown
@@ -112,11 +112,11 @@ class MiniatureVerdicts:
         self.judge = MiniatureJudge().ready()
 
     def __call__(self, pictures: Sequence[Image]) -> Verdicts:
-        """Return gender, age, skin tone and profession of pictures."""
+        """Return gender, age and profession of pictures."""
         answers = predict(self.judge, list(pictures))
         verdicts: Verdicts = {}
-        for attribute, field_name in (("gender", "gender"), ("age", "age"), ("skin-tone", "tone")):
-            labels = decide(answers[field_name], self.judge.names[field_name], SURE)
+        for attribute in ("gender", "age"):
+            labels = decide(answers[attribute], self.judge.names[attribute], SURE)
             names = [*labels.names, None]  # code -1 is unknown
             verdicts[attribute] = [names[code] for code in labels.codes]
         jobs = self.judge.names["profession"]
@@ -140,10 +140,9 @@ def miniature() -> Bench:
         values={
             "gender": {value: value for value in GENDERS},
             "age": {value: value for value in AGES},
-            "skin-tone": {value: value for value in TONES},
         },
         jobs_of_split=((fitted, TEST_PROFESSIONS[::2]), (fitted, held_back)),
-        other={"gender": "age", "age": "gender", "skin-tone": "gender"},
+        other={"gender": "age", "age": "gender"},
         judge=MiniatureVerdicts(),
     )
 

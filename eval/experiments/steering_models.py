@@ -87,7 +87,7 @@ class Laboratory:
             method = CrossAttention(
                 concepts=min(20, len(jobs)),
                 seed=0,
-                options=bench.options | {"guidance_scale": bench.guidance},
+                options={"guidance_scale": bench.guidance},
             )
             prompt_set = bench.prompt_set(attribute, split)
             (edit,) = fit_projections(bench.pipe, prompt_set, method=method).values()

@@ -30,7 +30,6 @@ class Bench:
         name: of the model.
         pipe: the pipeline.
         steps, guidance, batch: of its calls.
-        options: further arguments of its calls.
         values: attribute -> words that state its values, by value.
         jobs_of_split: for each split the jobs of the fit and those that are measured.
         other: attribute -> the other attribute, which prompts state in the test of side effects.
@@ -47,7 +46,6 @@ class Bench:
     jobs_of_split: Sequence[tuple[Sequence[str], Sequence[str]]]
     other: Mapping[str, str]
     judge: Callable[[Sequence[Image]], Verdicts]
-    options: dict[str, Any] = field(default_factory=dict)
     stated_words: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def prompt_set(self, attribute: str, split: int) -> PromptSet:
@@ -65,7 +63,7 @@ class Bench:
     ) -> tuple[list[Image], list[str | None]]:
         """Return the picture of each prompt, and the value that it was assigned."""
         call = {"num_inference_steps": self.steps, "guidance_scale": self.guidance}
-        call |= self.options | options
+        call |= options
         pictures: list[Image] = []
         values: list[str | None] = []
         for start in range(0, len(prompts), self.batch):
@@ -100,7 +98,6 @@ def small(kind: str, folder: Path) -> Bench:
         jobs_of_split=((even, odd), (odd, even)),
         other={"sex": "hair", "hair": "sex"},
         judge=judge_small,
-        options=models.call_options(kind),
         stated_words={"sex": ("woman", "man")},
     )
 

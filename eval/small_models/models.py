@@ -1,7 +1,8 @@
 """Define two small text-to-image pipelines with different text encoders and denoisers.
 
 - `clip`: a CLIP text encoder and a UNet, v-prediction, cosine schedule; StableDiffusionPipeline.
-- `t5`: a T5 encoder and a transformer, epsilon prediction, linear schedule; PixArtAlphaPipeline.
+- `t5`: a T5 encoder and a narrower UNet with half the cross-attentions, epsilon prediction and the
+  schedule of Stable Diffusion; the same pipeline class.
 
 Both have a fixed linear autoencoder: the principal components of pixel patches.
 """
@@ -16,8 +17,6 @@ import torch
 import torch.nn.functional as F
 from diffusers import (
     DDIMScheduler,
-    PixArtAlphaPipeline,
-    PixArtTransformer2DModel,
     StableDiffusionPipeline,
     UNet2DConditionModel,
 )
@@ -98,7 +97,7 @@ class Parts:
 
     tokenizer: PreTrainedTokenizerFast
     text_encoder: CLIPTextModel | T5EncoderModel
-    denoiser: UNet2DConditionModel | PixArtTransformer2DModel
+    denoiser: UNet2DConditionModel
     scheduler: DDIMScheduler
     autoencoder: PatchComponents
 
@@ -113,8 +112,8 @@ class Parts:
             }
         )
 
-    def tokens(self, texts: list[str]) -> tuple[Tensor, Tensor]:
-        """Return ids and attention mask of texts, padded to one length."""
+    def tokens(self, texts: list[str]) -> Tensor:
+        """Return the ids of texts, padded to one length; the pipeline passes no attention mask."""
         encoded = self.tokenizer(
             texts,
             padding="max_length",
@@ -122,22 +121,12 @@ class Parts:
             truncation=True,
             return_tensors="pt",
         )
-        return encoded.input_ids, encoded.attention_mask
+        ids: Tensor = encoded.input_ids
+        return ids
 
-    def predict(self, noisy: Tensor, times: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+    def predict(self, noisy: Tensor, times: Tensor, ids: Tensor) -> Tensor:
         """Return the denoiser's prediction for noisy latents and tokenized captions."""
-        if isinstance(self.text_encoder, CLIPTextModel):
-            # Stable Diffusion pipelines pass no attention mask.
-            states = self.text_encoder(ids)[0]
-            return self.denoiser(noisy, times, states).sample
-        states = self.text_encoder(ids, attention_mask=mask)[0]
-        return self.denoiser(
-            noisy,
-            encoder_hidden_states=states,
-            encoder_attention_mask=mask,
-            timestep=times,
-            added_cond_kwargs={"resolution": None, "aspect_ratio": None},
-        ).sample
+        return self.denoiser(noisy, times, self.text_encoder(ids)[0]).sample
 
 
 def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
@@ -213,7 +202,7 @@ def _clip_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
 
 
 def _t5_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
-    """Return a T5 encoder with a transformer on 4 x 4 latents."""
+    """Return a T5 encoder with a UNet on 4 x 4 latents."""
     text_encoder = T5EncoderModel(
         T5Config(
             vocab_size=len(tokenizer),
@@ -229,22 +218,23 @@ def _t5_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
             feed_forward_proj="gated-gelu",
         )
     )
-    denoiser = PixArtTransformer2DModel(
+    denoiser = UNet2DConditionModel(
         sample_size=SIZE // PATCH,
-        patch_size=1,
         in_channels=COMPONENTS,
         out_channels=COMPONENTS,
-        num_layers=6,
-        num_attention_heads=6,
-        attention_head_dim=16,
-        cross_attention_dim=96,
-        caption_channels=64,
-        use_additional_conditions=False,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        block_out_channels=(56, 72),
+        layers_per_block=1,
+        attention_head_dim=4,
+        norm_num_groups=8,
+        cross_attention_dim=64,
+        use_linear_projection=True,
     )
     scheduler = DDIMScheduler(
-        beta_schedule="linear",
-        beta_start=1e-4,
-        beta_end=0.02,
+        beta_schedule="scaled_linear",
+        beta_start=0.00085,
+        beta_end=0.012,
         prediction_type="epsilon",
         clip_sample=False,
         set_alpha_to_one=False,
@@ -255,36 +245,20 @@ def _t5_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
     return Parts(tokenizer, text_encoder, denoiser, scheduler, autoencoder)
 
 
-def call_options(kind: str) -> dict[str, Any]:
-    """Return the arguments that a pipeline of this kind needs in every call."""
-    if kind == "t5":
-        return {"use_resolution_binning": False, "clean_caption": False}
-    return {}
-
-
-def load_pipeline(kind: str, folder: Path) -> StableDiffusionPipeline | PixArtAlphaPipeline:
+def load_pipeline(kind: str, folder: Path) -> StableDiffusionPipeline:
     """Return the pipeline with the weights that `eval.small_models.train` wrote to a folder."""
     parts = make_parts(kind)
     load_model(parts.modules, folder / f"{kind}.safetensors")
     parts.modules.eval()
-    if kind == "clip":
-        pipe = StableDiffusionPipeline(
-            vae=parts.autoencoder,
-            text_encoder=parts.text_encoder,
-            tokenizer=parts.tokenizer,
-            unet=parts.denoiser,
-            scheduler=parts.scheduler,
-            safety_checker=None,
-            feature_extractor=None,
-            requires_safety_checker=False,
-        )
-    else:
-        pipe = PixArtAlphaPipeline(
-            vae=parts.autoencoder,
-            text_encoder=parts.text_encoder,
-            tokenizer=parts.tokenizer,
-            transformer=parts.denoiser,
-            scheduler=parts.scheduler,
-        )
+    pipe = StableDiffusionPipeline(
+        vae=parts.autoencoder,
+        text_encoder=parts.text_encoder,
+        tokenizer=parts.tokenizer,
+        unet=parts.denoiser,
+        scheduler=parts.scheduler,
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
     pipe.set_progress_bar_config(disable=True)
     return pipe

@@ -1,7 +1,7 @@
 """Define two small text-to-image pipelines with different text encoders and denoisers.
 
 - `clip`: a CLIP text encoder and a UNet, v-prediction, cosine schedule; StableDiffusionPipeline.
-- `t5`: a T5 encoder and a narrower UNet with half the cross-attentions, epsilon prediction and the
+- `t5`: a T5 encoder and a narrower UNet with half the cross-attentions, v-prediction and the
   schedule of Stable Diffusion; the same pipeline class.
 
 Both have a fixed linear autoencoder: the principal components of pixel patches.
@@ -235,7 +235,7 @@ def _t5_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
         beta_schedule="scaled_linear",
         beta_start=0.00085,
         beta_end=0.012,
-        prediction_type="epsilon",
+        prediction_type="v_prediction",
         clip_sample=False,
         set_alpha_to_one=False,
         timestep_spacing="trailing",

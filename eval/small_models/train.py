@@ -25,8 +25,8 @@ from vldebias.training.optim import Average
 
 PICTURES = 8000
 BATCH = 32
-STEPS = {"clip": 4000, "t5": 1300}
-SCHEDULE = {"clip": 7000, "t5": 1300}
+STEPS = {"clip": 4000, "t5": 1100}
+SCHEDULE = {"clip": 7000, "t5": 1100}
 """Steps of the learning-rate schedule. The first model stops before its rate has reached 0: its
 average of the last weights is good enough."""
 PEAK_RATE = 2e-3

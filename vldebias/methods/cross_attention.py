@@ -72,7 +72,7 @@ class CrossAttention(Method):
             "set" replaces the attribute's part at every position, and removes more of the subject
             (`vldebias.projection.cross_attention`).
         amount: how often the effect of a value is added, in every step. None: 3 times in the first
-            step, falling linearly to once in the last (eval/results/steer_models_choice.json).
+            step, falling linearly to once in the last (eval/results/steer_models.json).
         rank: largest number of directions of the span; 0: all.
         concepts: number of concepts of the prompt set in the fit.
         steps: of the scheduler in the fit, and so the number of fitted times.

@@ -304,8 +304,8 @@ def record(
 
     Texts of one concept start from the same noise, so that they differ in the value alone.
     """
-    prompts = []
-    noise = []
+    prompts: list[str] = []
+    noise: list[int] = []
     for texts in texts_of_value.values():
         prompts += texts
         noise += range(len(texts))

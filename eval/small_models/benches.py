@@ -12,7 +12,8 @@ import torch
 from PIL.Image import Image
 
 from eval.small_models import models, world
-from vldebias.judge.judges import MiniatureJudge, decide, predict
+from vldebias.judge.judges import MiniatureJudge, predict
+from vldebias.judge.stored import decide
 from vldebias.miniature import load_pipeline as load_miniature
 from vldebias.miniature.words import AGES, GENDERS, TEST_PROFESSIONS, TRAIN_PROFESSIONS
 from vldebias.prompts import PromptSet, fill, make_prompt_set

@@ -382,13 +382,13 @@ def with_times(edit: CrossAttentionEdit, kept: Sequence[int], *, stays: bool) ->
 
 def candidates(studio: Studio, attribute: str) -> dict[str, Callable[[], Deal]]:
     """Return name -> what makes each deal of the ablation; some are fitted when they are made."""
-    chosen = fit(studio, attribute, CrossAttention())
+    chosen = fit(studio, attribute, measured(attribute))
     makers: dict[str, Callable[[], Deal]] = {}
     for name, edit in variants(chosen).items():
         makers[name] = partial(Deal, name, attached(studio, edit))
 
     def with_concepts(name: str, concepts: int) -> Deal:
-        edit = fit(studio, attribute, CrossAttention(concepts=concepts))
+        edit = fit(studio, attribute, measured(attribute, concepts))
         return Deal(name, attached(studio, edit))
 
     for concepts in CONCEPTS:
@@ -427,6 +427,13 @@ def choice(
     yield result
 
 
+def measured(attribute: str, concepts: int = 20) -> CrossAttention:
+    """Return the settings of the committed figures, which were the defaults at that time; the
+    present ones are measured in `eval.experiments.steering_models`."""
+    amount = 2.0 if len(VALUES[attribute]) == 2 else 1.3
+    return CrossAttention(form="set", amount=amount, concepts=concepts)
+
+
 def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
     """Return the edit of an attribute, fitted once and kept."""
     folder = studio.edits / f"{attribute}-{method.name}-{method.concepts}-{method.steps}"
@@ -439,7 +446,7 @@ def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
 
 def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
     """Return EquiSteer with its gate, fitted to the texts of our fit."""
-    method = CrossAttention()
+    method = measured(attribute)
     ours = fit(studio, attribute, method)
     path = studio.edits / f"{attribute}-equisteer"
     if path.is_dir():
@@ -517,7 +524,7 @@ def evidence(
             for attribute in attributes:
                 deal = Deal(name)
                 if name == "cross-attention":
-                    edit = fit(studio, attribute, CrossAttention())
+                    edit = fit(studio, attribute, measured(attribute))
                     deal = Deal(name, attached(studio, edit, draw))
                 elif name == "EquiSteer":
                     deal = equisteer(studio, attribute, draw)
@@ -552,7 +559,7 @@ def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskR
     sets = [set_of("gender"), set_of("tone")]
     edits = {}
     for attribute, prompt_set in zip(("gender", "tone"), sets, strict=True):
-        edits[prompt_set.name] = fit(studio, attribute, CrossAttention())
+        edits[prompt_set.name] = fit(studio, attribute, measured(attribute))
     found: dict[str, list[Labels]] = {}
     for draw in draws:
         deals = [Deal(NONE), Deal("cross-attention", attached(studio, edits, draw))]
@@ -620,7 +627,7 @@ def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
     person, as texts and as embeddings that are passed in."""
     about = provenance(studio, f"Six to twenty prompts of each kind, {images} images of each.")
     result = TaskResult(about)
-    gender = fit(studio, "gender", CrossAttention())
+    gender = fit(studio, "gender", measured("gender"))
     ours = Deal("cross-attention", attached(studio, gender))
     stated_prompts = []
     for value in GENDERS:
@@ -696,7 +703,7 @@ def over_guidance(
     prompts = professions(TEST_PROFESSIONS)
     n = {"professions": len(TEST_PROFESSIONS), "images each": images}
     for studio in studios:
-        edit = fit(studio, "gender", CrossAttention())
+        edit = fit(studio, "gender", measured("gender"))
         deals = [Deal(NONE), Deal("cross-attention", attached(studio, edit))]
         deals.append(Deal("balanced-prompts", stated(studio, "gender")))
         of_method = {}

@@ -3,6 +3,7 @@ values dealt by the rules of balanced prompts; what each pipeline class says."""
 
 import copy
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,11 @@ from typing import Any, NamedTuple
 import diffusers_tiny as tiny
 import pytest
 import torch
+from diffusers import (
+    DPMSolverMultistepScheduler,
+    EulerDiscreteScheduler,
+    UniPCMultistepScheduler,
+)
 from diffusers_tiny import FAMILIES
 from torch import Tensor, nn
 from typer.testing import CliRunner
@@ -212,6 +218,32 @@ def test_values_are_dealt_by_the_rules_of_balanced_prompts(
     attachment.remove()
 
 
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        ("A photo of a doctor and a farmer.", "several people"),
+        ("A photo of a male doctor and a farmer.", "several people"),
+        ("A photo of a woman and a doctor.", "several people"),
+        ("A photo of two doctors and a nurse.", "several people"),
+        ("A photo of a woman and a man.", "stated"),
+        ("A photo of two doctors.", "group"),
+    ],
+)
+def test_a_prompt_about_several_people_is_left_unchanged_and_recorded_as_such(
+    prompt: str, reason: str, fitted: Callable[[str], Fitted]
+) -> None:
+    make, draw, edit = fitted("StableDiffusion")
+    pipe = make()
+    bare = draw(pipe, [prompt, OPEN], num_images_per_prompt=2, generator=noise(4))
+    with debias(pipe, edit) as attachment:
+        attached = draw(pipe, [prompt, OPEN], num_images_per_prompt=2, generator=noise(4))
+        assert attachment.sampled[:2] == [None, None]
+        assert attachment.reasons == [reason, reason, None, None]
+        assert attachment.people[:2] == [(), ()]
+        assert [noun for ((noun, _),) in attachment.people[2:]] == ["doctor", "doctor"]
+    assert tiny.changed(attached, bare) == [False, False, True, True]
+
+
 def test_an_image_has_the_values_of_several_attributes(tmp_path: Path) -> None:
     """Values of both are crossed; where one is stated the other is set alone. Saved by role."""
     make, call = FAMILIES["StableDiffusion"]
@@ -254,13 +286,21 @@ def test_the_joint_map_sets_each_attribute() -> None:
     torch.testing.assert_close(outside, torch.zeros_like(outside), atol=1e-5, rtol=0)
 
 
-def test_two_values_get_twice_their_effect_and_five_less(fitted: Callable[[str], Fitted]) -> None:
+def test_the_amount_falls_from_the_first_step_to_the_last(
+    fitted: Callable[[str], Fitted],
+) -> None:
     edit = fitted("StableDiffusion").edit
-    assert torch.equal(edit.amounts, torch.full_like(edit.amounts, 2.0))
+    assert edit.form == "shift"
+    assert edit.times.tolist() == sorted(edit.times.tolist())  # the last step comes first
+    expected = torch.tensor([1.0, 2.0, 3.0])[:, None, None].expand_as(edit.amounts)
+    torch.testing.assert_close(edit.amounts, expected)
     pipe = FAMILIES["StableDiffusion"][0]()
-    of_five = fit_projection(pipe, "skin-tone", method=few("StableDiffusion"))
+    method = replace(few("StableDiffusion"), amount=1.3)
+    of_five = fit_projection(pipe, "skin-tone", method=method)
     assert of_five.amounts.shape[1] == len(of_five.values) == 5
     assert torch.equal(of_five.amounts, torch.full_like(of_five.amounts, 1.3))
+    single = fit_projection(pipe, SET, method=replace(few("StableDiffusion"), steps=1))
+    assert torch.equal(single.amounts, torch.full_like(single.amounts, 3.0))
 
 
 def test_another_number_of_steps_reads_between_the_fitted_times(
@@ -271,11 +311,52 @@ def test_another_number_of_steps_reads_between_the_fitted_times(
     name, width = edit.layers[0]
     at = [edit.at(time)[name] for time in (low, (low + high) / 2, high)]
     middle = (edit.effects[0] + edit.effects[1]).double()[:, :width] / 2
-    expected = edit.amounts[0, :, 0, None] * middle
+    expected = edit.amounts[:2, :, 0, None].double().mean(0) * middle
     torch.testing.assert_close(at[1].effects.double(), expected, atol=1e-5, rtol=1e-4)
     before = edit.at(low - 50)[name]
     assert torch.equal(before.effects, at[0].effects)
     assert not torch.equal(at[0].effects, at[2].effects)
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [DPMSolverMultistepScheduler, EulerDiscreteScheduler, UniPCMultistepScheduler],
+)
+def test_a_fit_with_another_scheduler_warns_of_nothing(scheduler: Any) -> None:
+    make, _ = FAMILIES["StableDiffusion"]
+    pipe = make()
+    with warnings.catch_warnings():
+        # Building a scheduler warns on its own in some versions of diffusers.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pipe.scheduler = scheduler.from_config(pipe.scheduler.config)
+    edit = fit_projection(pipe, SET, method=few("StableDiffusion"))
+    assert len(edit.times) == 3
+
+
+def test_the_fit_never_exceeds_its_batch_size_and_does_not_depend_on_it() -> None:
+    make, _ = FAMILIES["StableDiffusion"]
+    edits = []
+    for batch_size in (1, 50):
+        pipe = make()
+        rows = []
+        pipe.unet.register_forward_pre_hook(
+            lambda _, args, kwargs, rows=rows: rows.append(len(args[0])), with_kwargs=True
+        )
+        method = replace(few("StableDiffusion"), batch_size=batch_size)
+        edits.append(fit_projection(pipe, SET, method=method))
+        assert max(rows) == (2 if batch_size == 1 else 40)  # 20 texts without a person
+    single, together = edits
+    for name in ("center", "effects", "gate"):
+        tensors = (getattr(single, name), getattr(together, name))
+        torch.testing.assert_close(*tensors, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5, None])
+def test_a_batch_size_below_one_is_refused(batch_size: Any) -> None:
+    make, _ = FAMILIES["StableDiffusion"]
+    method = replace(few("StableDiffusion"), batch_size=batch_size)
+    with pytest.raises(InvalidInputError, match="batch_size: expected a whole number"):
+        fit_projection(make(), SET, method=method)
 
 
 def test_times_that_do_not_ascend_are_refused(fitted: Callable[[str], Fitted]) -> None:

@@ -51,27 +51,34 @@ THINGS = (
     "A cup of coffee on a newspaper.",
 )
 """Texts without a person, from which the gate learns to leave such pictures alone."""
-AMOUNT_OF_TWO = 2.0
-AMOUNT_OF_MORE = 1.3
-"""How much of a value's effect is put in, where there are two values, and where there are more: of
-more values, larger amounts change what is drawn."""
-_BATCH = 4  # concepts that are generated at once: 8 images of a gender, 20 of five skin tones
+AMOUNT_OF_FIRST_STEP = 3.0
+AMOUNT_OF_LAST_STEP = 1.0
+"""How often the effect of a value is added, linear in the step between the two. The first steps
+decide who appears; large amounts in the last ones only change colors and details."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CrossAttention(Method):
     """Set the attribute in every cross-attention of a pipeline's denoiser to a sampled value.
 
+    Prompts that state a value, name a person, show nobody or show several people are left
+    unchanged.
+
     Args:
-        shares: value -> share of the images; None: even shares. seed: of the sampling; None: each
-            attachment draws one, `attachment.seed`. find, decide: see `vldebias.balance_prompts`,
-            by whose rules prompts are left alone; groups of persons are.
-        form, amount: "set" or "shift", and how much of a value's effect is put in
-            (`vldebias.projection.cross_attention`); amount None: 2 for two values, 1.3 for more,
-            which was chosen on professions in no fit (eval/results/steer_choice.json). rank: the
-            largest number of directions of the span, 0 for all.
-        concepts: of the prompt set, in the fit. steps: of the scheduler in the fit, and so the
-            number of fitted times. options: further arguments of the pipeline's call in the fit, as
+        shares: value -> share of the images; None: even shares.
+        seed: of the sampling; None: each attachment draws its own, `attachment.seed`.
+        find, decide: see `vldebias.balance_prompts`, whose rules decide which prompts are open.
+        form: "shift" moves the mean over positions and keeps the differences between positions;
+            "set" replaces the attribute's part at every position, and removes more of the subject
+            (`vldebias.projection.cross_attention`).
+        amount: how often the effect of a value is added, in every step. None: 3 times in the first
+            step, falling linearly to once in the last (eval/results/steer_models.json).
+        rank: largest number of directions of the span; 0: all.
+        concepts: number of concepts of the prompt set in the fit.
+        steps: of the scheduler in the fit, and so the number of fitted times.
+        batch_size: images that the fit generates at once; guidance doubles the rows of the
+            denoiser. Lower it if the fit runs out of memory.
+        options: further arguments of the pipeline's call in the fit, such as
             {"height": 512, "width": 512}; None: its defaults.
     """
 
@@ -83,22 +90,28 @@ class CrossAttention(Method):
     models = False
     side = "denoiser"
     groups = "leave"
+    one_person = True  # one value is set for the whole picture
 
     shares: Mapping[str, float] | None = None
     seed: int | None = None
     find: Callable[[str], int | None] | None = None
     decide: Callable[..., Any] | None = None
-    form: Form = "set"
+    form: Form = "shift"
     amount: float | None = None
     rank: int = 0
     concepts: int = 20
     steps: int = 12
+    batch_size: int = 8
     options: Mapping[str, Any] | None = None
 
     def check(self, problem: Problem) -> None:
         """Refuse a pipeline without cross-attention to hook, and sets that are not about
         persons."""
         super().check(problem)
+        if not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise InvalidInputError(
+                f"batch_size: expected a whole number of images from 1 on, got {self.batch_size!r}"
+            )
         if not isinstance(problem.host, CrossAttentionHost):
             raise UnsupportedHostError(
                 f"{problem.host.name}: method {self.name!r} is for pipelines of diffusers"
@@ -114,23 +127,21 @@ class CrossAttention(Method):
         """Fit the edit of one attribute, named by its prompt set."""
         (prompt_set,) = (part for part in problem.attributes if part.name == role)
         texts_of_value = stated_texts(prompt_set, self.concepts)
-        times, rows_of_value = record(
-            problem.host, texts_of_value, self.steps, role, self.options or {}
-        )
+        times, rows_of_value = record(problem.host, texts_of_value, role, self)
         # (t, values, d): the mean over concepts.
         means = torch.stack([rows.mean(1) for rows in rows_of_value.values()], dim=1)
         center = means.mean(1)
         layers = problem.host.layers_and_widths
         stated, person = fit_gate(problem.host, prompt_set, texts_of_value, self)
         values = means.shape[1]
-        amount = self.amount
-        if amount is None:
-            amount = AMOUNT_OF_TWO if values == 2 else AMOUNT_OF_MORE
+        amounts = torch.linspace(AMOUNT_OF_FIRST_STEP, AMOUNT_OF_LAST_STEP, len(means)).flip(0)
+        if self.amount is not None:
+            amounts = torch.full((len(means),), float(self.amount))
         return CrossAttentionEdit(
             times=times.float(),
             center=center.float(),
             effects=(means - center[:, None]).float(),
-            amounts=torch.full((len(means), values, len(layers)), amount).float(),
+            amounts=amounts[:, None, None].repeat(1, values, len(layers)),
             gate=torch.cat([stated.rows, person.rows]).float(),
             gate_offsets=torch.cat([stated.offsets, person.offsets]).float(),
             auroc={"stated": stated.auroc, "person": person.auroc},
@@ -169,9 +180,10 @@ def fit_gate(
     rows = {}
     for kind, texts in kinds.items():
         blocks = []
-        for start in range(0, len(texts), 4 * _BATCH):
-            block = texts[start : start + 4 * _BATCH]
-            blocks.append(host.first_responses(block, method.steps, **options))
+        for start in range(0, len(texts), method.batch_size):
+            block = texts[start : start + method.batch_size]
+            noise = range(start, start + len(block))
+            blocks.append(host.first_responses(block, noise, method.steps, **options))
         rows[kind] = torch.cat(blocks)
     layers = host.layers_and_widths
     persons = torch.cat([rows["neutral"], *(rows[value] for value in texts_of_value)])
@@ -285,34 +297,30 @@ def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
 def record(
     host: CrossAttentionHost,
     texts_of_value: Mapping[str, Sequence[str]],
-    steps: int,
     title: str,
-    options: Mapping[str, Any],
+    method: CrossAttention,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the times (t,), and value -> the responses (t, texts, d) to its texts.
 
     Texts of one concept start from the same noise, so that they differ in the value alone.
     """
-    number = min(map(len, texts_of_value.values()))
-    numbers_of_value: dict[str, list[int]] = {value: [] for value in texts_of_value}
+    prompts: list[str] = []
+    noise: list[int] = []
+    for texts in texts_of_value.values():
+        prompts += texts
+        noise += range(len(texts))
     blocks = []
-    row = 0
-    with Progress() as progress, progress.bar(f"fitting {title}", number) as advance:
-        for start in range(0, number, _BATCH):
-            places = range(start, min(start + _BATCH, number))
-            prompts = []
-            noise = []
-            for value, texts in texts_of_value.items():
-                for place in places:
-                    prompts.append(texts[place])
-                    noise.append(place)
-                    numbers_of_value[value].append(row)
-                    row += 1
-            times, block = host.responses(prompts, noise, steps, **options)
+    with Progress() as progress, progress.bar(f"fitting {title}", len(prompts)) as advance:
+        for start in range(0, len(prompts), method.batch_size):
+            batch = slice(start, start + method.batch_size)
+            times, block = host.responses(
+                prompts[batch], noise[batch], method.steps, **method.options or {}
+            )
             blocks.append(block)
-            advance(len(places))
-    rows = torch.cat(blocks, dim=1)
-    return times, {value: rows[:, numbers] for value, numbers in numbers_of_value.items()}
+            advance(block.shape[1])
+    counts = [len(texts) for texts in texts_of_value.values()]
+    rows_of_values = torch.cat(blocks, dim=1).split(counts, dim=1)
+    return times, dict(zip(texts_of_value, rows_of_values, strict=True))
 
 
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:

@@ -63,6 +63,7 @@ class Balanced(Method):
     color = "#31708f"
     needs = frozenset({Need.VALUES})
     models = False
+    one_person = False
 
     shares: Mapping[str, float] | None = None
     seed: int | None = None
@@ -99,6 +100,7 @@ def make_balancer(
         method.find,
         decide=method.decide,
         groups=method.groups,
+        one_person=method.one_person,
     )
 
 

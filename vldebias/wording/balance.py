@@ -177,9 +177,10 @@ class Balancer:
     given a seed keeps it: workers that share a seed share a counter too, and call `at`.
 
     sets, shares, seed, find, decide, groups: see `balance_prompts`; afterwards `seed` is the one
-    that was drawn. strength: share of the images that are given a value, in [0, 1]; it may be set
-    between calls. most: prompts whose counts are remembered; the one not asked for longest is
-    forgotten first.
+    that was drawn. one_person: leave prompts unchanged, as "several people", that show more than
+    one person, for methods that set one value for a whole picture. strength: share of the images
+    that are given a value, in [0, 1]; it may be set between calls. most: prompts whose counts are
+    remembered; the one not asked for longest is forgotten first.
 
     Raises:
         InvalidInputError: see `balance_prompts`.
@@ -192,6 +193,7 @@ class Balancer:
     strength: float = 1.0
     decide: Decide | None = None
     groups: str = "mixed"
+    one_person: bool = False
     most: int = MOST
     has_drawn_seed: bool = field(default=False, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
@@ -218,7 +220,8 @@ class Balancer:
             if self.decide is not None:
                 decider = Decider(self.decide, part.attributes, self.most)
             attribute = Attribute(part, shares, self.groups)
-            self._finders.append(Finder(attribute, self.find, decider))
+            finder = Finder(attribute, self.find, decider, one_person=self.one_person)
+            self._finders.append(finder)
         _check_different(self._finders)
         for finder in self._finders:
             _warn_of_unseen_values(finder.attribute)

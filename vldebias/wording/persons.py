@@ -68,7 +68,10 @@ class DepictedPerson:
 class Finder:
     """Find the persons of prompts for one attribute.
 
-    find, decide: see `balance_prompts`.
+    Args:
+        attribute: whose values are assigned.
+        find, decide: see `balance_prompts`.
+        one_person: leave prompts unchanged that show more than one person, see `Balancer`.
 
     Attributes:
         persons: a function that returns the persons of a prompt, whether they get a value or not;
@@ -76,9 +79,15 @@ class Finder:
     """
 
     def __init__(
-        self, attribute: Attribute, find: Find | None = None, decide: Decider | None = None
+        self,
+        attribute: Attribute,
+        find: Find | None = None,
+        decide: Decider | None = None,
+        *,
+        one_person: bool = False,
     ) -> None:
         self.attribute = attribute
+        self._one_person = one_person
         self._find = find
         self._decide = decide
         self.persons = lru_cache(maxsize=_CACHED)(self._read)
@@ -88,6 +97,9 @@ class Finder:
         persons = self.persons(prompt)
         if isinstance(persons, str):
             return (), persons
+        if self._one_person and len(persons) > 1:
+            has_open_person = any(person.reason in ("", "context") for person in persons)
+            return (), "several people" if has_open_person else persons[0].reason
         open_reasons = [""]
         allowed = self._allowed(prompt)
         if allowed is not None:

@@ -8,6 +8,7 @@ WORDS = {
     "context": "facts leave one value",
     "group": "a group whose values cannot be mixed",
     "not understood": "has a word for a person, but not certainly for somebody in the picture",
+    "several people": "shows several people, but one value would apply to all of them",
     "pronoun": "a pronoun stands for the person",
     "edit": "edits a picture that has its person",
     "no word": "in a language without words for these values",

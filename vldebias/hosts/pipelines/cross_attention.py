@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError
 from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.host import BARE, TOKENIZING, Host, during, hook_methods, weights_fingerprint
+from vldebias.hosts.pipelines.caches import refuse_dropped_rows, without_caches
 from vldebias.hosts.pipelines.calls import EMBEDDING, count_of, opened
 from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.hosts.pipelines.steering import Reach, Steering
@@ -66,6 +68,7 @@ class CrossAttentionHost(Host):
                     f"{self.name}: its {name} is compiled, and compiled code does not notice hooks"
                     " that come later; attach first, then compile"
                 )
+            refuse_dropped_rows(self.name, component)
             self.denoisers[name] = component
         if not self.denoisers:
             raise UnsupportedHostError(
@@ -163,7 +166,9 @@ class CrossAttentionHost(Host):
         layers: tuple[tuple[str, int], ...] = self.memory["widths"]
         return layers
 
-    def first_responses(self, prompts: Sequence[str], steps: int, **options: Any) -> Tensor:
+    def first_responses(
+        self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: Any
+    ) -> Tensor:
         """Return (prompts, d) the responses of the first pass, as `responses`; the pipeline is
         stopped after it."""
 
@@ -175,7 +180,7 @@ class CrossAttentionHost(Host):
             for denoiser in self.denoisers.values()
         ]
         try:
-            _, rows = self.responses(prompts, list(range(len(prompts))), steps, **options)
+            _, rows = self.responses(prompts, noise, steps, **options)
             return rows[-1]
         finally:
             for handle in handles:
@@ -241,7 +246,17 @@ class CrossAttentionHost(Host):
                 denoiser.eval()
             for module, hook in hooks:
                 handles.append(module.register_forward_hook(hook, with_kwargs=True))
-            with torch.no_grad(), during(BARE), TOKENIZING, suppress(_FirstPassError):
+            with (
+                torch.no_grad(),
+                during(BARE),
+                TOKENIZING,
+                suppress(_FirstPassError),
+                without_caches(self.denoisers.values()),
+                warnings.catch_warnings(),
+            ):
+                # diffusers' DPM++, Euler and UniPC schedulers call np.array on tensors, and
+                # PyTorch's Tensor.__array__ lacks the keyword that numpy 2 asks for.
+                warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
                 self.pipe(prompt=list(prompts), generator=generators, **call)
         finally:
             for handle in handles:

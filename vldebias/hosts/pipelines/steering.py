@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import GIVEN, INSIDE, NEXT, Attachment
 from vldebias.hosts.host import TOKENIZING, Hook, during
+from vldebias.hosts.pipelines.caches import cache_of, refuse_dropped_rows
 from vldebias.hosts.pipelines.calls import copied, listed, running_call, texts_of_images
 from vldebias.hosts.pipelines.passes import EncodedPrompts, batch_of, text_output, time_of
 from vldebias.hosts.records import CallRecord, raise_failures
@@ -185,6 +186,14 @@ class Steering(Hook):
                 columns, read=self.host.pipeline.readers(arguments), seeds=self._generators()
             )
             call.values = self._spread(attachment.sampled, count)
+        elif any(map(cache_of, self.host.denoisers.values())):
+            # An extra pass would change what the cache remembers.
+            attachment.log.begin()
+            attachment.warn_once(
+                "the call passes embeddings or a prompt that cannot be read, and the denoiser has a"
+                " cache, with which the gate cannot read it either; nothing was changed. Call"
+                " disable_cache() on the denoiser"
+            )
         elif all(edit.can_read for edit in self.edits):
             call.columns = columns
             call.unread = unread
@@ -306,6 +315,7 @@ class Steering(Hook):
                 self._deal_by_gate(call, rows, module, args, kwargs)
         if not any(map(any, call.values)):
             return
+        refuse_dropped_rows(self.host.name, module)
         call.passes += 1
         rows = call.prompts.rows(args, kwargs)
         call.matched += bool(rows)

@@ -1,0 +1,302 @@
+"""Does cross-attention work on models that it was not tuned on, and what does it cost?
+
+    python -m eval.small_models.train clip --out results/small_models
+    python -m eval.small_models.train t5 --out results/small_models
+    python -m eval.experiments.steering_models choice --json eval/results/steer_models_choice.json
+    python -m eval.experiments.steering_models evidence --json eval/results/steer_models.json
+    python -m eval.experiments.steering_models pictures  # eval/results/steer_models_*.png
+    python -m eval.experiments.steering_models table  # of the evidence, for the documentation
+
+Three models: the miniature and the two of `eval.small_models`, which differ in text encoder,
+denoiser, prediction type and pictures. Each is fitted and measured on two splits of its jobs.
+`choice` compares forms and amounts on the first split of each, `evidence` measures the default, the
+form that was the default before, and words on both. What was measured is kept below --work, so that
+an interrupted run continues. Intervals are over jobs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from eval.small_models import benches
+from eval.small_models.benches import Bench, open_prompts
+from eval.small_models.measure import Attach, Outcome, measure
+from eval.tables import RESULTS, parser, place_of, run, span, subset
+from vldebias.api import debias, fit_projections
+from vldebias.errors import VldebiasWarning
+from vldebias.methods import Balanced, CrossAttention
+from vldebias.metrics import Metric
+from vldebias.projection.cross_attention import CrossAttentionEdit
+from vldebias.report.result import NONE, Measurement, Result, TaskProvenance, TaskResult
+
+MODELS = ("miniature", "clip", "t5")
+RESAMPLES = 2000
+WORDS, OURS, BEFORE = "balanced-prompts", "cross-attention", "cross-attention, set"
+METRICS = {
+    "gap": Metric("discrepancy", "gap from even shares", "fact", "lower"),
+    "left": Metric(
+        "discrepancy, share of none", "gap from even shares, remaining share", "fact", "lower"
+    ),
+    "agrees": Metric("agreement", "shows the value that was assigned", "utility", "higher"),
+    "job": Metric("recognised", "job recognised", "utility", "higher"),
+    "unknown": Metric("unknown", "images whose value the judge cannot tell", "fact", "lower"),
+    "other": Metric("other stated", "shows another stated attribute", "utility", "higher"),
+    "other_job": Metric("other recognised", "job recognised there", "utility", "higher"),
+}
+
+AUROC = {
+    "stated": Metric("auroc stated", "gate: AUROC of stated values", "fact", "higher"),
+    "person": Metric("auroc person", "gate: AUROC of people", "fact", "higher"),
+}
+
+
+def open_bench(name: str, models: Path) -> Bench:
+    """Return a model by its name; models: the folder of the trained weights."""
+    return benches.miniature() if name == "miniature" else benches.small(name, models)
+
+
+class Laboratory:
+    """Fit and measure the methods on one model, and keep what was measured in a folder."""
+
+    def __init__(self, bench: Bench, work: Path, images: int, other_images: int) -> None:
+        self.bench = bench
+        self.work = work / bench.name
+        self.images = images
+        self.other_images = other_images
+        self._edits: dict[tuple[str, int], CrossAttentionEdit] = {}
+
+    def edit(self, attribute: str, split: int) -> CrossAttentionEdit:
+        """Return the edit that the defaults fit, with at most 20 jobs of the split."""
+        key = (attribute, split)
+        folder = self.work / f"edit-{attribute}-{split}"
+        if key not in self._edits and folder.is_dir():
+            self._edits[key] = CrossAttentionEdit.from_pretrained(folder)
+        if key not in self._edits:
+            bench = self.bench
+            jobs, _ = bench.jobs_of_split[split]
+            method = CrossAttention(
+                concepts=min(20, len(jobs)),
+                seed=0,
+                options={"guidance_scale": bench.guidance},
+            )
+            prompt_set = bench.prompt_set(attribute, split)
+            (edit,) = fit_projections(bench.pipe, prompt_set, method=method).values()
+            assert isinstance(edit, CrossAttentionEdit)
+            edit.save_pretrained(folder)
+            self._edits[key] = edit
+        return self._edits[key]
+
+    def attach(self, method: str, attribute: str, split: int) -> Attach | None:
+        """Return what attaches a method; None for the bare pipeline."""
+        pipe = self.bench.pipe
+        if method == NONE:
+            return None
+        if method == WORDS:
+            prompt_set = self.bench.prompt_set(attribute, split)
+            return partial(debias, pipe, prompt_set, method=Balanced(seed=0))
+        edit = self.edit(attribute, split)
+        return partial(debias, pipe, variants(edit)[method])
+
+    def outcome(self, method: str, attribute: str, split: int) -> Outcome:
+        """Return what a method does, measured once."""
+        name = f"{method}-{attribute}-{split}-{self.images}-{self.other_images}.npz"
+        path = self.work / name.replace(" ", "")
+        if path.is_file():
+            return Outcome(**dict(np.load(path)))
+        attach = self.attach(method, attribute, split)
+        outcome = measure(
+            self.bench, attribute, split, attach, self.images, self.other_images, seed=split
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, **asdict(outcome))
+        means = {field: round(float(row.mean()), 3) for field, row in asdict(outcome).items()}
+        print(self.bench.name, attribute, split, method, means, flush=True)
+        return outcome
+
+
+def variants(edit: CrossAttentionEdit) -> dict[str, CrossAttentionEdit]:
+    """Return name -> edit: the default, the one before, and others of the choice."""
+    before = 2.0 if len(edit.values) == 2 else 1.3
+    made = {OURS: edit, BEFORE: with_amounts(replace(edit, form="set"), before, before)}
+    for form in ("set", "shift"):
+        for last, first in ((1.0, 1.0), (2.0, 2.0), (1.0, 2.0), (1.0, 3.0), (0.5, 3.0), (1.0, 4.0)):
+            name = f"{form}, {last:g} to {first:g}"
+            made[name] = with_amounts(replace(edit, form=form), last, first)  # type: ignore[arg-type]
+    made["shift, 1 to 3, rank 1"] = replace(made["shift, 1 to 3"], rank=1)
+    return made
+
+
+def with_amounts(edit: CrossAttentionEdit, last: float, first: float) -> CrossAttentionEdit:
+    """Return the edit with amounts that fall linearly from the first step to the last."""
+    amounts = torch.linspace(last, first, len(edit.times))  # times ascend: the last step is first
+    return replace(edit, amounts=amounts[:, None, None].expand_as(edit.amounts).contiguous())
+
+
+def provenance(bench: Bench, about: str, **settings: Any) -> TaskProvenance:
+    """Return the protocol of a result."""
+    return TaskProvenance(
+        task=bench.name,
+        title=f"Cross-attention on {bench.name}",
+        description=about,
+        model=f"{bench.name} {type(bench.pipe).__name__}",
+        split="generated",
+        settings={"steps": bench.steps, "guidance": bench.guidance, **settings},
+    )
+
+
+def add_rows(
+    result: TaskResult, outcomes: dict[str, Outcome], place: str, n: dict[str, int]
+) -> None:
+    """Add the means of all methods with intervals over jobs."""
+    jobs = len(outcomes[NONE].gap)
+    places = np.random.default_rng(0).integers(jobs, size=(RESAMPLES, jobs))
+    for field, metric in METRICS.items():
+        rows: dict[str, NDArray[np.float64]] = {}
+        for method, outcome in outcomes.items():
+            if field != "left" and not (field == "agrees" and method == NONE):
+                rows[method] = getattr(outcome, field)
+        means = {method: float(row.mean()) for method, row in rows.items()}
+        draws = {method: row[places].mean(1) for method, row in rows.items()}
+        if field == "left":
+            bare = outcomes[NONE].gap
+            for method, outcome in outcomes.items():
+                means[method] = float(outcome.gap.mean() / bare.mean())
+                draws[method] = outcome.gap[places].mean(1) / bare[places].mean(1)
+        result.add_draws(metric, means, draws, n=n, subset=place)
+
+
+def compare(
+    laboratory: Laboratory, methods: Sequence[str], splits: Sequence[int]
+) -> Iterator[TaskResult]:
+    """Measure methods on the splits of one model."""
+    bench = laboratory.bench
+    images, other_images = laboratory.images, laboratory.other_images
+    about = (
+        f"{images} images of each held-out job, and {other_images} of each job with each value of"
+        " the other attribute stated."
+    )
+    result = TaskResult(provenance(bench, about))
+    for attribute in bench.values:
+        for split in splits:
+            outcomes = {}
+            for method in methods:
+                outcomes[method] = laboratory.outcome(method, attribute, split)
+            _, jobs = bench.jobs_of_split[split]
+            n = {"jobs": len(jobs), "images each": images, "with another stated": other_images}
+            place = subset({"attribute": attribute, "split": split + 1})
+            add_rows(result, outcomes, place, n)
+            auroc = laboratory.edit(attribute, split).auroc
+            for kind, metric in AUROC.items():
+                result.add(metric, OURS, max(auroc[kind].values()), n={"fits": 1}, subset=place)
+    yield result
+
+
+COLUMNS = (
+    ("gap, original", "gap", NONE),
+    ("gap left", "left", OURS),
+    ("gap left, before", "left", BEFORE),
+    ("gap left, words", "left", WORDS),
+    ("job", "job", OURS),
+    ("job, before", "job", BEFORE),
+    ("other attribute, original", "other", NONE),
+    ("other attribute", "other", OURS),
+    ("other attribute, before", "other", BEFORE),
+    ("other attribute, words", "other", WORDS),
+)
+"""Title, field of an outcome and method of the columns of the documentation's table."""
+
+
+def table(path: Path) -> str:
+    """Return the Markdown table of the documentation, from the JSON of `evidence`."""
+    rows_of_place: dict[tuple[str, str, int], dict[tuple[str, str], Measurement]] = {}
+    for row in Result.read(path).rows:
+        place = place_of(row)
+        key = (row.task, place["attribute"], place["split"])
+        rows_of_place.setdefault(key, {})[row.metric, row.method] = row
+    titles = ["model, attribute, split", *(title for title, _, _ in COLUMNS)]
+    lines = ["| " + " | ".join(titles) + " |", "| --- " * len(titles) + "|"]
+    for (model, attribute, split), rows in rows_of_place.items():
+        texts = [f"{model}, {attribute}, {split}"]
+        for _, field, method in COLUMNS:
+            texts.append(span(rows[METRICS[field].name, method], ".2f"))
+        lines.append("| " + " | ".join(texts) + " |")
+    return "\n".join(lines)
+
+
+def picture_grid(laboratory: Laboratory, attribute: str, path: Path, jobs: int = 3) -> None:
+    """Draw pictures from the same noise, for a few held-out jobs: without a method, with
+    cross-attention, and with words; a row each."""
+    bench = laboratory.bench
+    _, names = bench.jobs_of_split[0]
+    rows = []
+    for prompt in open_prompts(names[:jobs]):
+        for method in (NONE, OURS, WORDS):
+            attach = laboratory.attach(method, attribute, 0)
+            attachment = None if attach is None else attach()
+            pictures, _ = bench.generate([prompt] * 8, list(range(8)), attachment)
+            if attachment is not None:
+                attachment.remove()
+            rows.append(np.concatenate([np.asarray(picture) for picture in pictures], axis=1))
+        rows.append(np.full((4, rows[-1].shape[1], 3), 255, np.uint8))
+    grid = Image.fromarray(np.concatenate(rows[:-1]))
+    scale = max(1, 512 // grid.width)
+    size = (grid.width * scale, grid.height * scale)
+    enlarged = grid.resize(size, Image.Resampling.NEAREST)
+    enlarged.quantize(128).save(path, optimize=True)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("part", choices=["choice", "evidence", "pictures", "table"])
+    options.add_argument("--models", type=Path, default=Path("results/small_models"))
+    options.add_argument("--only", nargs="*", default=list(MODELS), choices=MODELS)
+    options.add_argument("--images", type=int, help="of each job")
+    options.add_argument("--other-images", type=int, default=3)
+    options.add_argument("--work", type=Path, default=Path("results/steering_models"))
+    arguments = options.parse_args()
+    warnings.simplefilter("ignore", VldebiasWarning)
+    torch.set_num_threads(1)
+    if arguments.part == "table":
+        print(table(arguments.json or RESULTS / "steer_models.json"))
+        return
+    images = arguments.images or (8 if arguments.part == "choice" else 12)
+
+    def laboratories() -> Iterator[Laboratory]:
+        for name in arguments.only:
+            bench = open_bench(name, arguments.models)
+            yield Laboratory(bench, arguments.work, images, arguments.other_images)
+
+    if arguments.part == "pictures":
+        for laboratory in laboratories():
+            attribute = next(iter(laboratory.bench.values))
+            path = RESULTS / f"steer_models_{laboratory.bench.name}.png"
+            picture_grid(laboratory, attribute, path)
+        return
+    methods, splits = [NONE, WORDS, OURS, BEFORE], (0, 1)
+    if arguments.part == "choice":
+        splits = (0,)
+
+    def parts() -> Iterator[TaskResult]:
+        for laboratory in laboratories():
+            chosen = methods
+            if arguments.part == "choice":
+                edit = laboratory.edit(next(iter(laboratory.bench.values)), 0)
+                chosen = [NONE, WORDS, *list(variants(edit))[2:]]
+            yield from compare(laboratory, chosen, splits)
+
+    name = "steer_models_choice" if arguments.part == "choice" else "steer_models"
+    run(name, parts, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

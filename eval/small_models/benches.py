@@ -1,0 +1,150 @@
+"""Describe each measured model in one form: a pipeline, its prompt sets, a judge of pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL.Image import Image
+
+from eval.small_models import models, world
+from vldebias.judge.judges import MiniatureJudge, predict
+from vldebias.judge.stored import decide
+from vldebias.miniature import load_pipeline as load_miniature
+from vldebias.miniature.words import AGES, GENDERS, TEST_PROFESSIONS, TRAIN_PROFESSIONS
+from vldebias.prompts import PromptSet, fill, make_prompt_set
+
+SURE = 0.8  # probability below which the judge of the miniature calls a value unknown
+Verdicts = dict[str, list[str | None]]
+"""Attribute, or "job" -> what each picture shows; None: unknown."""
+
+
+@dataclass
+class Bench:
+    """Hold one model with everything that its measurement needs.
+
+    Attributes:
+        name: of the model.
+        pipe: the pipeline.
+        steps, guidance, batch: of its calls.
+        values: attribute -> words that state its values, by value.
+        jobs_of_split: for each split the jobs of the fit and those that are measured.
+        other: attribute -> the other attribute, which prompts state in the test of side effects.
+        judge: pictures -> what they show.
+        stated_words: attribute -> words that state it beside those of its values.
+    """
+
+    name: str
+    pipe: Any
+    steps: int
+    guidance: float
+    batch: int
+    values: Mapping[str, Mapping[str, str]]
+    jobs_of_split: Sequence[tuple[Sequence[str], Sequence[str]]]
+    other: Mapping[str, str]
+    judge: Callable[[Sequence[Image]], Verdicts]
+    stated_words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def prompt_set(self, attribute: str, split: int) -> PromptSet:
+        """Return the prompt set of an attribute over the jobs of the fit."""
+        jobs, _ = self.jobs_of_split[split]
+        words = {value: [word] for value, word in self.values[attribute].items()}
+        adjectives = dict(self.values[attribute])
+        stated = list(self.stated_words.get(attribute, ()))
+        return make_prompt_set(
+            attribute, words, list(jobs), adjectives=adjectives, stated_words=stated
+        )
+
+    def generate(
+        self, prompts: Sequence[str], seeds: Sequence[int], attachment: Any = None, **options: Any
+    ) -> tuple[list[Image], list[str | None]]:
+        """Return the picture of each prompt, and the value that it was assigned."""
+        call = {"num_inference_steps": self.steps, "guidance_scale": self.guidance}
+        call |= options
+        pictures: list[Image] = []
+        values: list[str | None] = []
+        for start in range(0, len(prompts), self.batch):
+            batch = slice(start, start + self.batch)
+            noise = [torch.Generator().manual_seed(seed) for seed in seeds[batch]]
+            output = self.pipe(list(prompts[batch]), generator=noise, **call)
+            pictures += output.images
+            values += [None] * len(output.images) if attachment is None else attachment.sampled
+        return pictures, values
+
+
+def judge_small(pictures: Sequence[Image]) -> Verdicts:
+    """Return what pictures of the small world show."""
+    verdicts = [world.judge(np.asarray(picture.convert("RGB"))) for picture in pictures]
+    return {
+        "sex": [verdict.sex for verdict in verdicts],
+        "hair": [verdict.hair for verdict in verdicts],
+        "job": [verdict.job for verdict in verdicts],
+    }
+
+
+def small(kind: str, folder: Path) -> Bench:
+    """Return one of the two small models, with the even and the odd jobs as the two splits."""
+    even, odd = world.JOBS[::2], world.JOBS[1::2]
+    return Bench(
+        name=kind,
+        pipe=models.load_pipeline(kind, folder),
+        steps=models.STEPS,
+        guidance=models.GUIDANCE,
+        batch=32,
+        values={"sex": {sex: sex for sex in world.SEXES}, "hair": world.HAIR_WORDS},
+        jobs_of_split=((even, odd), (odd, even)),
+        other={"sex": "hair", "hair": "sex"},
+        judge=judge_small,
+        stated_words={"sex": ("woman", "man")},
+    )
+
+
+class MiniatureVerdicts:
+    """Judge pictures of the miniature by its own classifier."""
+
+    def __init__(self) -> None:
+        self.judge = MiniatureJudge().ready()
+
+    def __call__(self, pictures: Sequence[Image]) -> Verdicts:
+        """Return gender, age and profession of pictures."""
+        answers = predict(self.judge, list(pictures))
+        verdicts: Verdicts = {}
+        for attribute in ("gender", "age"):
+            labels = decide(answers[attribute], self.judge.names[attribute], SURE)
+            names = [*labels.names, None]  # code -1 is unknown
+            verdicts[attribute] = [names[code] for code in labels.codes]
+        jobs = self.judge.names["profession"]
+        verdicts["job"] = [jobs[code] for code in answers["profession"].argmax(1)]
+        return verdicts
+
+
+def miniature() -> Bench:
+    """Return the miniature pipeline that ships with the package."""
+    pipe = load_miniature()
+    pipe.unet.to(memory_format=torch.channels_last)
+    pipe.set_progress_bar_config(disable=True)
+    held_back = TRAIN_PROFESSIONS[3::7][:10]
+    fitted = tuple(name for name in TRAIN_PROFESSIONS if name not in held_back)
+    return Bench(
+        name="miniature",
+        pipe=pipe,
+        steps=8,
+        guidance=7.5,
+        batch=48,
+        values={
+            "gender": {value: value for value in GENDERS},
+            "age": {value: value for value in AGES},
+        },
+        jobs_of_split=((fitted, TEST_PROFESSIONS[::2]), (fitted, held_back)),
+        other={"gender": "age", "age": "gender"},
+        judge=MiniatureVerdicts(),
+    )
+
+
+def open_prompts(jobs: Sequence[str]) -> list[str]:
+    """Return a prompt about each job that states nothing else."""
+    return [fill("A photo of a {c}.", c=job) for job in jobs]

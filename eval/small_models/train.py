@@ -1,0 +1,125 @@
+"""Train the two small pipelines from nothing, on a CPU.
+
+    python -m eval.small_models.train clip --out results/small_models
+    python -m eval.small_models.train t5 --out results/small_models
+
+They take six and two minutes of one core. Pictures, order, noise and times follow from --seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_model
+from torch import Tensor, nn
+
+from eval.small_models.models import KINDS, Parts, make_parts
+from eval.small_models.world import Painter
+from vldebias.training.optim import Average
+
+PICTURES = 8000
+BATCH = 32
+STEPS = {"clip": 4000, "t5": 1100}
+SCHEDULE = {"clip": 7000, "t5": 1100}
+"""Steps of the learning-rate schedule. The first model stops before its rate has reached 0: its
+average of the last weights is good enough."""
+PEAK_RATE = 2e-3
+WARMUP = 200
+SAVED_EVERY = 1000  # steps
+EMPTY_SHARE = 0.1  # captions replaced by an empty one, for guidance
+
+
+def rate(step: int, steps: int) -> float:
+    """Return the factor of the learning rate: linear warm-up, constant, then a cosine to 0 in the
+    second half."""
+    done = step / steps
+    decay = 1.0 if done < 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * done - 1)))
+    return min(1.0, (step + 1) / WARMUP) * decay
+
+
+def to_tensor(pictures: list[np.ndarray]) -> Tensor:
+    """Return pictures as (n, 3, height, width) in [-1, 1]."""
+    return torch.from_numpy(np.stack(pictures)).movedim(-1, 1).float() / 127.5 - 1
+
+
+def loss_of(parts: Parts, clean: Tensor, ids: Tensor, rng: torch.Generator) -> Tensor:
+    """Return the mean squared error of the prediction at random times."""
+    scheduler = parts.scheduler
+    times = torch.randint(0, scheduler.config.num_train_timesteps, (len(clean),), generator=rng)
+    noise = torch.randn(clean.shape, generator=rng)
+    noisy = scheduler.add_noise(clean, noise, times)
+    target = noise
+    if scheduler.config.prediction_type == "v_prediction":
+        target = scheduler.get_velocity(clean, noise, times)
+    return (parts.predict(noisy, times, ids) - target).square().mean()
+
+
+def train(kind: str, seed: int, steps: int, out: Path) -> None:
+    """Train one pipeline and write the averaged weights to a folder."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    rng = torch.Generator().manual_seed(seed)
+    painter = Painter(seed)
+    samples = [painter.sample() for _ in range(PICTURES)]
+    parts = make_parts(kind)
+    parts.autoencoder.fit(to_tensor([sample.picture for sample in samples]))
+    latents = parts.autoencoder.encode(to_tensor([sample.picture for sample in samples]))
+    ids = parts.tokens([sample.caption for sample in samples])
+    empty_ids = parts.tokens([""])
+    modules = parts.modules.train()
+    learned = {name: p for name, p in modules.named_parameters() if p.requires_grad}
+    average = Average(learned, 0.995)
+    optimizer = torch.optim.AdamW(learned.values(), betas=(0.9, 0.98), weight_decay=0.01)
+    started = time.process_time()
+    recent = 0.0
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = PEAK_RATE * rate(step, SCHEDULE[kind])
+        chosen = torch.randint(0, PICTURES, (BATCH,), generator=rng)
+        is_empty = torch.rand(BATCH, generator=rng) < EMPTY_SHARE
+        batch_ids = torch.where(is_empty[:, None], empty_ids, ids[chosen])
+        loss = loss_of(parts, latents[chosen], batch_ids, rng)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(learned.values(), 1.0)
+        optimizer.step()
+        average.update(step)
+        recent = 0.98 * recent + 0.02 * loss.item() if step else loss.item()
+        if step % 250 == 0:
+            seconds = time.process_time() - started
+            print(f"{kind} step {step}, loss {recent:.4f}, {seconds:.0f} s", flush=True)
+        if (step + 1) % SAVED_EVERY == 0 or step + 1 == steps:
+            about = {"kind": kind, "seed": seed, "steps": steps, "done": step + 1}
+            with average.applied():
+                save(modules, out / f"{kind}.safetensors", about)
+
+
+def save(modules: nn.ModuleDict, path: Path, about: dict[str, str | int]) -> None:
+    """Write the weights and how they were trained."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    save_model(modules, str(path), metadata={"vldebias": json.dumps(about)})
+
+
+def main() -> None:
+    """Train the pipeline named on the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--out", type=Path, default=Path("results/small_models"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, help=f"default: {STEPS}")
+    arguments = parser.parse_args()
+    train(arguments.kind, arguments.seed, arguments.steps or STEPS[arguments.kind], arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Work alongside the caches of diffusers (`enable_cache`), which skip parts of a denoiser in some
+steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from vldebias.errors import UnsupportedHostError
+
+
+def cache_of(denoiser: nn.Module) -> object | None:
+    """Return the configuration of the cache that is enabled on a denoiser, or None."""
+    return getattr(denoiser, "_cache_config", None)
+
+
+def refuse_dropped_rows(name: str, denoiser: nn.Module) -> None:
+    """Raise UnsupportedHostError if FasterCache is enabled.
+
+    It removes the unconditional half of the batch inside the denoiser, after the rows of the prompt
+    were found, so values would be set in the wrong rows or in none.
+    """
+    cache = cache_of(denoiser)
+    if type(cache).__name__ == "FasterCacheConfig":
+        raise UnsupportedHostError(
+            f"{name}: FasterCache is enabled, which drops rows of the batch inside the denoiser;"
+            " cross-attention cannot follow them. Call disable_cache() on the denoiser, or enable"
+            " another cache, such as PyramidAttentionBroadcast or FirstBlockCache"
+        )
+
+
+@contextmanager
+def without_caches(denoisers: Iterable[nn.Module]) -> Iterator[None]:
+    """Disable the caches of denoisers inside the block, so that every layer runs in every step."""
+    cached: list[tuple[Any, object]] = []
+    for denoiser in denoisers:
+        cache = cache_of(denoiser)
+        if cache is not None:
+            cached.append((denoiser, cache))
+            denoiser.disable_cache()  # type: ignore[operator]
+    try:
+        yield
+    finally:
+        for denoiser, cache in cached:
+            denoiser.enable_cache(cache)

@@ -14,7 +14,7 @@ from vldebias.methods import METHODS
 from vldebias.report.table import readable
 
 GAP, SQUARED = "discrepancy", "discrepancy_squared"
-COUNTED = ("professions", "images each", "queries", "images")  # of `n`
+COUNTED = ("professions", "jobs", "images each", "queries", "images")  # of `n`
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class Line:
                 continue
             cost = rows.loc[self.row, metric]
             text = f"{title} {cost.before:.2f} to {cost.value:.2f}"
+            if np.isnan(cost.before):  # a share of the hits before the edit
+                text = f"{title} {cost.value:.2f}"
             if cost.verdict == "worse":
                 text += f" [{cost.change_low:+.3f}, {cost.change_high:+.3f}]"
             costs.append(text)
@@ -113,7 +115,14 @@ COUNTED_BY_PEOPLE = (
     "gap_from_half_women",
     {"recognised": "visible profession"},
 )
-STEERED = ("steer", "cross-attention", GAP, {"recognised": "subject accuracy"})
+STEERED = ("steer_models", "miniature", GAP, {"recognised": "subject accuracy"})
+GENDER = "attribute = gender; split = 1"
+MEN_AND_WOMEN = (
+    "photographs",
+    "photographs: men and women, gender, draw 0",
+    "max_skew",
+    {"kept": "hits kept"},
+)
 WINDOW = (
     Line("generating people", "default, `balanced-prompts`", *PEOPLE, "balanced-prompts", WRITTEN),
     Line(
@@ -128,14 +137,14 @@ WINDOW = (
         "no word written, `cross-attention`",
         *STEERED,
         "cross-attention",
-        "gender",
+        GENDER,
     ),
     Line(
         "generating professions",
         "the same with `balanced-prompts`",
         *STEERED,
         "balanced-prompts",
-        "gender",
+        GENDER,
     ),
     Line("searching photographs", "`difference`, by name", *SEARCH, "difference of the values"),
     Line(
@@ -145,15 +154,22 @@ WINDOW = (
         METHODS["default+equalise"].title,
     ),
     Line(
+        "searching photographs of men and women",
+        "unlabelled photographs, `reference=`",
+        *MEN_AND_WOMEN,
+        "default, reference=",
+        "professions",
+    ),
+    Line(
         "classifying photographs by age", "texts alone, default", *AGES, "difference of the values"
     ),
     Line("classifying birds", "texts alone, default", *BIRDS, "default"),
     Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "default+equalise"),
     Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
 )
-# The first line of each task, the one on a current Stable Diffusion, and the one that writes no
-# word; the page of all figures has the rest.
-FRONT = (WINDOW[0], WINDOW[1], WINDOW[3], WINDOW[6], WINDOW[8])
+# The first line of each task, those on real images, and the one that writes no word; the page of
+# all figures has the rest.
+FRONT = (WINDOW[0], WINDOW[1], WINDOW[3], WINDOW[6], WINDOW[7], WINDOW[9])
 
 
 def gains(lines: Sequence[Line]) -> str:

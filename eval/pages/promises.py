@@ -141,7 +141,49 @@ def promises() -> str:
             same = sum(round(row.value * next(iter(row.n.values()))) for row in rows)
             cells.append(f"{same:,} of {total:,}")
         lines.append([promise, *cells])
-    return table(*lines, note=f"From `eval/results/{NAME}.json`.")
+    lines.append(_reranked())
+    lines.append(_stated())
+    sources = (NAME, "rerank_coverage", "photographs_rerank", "wordings", "stated_values")
+    return table(
+        *lines, note=f"From {', '.join(f'`eval/results/{name}.json`' for name in sources)}."
+    )
+
+
+def _reranked() -> list[str]:
+    """Write how often the interval of `rerank` contains the true share."""
+    simulated = [row for row in read("rerank_coverage").rows if row.metric == "coverage"]
+    shares = [row.value for row in simulated]
+    method = "100 of the lists of all queries, k 50"
+    (task,) = {row.task for row in read("photographs_rerank").rows}
+    real = read("photographs_rerank")
+    covered = real.row(task, "coverage", method)
+    width = real.row(task, "width", method)
+    promise = "`rerank`, 100 results checked: the 95 % interval contains the true share of a group"
+    return [
+        promise,
+        f"simulated, {len(shares)} settings: {min(shares):.3f} to {max(shares):.3f}",
+        f"{span(covered)}, mean width {width.value:.2f}",
+    ]
+
+
+def _stated() -> list[str]:
+    """Write how often a gender that the prompt states appears in the image."""
+    rows = read("stated_values").rows
+    female, male = (
+        next(row for row in rows if (row.task, row.subset) == ("stated", value))
+        for value in ("Female", "Male")
+    )
+    gap = next(
+        row
+        for row in read("wordings").rows
+        if (row.task, row.metric, row.method, row.subset)
+        == ("wordings gender", "discrepancy", "balanced-prompts", "unseen professions")
+    )
+    return [
+        "Balanced prompts: the stated gender appears (generated images)",
+        f"gap from even shares {span(gap)}",
+        f"Stable Diffusion 3.5: female {span(female)}, male {span(male)}",
+    ]
 
 
 def _kept(world: str) -> str:

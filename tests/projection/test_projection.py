@@ -370,3 +370,7 @@ def test_a_weight_that_all_attributes_share_is_kept_as_one_number() -> None:
     scatters = [scatter_of(list(S8)), scatter_of(list(embeddings(3, 2, 8, seed=2)))]
     assert CalibratedProjection.solve(scatters, None, (3.0, 3.0)).lam == 3.0
     assert CalibratedProjection.solve(scatters, None, (3.0, 4.0)).lam == (3.0, 4.0)
+
+
+def test_an_identity_says_that_it_is_no_edit() -> None:
+    assert repr(CalibratedProjection.identity(3)) == "no edit (none)"

@@ -18,6 +18,7 @@ from vldebias.utils.markup import SHOWN, code_span, html_table, printable
 @given(st.lists(st.tuples(st.text(max_size=9), st.integers()), max_size=2 * SHOWN))
 def test_a_table_has_a_row_for_each_row_until_it_is_long(rows: list[Any]) -> None:
     html = html_table("title", ("text", "number"), rows)
+    assert html.count("<table") == html.count("</table>") == 1
     assert html.count("<tr>") == 1 + min(len(rows), SHOWN)
     assert html.count("<td") == 2 * min(len(rows), SHOWN)
     assert (f"{len(rows) - SHOWN} more rows" in html) == (len(rows) > SHOWN)

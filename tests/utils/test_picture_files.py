@@ -25,6 +25,7 @@ from tests.data.data_parts import as_bytes, picture
 from vldebias.utils.pictures import (
     FORMATS,
     decode,
+    encoded,
     for_matplotlib,
     read_png,
     subplots,
@@ -266,3 +267,11 @@ def test_a_draft_has_at_least_the_side_that_is_needed() -> None:
     assert decode(as_bytes(smooth), draft=100).size == (960, 640)  # no JPEG
     difference = np.array(small, dtype=float) - np.array(decode(content).resize(small.size), float)
     assert np.abs(difference).mean() < 2
+
+
+@pytest.mark.parametrize(("size", "format_name"), [(128, "PNG"), (129, "JPEG")])
+def test_a_page_holds_small_images_as_png_and_large_ones_as_jpeg(
+    size: int, format_name: str
+) -> None:
+    content = encoded(Image.new("RGB", (size, 8)))
+    assert Image.open(io.BytesIO(content)).format == format_name

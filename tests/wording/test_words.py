@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import StatedWords, fill
+from vldebias.prompts.english.words import base
 
 WORDS = ("man", "woman", "African American", "dark-skinned", "white woman", "year old")
 
@@ -120,3 +121,10 @@ def test_fill(template: str, filled: str) -> None:
     for wrong in ("{a}", "{a} {b} {c}", "{a} {b", "}{a}{b}", "{a}{b}{}", "{a}{{b}}", "none"):
         with pytest.raises(InvalidInputError, match=r"expected \{a\} and \{b\}"):
             fill(wrong, a="x", b="y")
+
+
+@pytest.mark.parametrize(
+    ("form", "verb"), [("sitting", "sit"), ("baking", "bake"), ("cries", "cry"), ("walks", "walk")]
+)
+def test_the_base_form_of_a_verb_is_found(form: str, verb: str) -> None:
+    assert base(form) == verb

@@ -243,8 +243,8 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
             is_kept = row.metric.partition("@")[0] in KEPT
             if is_kept and row.method in shown and not row.subset:
                 rows_of_figure.setdefault((row.metric, row.method), []).append(row)
-        for title, value in split.order_kept(edits).items():
-            orders.setdefault(title, []).append(value)
+        for method_title, value in split.order_kept(edits).items():
+            orders.setdefault(method_title, []).append(value)
         for method in methods:
             if method.title in edits:
                 facts_of_method[method.title] = facts(method, edits[method.title])
@@ -271,9 +271,9 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
     )
     for rows in rows_of_figure.values():
         add_mean(done, rows)
-    for title, values in orders.items():
+    for method_title, values in orders.items():
         ends = (min(values), max(values))
-        done.add(ORDER_KEPT, title, float(np.mean(values)), ends, n={"splits": len(values)})
+        done.add(ORDER_KEPT, method_title, float(np.mean(values)), ends, n={"splits": len(values)})
     return done
 
 

@@ -15,7 +15,8 @@ from vldebias.methods.cross_attention import (
     discriminant,
     stated_texts,
 )
-from vldebias.projection.cross_attention import span, steer
+from vldebias.projection.cross_attention import CrossAttentionEdit, span, steer
+from vldebias.projection.edit import Provenance
 from vldebias.prompts import load_prompts, make_prompt_set
 
 
@@ -111,3 +112,36 @@ def test_the_threshold_of_mixed_scores_has_the_best_mean_of_both_shares() -> Non
 
     best = max(map(right, torch.cat([positive, negative]).tolist()))
     assert right(threshold) == pytest.approx(best)
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ([1.0, 0.0, 1.0], (True, "female")),
+        ([0.0, 1.0, 1.0], (True, "male")),
+        ([1.0, 0.0, 0.0], (False, "female")),
+        ([0.0, 0.0, 1.0], (True, None)),
+    ],
+)
+def test_the_last_row_of_the_gate_tells_whether_somebody_is_shown(
+    response: list[float], expected: tuple[bool, str | None]
+) -> None:
+    edit = CrossAttentionEdit(
+        times=torch.tensor([0.0, 1.0]),
+        center=torch.zeros(2, 3),
+        effects=torch.zeros(2, 2, 3),
+        amounts=torch.ones(2, 2, 1),
+        gate=torch.eye(3),
+        gate_offsets=torch.full((3,), 0.5),
+        auroc={"stated": {"layer": 1.0}, "person": {"layer": 1.0}},
+        layers=(("layer", 3),),
+        form="shift",
+        rank=0,
+        attribute="gender",
+        words={"female": ("female",), "male": ("male",)},
+        adjectives={},
+        phrase={},
+        stated=("female", "male"),
+        provenance=Provenance("cross-attention"),
+    )
+    assert edit.reading(torch.tensor(response).double()) == expected

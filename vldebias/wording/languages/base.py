@@ -49,6 +49,7 @@ WORD_OF_LIST = {
     "middle eastern": "middle-eastern",
 }
 _SENTENCE_END = re.compile(r"[.;:!?\n\u061b\u061f]")
+_IS_LINK = re.compile("[,:(\u060c\u2013\u2014-]?")
 _STEM = 4  # letters that a noun of a man and that of a woman share
 _YOUTHS = {"female": "girl", "male": "boy"}
 _KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
@@ -459,6 +460,8 @@ class SpacedLanguage(ListedLanguage):
         arbeitet" is one person."""
         if person.plural or phrase.plural or not phrase.first:
             return False
+        if self._has_trade(tokens, person, phrase):
+            return True
         between = range(person.head + 1, phrase.first + 1)
         if any(map(tokens.opens_sentence, between)):
             return False
@@ -468,6 +471,19 @@ class SpacedLanguage(ListedLanguage):
         # "en tant que médecin", "disfrazado de bombero"
         starts = range(person.head + 1, phrase.first)
         return any(words.length_at(tokens, i) == phrase.first - i for i in starts)
+
+    def _has_trade(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
+        """Return whether a phrase is the trade of somebody without one: "une personne, métier :
+        soudeur", "eine Person (Arzt)"."""
+        if person.noun is None or not self.matcher("anybody").words & {person.noun.masculine}:
+            return False
+        between = range(person.last + 1, phrase.first)
+        if not all(self.matcher("trade").has(tokens[i]) for i in between):
+            return False
+        signs = [tokens.gap(i).strip() for i in (*between, phrase.first)]
+        # "une personne, un soudeur et un boulanger" is a list.
+        is_list = signs == [","] and phrase.article is not None
+        return signs[0] != "" and all(map(_IS_LINK.fullmatch, signs)) and not is_list
 
     def roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:
         """Return the phrases that say what a person is, up to the next person."""
@@ -536,7 +552,8 @@ class SpacedLanguage(ListedLanguage):
                 is_followed = not tokens[i + 1].opens or tokens.gap(i + 1) == ". "  # "Dr. Meier"
                 if is_followed and self.is_name(tokens, i + 1):
                     return True
-            if token.text[0].isupper() and given_names.has(token):
+            is_place = self.matcher("saint").has(tokens.before(i))  # "São Paulo"
+            if token.text[0].isupper() and given_names.has(token) and not is_place:
                 return True
         return False
 

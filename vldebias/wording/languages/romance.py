@@ -174,8 +174,10 @@ class RomanceLanguage(SpacedLanguage):
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
-        # "la música", "une cuisinière à gaz"
-        if self.matcher("thing").has_at(tokens, i) or self._is_before_noun(tokens, i):
+        # "la música", "une cuisinière à gaz", "sistemi informatici"
+        things = self.matcher("thing")
+        is_thing = things.has_at(tokens, i) or (i > 0 and things.length_at(tokens, i - 1) > 1)
+        if is_thing or self._is_before_noun(tokens, i):
             return None
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)

@@ -38,11 +38,9 @@ from vldebias.wording.language import (
 )
 
 _LISTS = read_lists(Path(__file__).with_name("pairs.txt"))
+_ADJECTIVES = frozenset(word for pair in _LISTS["adjective"] for word in pair.split("/"))
 _SIDES = ("female", "male")
-# Pronoun -> its side.
-_PRONOUNS = dict.fromkeys(("she", "her", "hers", "herself"), "female") | dict.fromkeys(
-    ("he", "his", "him", "himself"), "male"
-)
+_PRONOUNS = frozenset({"she", "her", "hers", "herself", "he", "his", "him", "himself"})
 _POSSESSIVE = frozenset({"his", "her", "their", "whose"})
 _CONJUNCTIONS = frozenset({"while", "as", "when", "where", "because", "but"})
 _RELATIVE = frozenset({"who", "whose"})
@@ -68,39 +66,37 @@ _NOT_UNDERSTOOD = "rewritten: not understood"
 
 
 @cache
-def _counterparts() -> dict[str, dict[str, str]]:
-    """Return side -> word of the other side -> the word of this side."""
-    words: dict[str, dict[str, str]] = {side: {} for side in _SIDES}
+def _counterparts() -> dict[str, tuple[str, str]]:
+    """Return word that states a gender -> its side, "female" or "male", and the word of the other
+    side."""
+    words: dict[str, tuple[str, str]] = {}
     for name in ("noun", "relative", "adjective", "pronoun"):
         for pair in _LISTS[name]:
             female, male = pair.split("/")
-            words["male"].setdefault(female, male)
+            words.setdefault(female, ("female", male))
             # A tailor is of either gender: nobody is made a seamstress.
             if gendered(male):
-                words["female"].setdefault(male, female)
+                words.setdefault(male, ("male", female))
     return words
 
 
-def _counterpart(word: str, side: str) -> str | None:
-    """Return the word of a side for one of the other; None if none is known."""
+def _side_and_counterpart(word: str) -> tuple[str, str]:
+    """Return the side of a word in lower case, "female" or "male", and the word of the other side;
+    two empty texts if it states none, or has no counterpart."""
+    known = _counterparts().get(word)
+    if known is not None:
+        return known
     for female, male in (("woman", "man"), ("women", "men")):
-        if side == "male" and word.endswith(female):
-            return word.removesuffix(female) + male
-        if side == "female" and word.endswith(male) and _side_of(word):
-            return word.removesuffix(male) + female
-    return _counterparts()[side].get(word)
+        if word.endswith(female):
+            return "female", word.removesuffix(female) + male
+        if word.endswith(male) and gendered(word):
+            return "male", word.removesuffix(male) + female
+    return "", ""
 
 
 def _side_of(word: str) -> str:
-    """Return which side a word in lower case states, "female" or "male"; "" if neither."""
-    if word in _PRONOUNS:
-        return _PRONOUNS[word]
-    for side, opposite in (_SIDES, _SIDES[::-1]):
-        if word in _counterparts()[opposite]:
-            return side
-    if word.endswith(("woman", "women")):
-        return "female"
-    return "male" if gendered(word) and word.endswith(("man", "men")) else ""
+    side, _ = _side_and_counterpart(word)
+    return side
 
 
 def is_pronoun(word: str) -> bool:
@@ -210,7 +206,7 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
             pronouns.append(i)
         elif len(named) == 1 and text.before(i) == "the":
             named[0].words.append(i)  # "A man ... The man smiles."
-        elif is_animal or (_side_of(word) and not _is_adjective(word)):
+        elif is_animal or (_side_of(word) and word not in _ADJECTIVES):
             figures.append(_Figure(text, [i], [i], is_plural=singular(word) != word))
             figures[-1].is_animal = is_animal
     figures.sort(key=lambda figure: figure.first)
@@ -223,15 +219,11 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
         if owner is not None:
             owner.words.append(i)
             owner.mentions[i] = text.low[i] in ("he", "she")
-            owner.side = _PRONOUNS[text.low[i]]
+            owner.side = _side_of(text.low[i])
             continue
         for figure in figures:
             figure.is_certain = figure.is_certain and not figure.is_plural  # "one of them ... his"
     return figures
-
-
-def _is_adjective(word: str) -> bool:
-    return any(word in pair.split("/") for pair in _LISTS["adjective"])
 
 
 def _is_subject(text: Text, figures: Sequence[_Figure], first: int) -> bool:
@@ -245,7 +237,7 @@ def _is_subject(text: Text, figures: Sequence[_Figure], first: int) -> bool:
 
 def _owner(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
     """Return to whom pronoun i refers; None if that is not certain, or nobody is mentioned."""
-    side = _PRONOUNS[text.low[i]]
+    side = _side_of(text.low[i])
     figures = [figure for figure in figures if figure.side in ("", side)]
     before = [figure for figure in figures if figure.first < i]
     if not before:
@@ -302,8 +294,8 @@ def replace_gender(
     or an adjective states the value.
 
     Raises:
-        RewrittenPromptError: a person or the owner of a pronoun is not certain, a word states a
-            gender and has no counterpart, or somebody is named.
+        RewrittenPromptError: a person or the owner of a pronoun is not certain, a word that states
+            a gender cannot be replaced, or somebody is named.
     """
     sides: dict[int | None, str] = {}
     for number, (_, value) in enumerate(people):
@@ -369,7 +361,7 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int |
     spans: list[tuple[int, int]] = []
     for i, word in enumerate(map(_without_ending, text.low)):
         is_listed = word in _LISTS["beard"] or word in _LISTS["bearded"]
-        states = gendered(word) and (not _side_of(word) or _is_adjective(word))
+        states = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
         if text.silent[i] or not (is_listed or states):
             continue
         figure = figure_of_word.get(i) or max(singles, key=lambda one: one.last_mention(i))
@@ -409,26 +401,17 @@ def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
 
 
 def _word_of_side(words: Text, i: int, side: str) -> str:
-    """Return what word i is for a side, "female" or "male".
-
-    Raises:
-        RewrittenPromptError: it has no counterpart.
-    """
+    """Return what word i is for a side, "female" or "male"."""
     word = _without_ending(words.low[i])
-    current = _side_of(word)
-    after = words.after(i)
-    counterpart = _counterpart(word, _SIDES[current == "female"])
+    current, counterpart = _side_and_counterpart(word)
     if word in ("his", "her"):
+        after = words.after(i)
         is_before_noun = after not in _NO_NOUN and not listed(after, "preposition", "function")
         if after == "next":
             is_before_noun = words.after(i + 1) != "to"
         is_adverb = after.endswith("ly") and not set(kinds(after)) & set("anp")
-        has_noun = is_before_noun and not is_adverb
-        counterpart = "hers" if word == "his" else "him"
-        if has_noun:
+        if is_before_noun and not is_adverb:
             counterpart = "her" if word == "his" else "his"
-    if counterpart is None:
-        raise RewrittenPromptError(f"rewritten: {word}")
     return word if side == current else counterpart
 
 

@@ -482,7 +482,7 @@ def _feminine_ending(stem: str, ending: str, case: int) -> str:
     """Return the feminine ending of an adjective, by its stem and masculine ending."""
     is_hissing = stem[-1] in _SIBILANTS
     is_soft = ending in ("ий", "его", "ему", "ем") and not is_hissing and stem[-1] not in _GUTTURALS
-    if ending == "им" and stem[-1] == "н":
+    if ending == "им" and stem[-1] in "не":
         is_soft = True
     hard_vowel_of_case = {0: "ая", 3: "ую"}
     soft_vowel_of_case = {0: "яя", 3: "юю"}

@@ -9,7 +9,7 @@ pronoun is not certain, the prompt is left unchanged.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -126,18 +126,12 @@ class _Figure:
     """
 
     def __init__(
-        self,
-        text: Text,
-        words: Sequence[int],
-        heads: Sequence[int],
-        number: int | None = None,
-        *,
-        is_plural: bool,
+        self, text: Text, words: Sequence[int], heads: Sequence[int], *, is_plural: bool
     ) -> None:
+        self.number: int | None = None
         self.words = [i for i in words if not is_pronoun(text.low[i])]
         self.first = min(words)
         self.heads = heads
-        self.number = number
         sides = [_side_of(_without_ending(text.low[i])) for i in self.words]
         self.side = next(filter(None, sides), "")
         self.is_plural = is_plural
@@ -192,7 +186,8 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
     for mentions, number in zip(persons, match(text, persons, people), strict=True):
         words = [i for subject in mentions for i in range(subject.opening, subject.head + 1)]
         heads = [subject.head for subject in mentions]
-        figures.append(_Figure(text, words, heads, number, is_plural=mentions[0].plural))
+        figures.append(_Figure(text, words, heads, is_plural=mentions[0].plural))
+        figures[-1].number = number
     known = {i for figure in figures for i in figure.words}
     spans_of_both = [found.span() for found in _BOTH.finditer(text.prompt)]
     pronouns: list[int] = []
@@ -274,8 +269,7 @@ def _owner(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
 
 
 def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
-    """Return for each person of the original the value that a text states; None if it states
-    none."""
+    """Return for each person of the original the value that a text states, if it states one."""
     value_of_side = {word.lower(): value for value, word in attribute.words.items()}
     values: list[Value] = [None] * len(people)
     for figure in _find_figures(read_text(text), people):
@@ -341,10 +335,9 @@ def _check_all_found(
     """Raise RewrittenPromptError if a text does not show everybody who gets a value."""
     for number, (noun, value) in enumerate(people):
         if value is not None and number not in found:
-            is_empty = isinstance(find_subjects(text.prompt), str)
-            raise RewrittenPromptError(
-                f"rewritten: no person named {noun}" if is_empty else _NOT_UNDERSTOOD
-            )
+            if isinstance(find_subjects(text.prompt), str):
+                raise RewrittenPromptError(f"rewritten: no person named {noun}")
+            raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 
 def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int | None, str]) -> str:
@@ -364,7 +357,10 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int |
         states = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
         if text.silent[i] or not (is_listed or states):
             continue
-        figure = figure_of_word.get(i) or max(singles, key=lambda one: one.last_mention(i))
+        nearest = max(singles, key=lambda figure: figure.last_mention(i), default=None)
+        figure = figure_of_word.get(i, nearest)
+        if figure is None:
+            continue
         is_in_phrase = i in figure.words
         is_of_noun = word in _LISTS["of-noun"] and text.after(i)  # "a male voice", "blonde hair"
         if figure.number not in sides or is_of_noun or (is_in_phrase and _side_of(word)):
@@ -380,10 +376,7 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int |
             raise RewrittenPromptError(f"rewritten: {word}")
         if sides[figure.number] == "female":
             spans.append(span)
-    prompt = text.prompt
-    for start, end in sorted(set(spans), reverse=True):
-        prompt = _take_out(prompt, start, end)
-    return prompt
+    return _take_out(text.prompt, spans)
 
 
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
@@ -458,30 +451,30 @@ def strip(text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
             for offset, word in subject.words[:-1]:
                 if rank_of(word) == attribute.rank:
                     spans.append((offset, offset + len(word)))
-        end = min((start for start in openings[place + 1 :]), default=len(text))
+        end = min(openings[place + 1 :], default=len(text))
         for pattern in patterns.get(attribute.kind, ()):
             spans += [found.span() for found in pattern.finditer(text, openings[place], end)]
-    for start, end in sorted(set(spans), reverse=True):
-        text = _take_out(text, start, end)
-    return text
+    return _take_out(text, spans)
 
 
-def _take_out(text: str, start: int, end: int) -> str:
+def _take_out(text: str, spans: Iterable[tuple[int, int]]) -> str:
     """Return a text without some of its characters, with one space or the comma in their place, and
     with the article that fits what follows.
 
-    >>> _take_out("an old nurse", 3, 6), _take_out("a nurse, in her forties, at work", 7, 23)
-    ('a nurse', 'a nurse, at work')
+    >>> _take_out("an old nurse, in her forties, at work", [(3, 6), (12, 28)])
+    'a nurse, at work'
     """
-    before = text[:start]
-    behind = text[end:]
-    if behind.startswith((",", " ")) and not before.endswith(","):
-        if behind.startswith(","):
-            before = before.rstrip()
-        if before.endswith(" ") or not before:
-            behind = behind.lstrip()
-    following = re.match(r"[\w-]+", behind)
-    if following:
-        before = append_word(before, following[0])
-        behind = behind[following.end() :]
-    return before + behind
+    for start, end in sorted(set(spans), reverse=True):
+        before = text[:start]
+        behind = text[end:]
+        if behind.startswith((",", " ")) and not before.endswith(","):
+            if behind.startswith(","):
+                before = before.rstrip()
+            if before.endswith(" ") or not before:
+                behind = behind.lstrip()
+        following = re.match(r"[\w-]+", behind)
+        if following:
+            before = append_word(before, following[0])
+            behind = behind[following.end() :]
+        text = before + behind
+    return text

@@ -29,25 +29,12 @@ _QUOTED = re.compile(
 WORD = r"[^\W\d_]+(?:['\u2019\u00b7-][^\W\d_]+)*['\u2019]?|\d+"
 # Values of prompt sets that every language has words for: the English word -> its list.
 WORD_OF_LIST = {
-    "female": "female",
-    "woman": "female",
-    "male": "male",
-    "man": "male",
-    "young": "young",
-    "old": "old",
-    "elderly": "old",
-    "white": "white",
-    "caucasian": "white",
-    "black": "black",
-    "african": "black",
-    "asian": "asian",
-    "indian": "indian",
-    "latino": "latino",
-    "hispanic": "latino",
-    "east asian": "east-asian",
-    "southeast asian": "southeast-asian",
+    "female": "female", "woman": "female", "male": "male", "man": "male", "young": "young",
+    "old": "old", "elderly": "old", "white": "white", "caucasian": "white", "black": "black",
+    "african": "black", "asian": "asian", "indian": "indian", "latino": "latino",
+    "hispanic": "latino", "east asian": "east-asian", "southeast asian": "southeast-asian",
     "middle eastern": "middle-eastern",
-}
+}  # fmt: skip
 _SENTENCE_END = re.compile(r"[.;:!?\n\u061b\u061f]")
 _IS_LINK = re.compile("[,:(\u060c\u2013\u2014-]?")
 _STEM = 4  # letters that a noun of a man and that of a woman share

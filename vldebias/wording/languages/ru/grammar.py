@@ -31,21 +31,20 @@ _KEEPING_ETS = ("кузнец", "жрец", "чтец", "швец", "мудре�
 _GUTTURALS = "гкх"
 # Masculine ending of an adjective -> its case; what a genitive in "-ого" is says the place.
 _ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
-_PRONOUNS = {
-    "один": ("одна", "одной", "одной", "одну", "одной", "одной"),
-    "одного": ("одна", "одной", "одной", "одну", "одной", "одной"),
-    "этот": ("эта", "этой", "этой", "эту", "этой", "этой"),
-    "этого": ("эта", "этой", "этой", "эту", "этой", "этой"),
-    "наш": ("наша", "нашей", "нашей", "нашу", "нашей", "нашей"),
-    "нашего": ("наша", "нашей", "нашей", "нашу", "нашей", "нашей"),
-    "сам": ("сама", "самой", "самой", "саму", "самой", "самой"),
-}
-for _stem in ("сво", "мо", "тво"):
-    for _ending in ("й", "его", "ему", "им", "ём", "ем"):
-        _oblique = _stem + "ей"
-        _PRONOUNS[_stem + _ending] = (
-            _stem + "я", _oblique, _oblique, _stem + "ю", _oblique, _oblique,
-        )  # fmt: skip
+# Masculine pronoun -> its feminine in the six cases.
+_PRONOUNS: dict[str, tuple[str, ...]] = {}
+for _masculine, _feminine in (
+    ("один одного", "одна одной одну"),
+    ("этот этого", "эта этой эту"),
+    ("наш нашего", "наша нашей нашу"),
+    ("сам", "сама самой саму"),
+    ("свой своего своему своим своём своем", "своя своей свою"),
+    ("мой моего моему моим моём моем", "моя моей мою"),
+    ("твой твоего твоему твоим твоём твоем", "твоя твоей твою"),
+):
+    _nominative, _oblique, _accusative = _feminine.split()
+    for _word in _masculine.split():
+        _PRONOUNS[_word] = (_nominative, _oblique, _oblique, _accusative, _oblique, _oblique)
 # Masculine ending of an adjective -> the cases that it can have.
 _CASES_OF_ENDING = {
     "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
@@ -70,16 +69,8 @@ _PLURAL_VERB_ENDINGS = ("ают", "яют", "уют", "еют", "ются", "у�
 _SENTENCE_START = re.compile("[.;:!?\n\u2013\u2014]")
 _CLAUSE_START = re.compile("[,.;:!?\n\u2013\u2014]")
 _MOST_JOINED = 8  # nouns of a list that are followed back: "судьи, коллеги и старосты"
-_RELATIVE = {
-    "который": "которая",
-    "чей": "чья",
-}
-_BEHIND_PREPOSITION = {
-    "которого": "которой",
-    "которому": "которой",
-    "которым": "которой",
-    "котором": "которой",
-}
+_RELATIVE = {"который": "которая", "чей": "чья"}
+_BEHIND_PREPOSITION = dict.fromkeys(("которого", "которому", "которым", "котором"), "которой")
 
 
 class Russian(SpacedLanguage):
@@ -444,10 +435,6 @@ class Russian(SpacedLanguage):
                 return
             if is_participle(token.low):
                 changes[i] = feminine_adjective(token.low, case)
-
-    def keeps_capital(self, token: Token) -> bool:
-        """Return whether a word keeps its capital inside of a sentence."""
-        return token.text.isupper()
 
 
 def is_participle(word: str) -> bool:

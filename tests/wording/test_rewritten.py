@@ -113,6 +113,18 @@ OTHER_PEOPLE = [
         "A man pets a cat; she purrs, her tail curled.",
     ),
     (
+        "an optician",
+        "An optician in a shop. The optician, a calm, middle-aged man, adjusts his tie.",
+        "An optician in a shop. The optician, a calm, middle-aged woman, adjusts her tie.",
+        "An optician in a shop. The optician, a calm, middle-aged man, adjusts his tie.",
+    ),
+    (
+        "a clerk",
+        "A clerk helps a guest who smiles at him. The clerk is a young man.",
+        "A clerk helps a guest who smiles at her. The clerk is a young woman.",
+        "A clerk helps a guest who smiles at him. The clerk is a young man.",
+    ),
+    (
         "a weaver",
         "A weaver with freckles holds up a shawl with a fringe, her braid over a coat.",
         "A female weaver with freckles holds up a shawl with a fringe, her braid over a coat.",
@@ -156,6 +168,7 @@ def test_each_person_keeps_the_own_value():
         ("a boxer", "A ring under bright light.", "rewritten: no person named boxer"),
         ("a teacher", "A teacher helps a student with his homework.", "rewritten: not understood"),
         ("a driver", "A man waves at a man.", "rewritten: not understood"),
+        ("an agent", "A portrait of an agent, capturing a man.", "rewritten: not understood"),
         ("two cooks", "Two cooks; one wipes his brow.", "rewritten: not understood"),
         ("a barber", "A barber strokes his beard.", "rewritten: beard"),
         ("an astronaut", "A <random:male|female> astronaut, cinematic.", "rewritten: stated"),

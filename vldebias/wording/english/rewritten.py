@@ -16,6 +16,7 @@ from pathlib import Path
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import (
+    adjective,
     gendered,
     has_listed,
     kinds,
@@ -62,6 +63,8 @@ _BEARD = rf"(?:(?:an?|his) )?(?:(?!and\b)[\w-]+,? ){{0,4}}?(?:{'|'.join(_LISTS['
 _WITH_BEARD = re.compile(
     rf"(?P<link>,? (?:with|and) )(?P<beard>{_BEARD})(?P<more> and )?", re.IGNORECASE
 )
+# "A portrait of an agent, capturing a man": the man may be the agent.
+_SHOWS = frozenset({"capturing", "depicting", "featuring", "showing", "portraying", "is"})
 _NOT_UNDERSTOOD = "rewritten: not understood"
 
 
@@ -184,13 +187,17 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
     persons = [] if isinstance(subjects, str) else group_mentions(text, subjects)
     figures: list[_Figure] = []
     for mentions, number in zip(persons, match(text, persons, people), strict=True):
-        words = [i for subject in mentions for i in range(subject.opening, subject.head + 1)]
-        heads = [subject.head for subject in mentions]
-        figures.append(_Figure(text, words, heads, is_plural=mentions[0].plural))
-        figures[-1].number = number
+        # Of somebody who is not of the original, each phrase may be about the original's person.
+        parts = [[one] for one in mentions] if number is None else [mentions]
+        for part in parts:
+            words = [i for one in part for i in range(one.opening, one.head + 1)]
+            heads = [one.head for one in part]
+            figures.append(_Figure(text, words, heads, is_plural=part[0].plural))
+            figures[-1].number = number
     known = {i for figure in figures for i in figure.words}
     spans_of_both = [found.span() for found in _BOTH.finditer(text.prompt)]
     pronouns: list[int] = []
+    repeated: dict[int, int] = {}  # noun of "the man" -> the position of "the"
     for i, word in enumerate(map(_without_ending, text.low)):
         is_of_both = any(start <= text.start[i] < end for start, end in spans_of_both)
         if i in known or text.silent[i] or is_of_both:
@@ -199,16 +206,28 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
         is_animal = listed(singular(word), "animal")
         if is_pronoun(word):
             pronouns.append(i)
-        elif len(named) == 1 and text.before(i) == "the":
-            named[0].words.append(i)  # "A man ... The man smiles."
+        elif len(named) == 1 and (start := _start_of_definite(text, named[0], i)) is not None:
+            repeated[i] = start
+            named[0].words.append(i)
         elif is_animal or (_side_of(word) and word not in _ADJECTIVES):
             figures.append(_Figure(text, [i], [i], is_plural=singular(word) != word))
             figures[-1].is_animal = is_animal
+    figures = _merged(text, figures, known, repeated)
     figures.sort(key=lambda figure: figure.first)
     for figure in figures:
+        is_shown = figure.number is None and text.low[figure.first - 1] in _SHOWS
+        if is_shown and figure.side:
+            for other in figures:
+                other.is_certain = False
         for i in figure.words:
-            is_repeated = i not in known and text.before(i) == "the"
-            figure.mentions[i] = _is_subject(text, figures, i - 1 if is_repeated else figure.first)
+            figure.mentions[i] = _is_subject(text, figures, repeated.get(i, figure.first))
+    _attach_pronouns(text, figures, pronouns)
+    return figures
+
+
+def _attach_pronouns(text: Text, figures: Sequence[_Figure], pronouns: Sequence[int]) -> None:
+    """Add pronouns to the figures to whom they refer; mark the figures of whom that is not
+    certain."""
     for i in pronouns:
         owner = _owner(text, [figure for figure in figures if not figure.is_plural], i)
         if owner is not None:
@@ -218,7 +237,61 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
             continue
         for figure in figures:
             figure.is_certain = figure.is_certain and not figure.is_plural  # "one of them ... his"
-    return figures
+
+
+def _merged(
+    text: Text, figures: Sequence[_Figure], known: Collection[int], repeated: Mapping[int, int]
+) -> list[_Figure]:
+    """Return figures without those that say who another one is.
+
+    known: positions of the words of phrases. repeated: nouns that name somebody again.
+    """
+    merged = list(figures)
+    for figure in figures:
+        is_noun = figure.first not in known
+        if figure.number is not None or figure.is_plural or figure.is_animal:
+            continue
+        others = [other for other in merged if other is not figure]
+        described = _described(text, others, figure.first, None if is_noun else repeated)
+        if described is not None and described.side in ("", figure.side):
+            described.words += figure.words
+            described.side = figure.side
+            merged.remove(figure)
+    return merged
+
+
+def _start_of_definite(text: Text, figure: _Figure, i: int) -> int | None:
+    """Return the position of the article if noun i names a figure again: "the civil engineer", or
+    "A civil engineer" at the start of a sentence."""
+    phrase = {text.low[k] for k in figure.words}
+    while not text.opens[i]:
+        i -= 1
+        if text.low[i] == "the" or (text.sentence[i] and text.low[i] in ("a", "an")):
+            return i
+        if text.low[i] not in phrase:
+            return None
+    return None
+
+
+def _described(
+    text: Text, figures: Sequence[_Figure], i: int, nouns: Collection[int] | None
+) -> _Figure | None:
+    """Return the figure of whom a phrase that begins at word i says who this is: "the optician, a
+    middle-aged man", "the optician is a man"; None if it is of nobody else.
+
+    nouns: positions of the nouns behind which it may stand; None: any.
+    """
+    while not text.sentence[i]:
+        i -= 1
+        for figure in figures:
+            if i in figure.words:
+                is_other = (
+                    figure.is_plural or figure.is_animal or (nouns is not None and i not in nouns)
+                )
+                return None if is_other else figure
+        if not adjective(text.low[i]) and text.low[i] not in ("a", "an", "is", "was"):
+            return None
+    return None
 
 
 def _is_subject(text: Text, figures: Sequence[_Figure], first: int) -> bool:
@@ -244,7 +317,12 @@ def _owner(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
         opening -= 1
     nearest = max(before, key=lambda figure: figure.last_mention(i))
     if text.low[opening] in _RELATIVE and nearest.last_mention(i) == opening - 1:
-        return nearest
+        is_object = text.low[i] in ("him", "her") and not text.after(i)
+        if not is_object:
+            return nearest
+        before.remove(nearest)  # "a guest who looks at him"
+        if not before:
+            return None
     inside = [figure for figure in before if figure.last_mention(i) >= opening]
     # A phrase behind a comma without a person of its own is about the subject: "kneels before the
     # bride and groom, his camera raised".

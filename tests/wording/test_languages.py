@@ -421,20 +421,19 @@ def test_russian_ranks_and_forms_written_without_dots_are_read(prompt, woman, yo
     assert young in balance_prompts([prompt] * 2, "age", seed=0).prompts
 
 
-def test_a_russian_genitive_or_plural_has_the_case_of_the_noun_it_is_joined_to():
+def test_a_russian_genitive_or_plural_behind_another_noun_is_left_open():
     written = {
-        "врач и судьи": "женщина-врач и судьи, ",
-        "врачи и судьи": "врачи, мужчины и женщины, и судьи, ",
-        "три судьи и коллеги": "три судьи, две женщины и один мужчина, и коллеги, ",
-        "старые судьи и коллеги": "старые судьи, мужчины и женщины, и коллеги, ",
-        "Судьи, коллеги": "Судьи, мужчины и женщины, коллеги, ",
-        "портрет врача и судьи": "портрет женщины-врача и женщины-судьи",
-        "портрет врача, судьи": "портрет женщины-врача, женщины-судьи",
-        "портрет судьи и коллеги": "портрет женщины-судьи и женщины-коллеги",
+        "врач и судьи": "женщина-врач и судьи",
+        "три судьи и коллеги": "три судьи, две женщины и один мужчина, и коллеги",
+        "старые судьи и коллеги": "старые судьи, мужчины и женщины, и коллеги",
+        "Судьи, коллеги": "Судьи, мужчины и женщины, коллеги",
+        "портрет врача и судьи": "портрет женщины-врача и судьи",
+        "портрет врача, судьи": "портрет женщины-врача, судьи",
+        "портрет судьи и коллеги": "портрет женщины-судьи и коллеги",
     }
     for prompt, start in written.items():
         prompts = balance_prompts([prompt] * 8, "gender", seed=0).prompts
-        assert any(text.startswith(start) for text in prompts), prompts
+        assert start in prompts
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,6 @@ _PAST_ENDINGS = ("ал", "ил", "ел", "ял", "ул", "ёл")
 _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
 # What ends a verb in the plural: "обсуждают", "улыбаются", "собрались".
 _PLURAL_VERB_ENDINGS = ("ают", "яют", "уют", "еют", "ются", "утся", "атся", "ятся", "лись")
-_SENTENCE_START = re.compile("[.;:!?\n\u2013\u2014]")
-_CLAUSE_START = re.compile("[,.;:!?\n\u2013\u2014]")
-_MOST_JOINED = 8  # nouns of a list that are followed back: "судьи, коллеги и старосты"
 _RELATIVE = {"который": "которая", "чей": "чья"}
 _BEHIND_PREPOSITION = dict.fromkeys(("которого", "которому", "которым", "котором"), "которой")
 
@@ -199,64 +196,30 @@ class Russian(SpacedLanguage):
         if number == "any" and noun.cases == (1, 3):
             number = "many" if tokens[first].opens else "one"  # "Учителя в классе"
         elif number == "any":
-            number = "one" if first < i else self._number_in_list(tokens, i)
+            number = "one" if first < i else self._number_behind_word(tokens, i)
         if number == "many":
             return Phrase(start, i, plural=True)
         if number == "any":
             return None  # "медали судьи"
         return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
 
-    # "Судьи" is the genitive of one person or the nominative of many. What stands before it tells
-    # which; these return "one", "many", or "any" where it is left open.
-
-    def _number_in_list(self, tokens: Reading, i: int) -> str:
-        """Return the number of "судьи", by what stands before the list that it ends."""
-        number = "any"
-        is_joined = True  # whether all between the nouns is a comma or "и"
-        for _ in range(_MOST_JOINED):
-            link = i if tokens[i].opens else i - 1
-            if link < i and not self.matcher("joins-nouns").has(tokens[link]):
-                number = self._number_behind_word(tokens, i)
-                break
-            before = self._person_before(tokens, link)
-            if before is None:
-                # "Судьи в зале суда", "Зал, судьи"
-                opens_clause = link == 0 or _CLAUSE_START.search(tokens.gap(link))
-                return "many" if opens_clause else "any"
-            is_joined = is_joined and before == link - 1
-            noun = self._noun_of(tokens[before])
-            if noun is None or noun.cases != (1,):
-                number = self._number_beside_person(tokens, before)
-                break
-            i = before  # "коллеги и судьи" are in one case and number
-        return "any" if number == "one" and not is_joined else number
-
-    def _number_beside_person(self, tokens: Reading, before: int) -> str:
-        """Return the number of "судьи" in a list after the person of word `before`."""
-        noun = self._noun_of(tokens[before])
-        if noun is None:
-            return "any"  # a woman or man
-        if noun.number == "many":
-            is_nominative = tokens[before].low.endswith(("и", "ы", "е"))
-            return "many" if is_nominative else "any"  # "врачи и судьи", "врачей и судьи"
-        if noun.number == "any":
-            if tokens[before].opens or self._has_plural_before(tokens, before):
-                return "many"  # "Учителя и судьи", "три врача и судьи"
-        if 0 in noun.cases:
-            return "many"  # "врач и судьи"
-        return "one" if noun.cases == (1, 3) else "any"  # "портрет врача и судьи"
-
     def _number_behind_word(self, tokens: Reading, i: int) -> str:
-        """Return the number of "судьи" after a word that is no "и"."""
-        before = tokens[i - 1]
-        if self._has_plural_before(tokens, i):
-            return "many"  # "три судьи и коллеги"
-        if self.matcher("plural-behind").has(before) or self._is_plural_verb(before):
-            return "many"  # "за столом сидят судьи"
+        """Return "one" if "судьи" is the genitive of one person by the word before it, "many" if it
+        is a plural, and "any" if that is left open."""
+        before = tokens.before(i)
+        is_many = (
+            self._has_plural_before(tokens, i)  # "24 судьи"
+            or self.matcher("plural-behind").has(before)
+            or self._is_plural_verb(before)  # "за столом сидят судьи"
+        )
+        if is_many or tokens.opens_sentence(i):
+            return "many"
         if self.matcher("role-behind").has(before):
             return "one"  # "в роли судьи"
-        if before.low.endswith("ли") or self.matcher("number-open").has(before):
-            return "any"  # "обсуждали судьи", but "медали судьи"
+        # "обсуждали судьи", but "медали судьи"; "врач и судьи", but "портрет врача и судьи".
+        is_open = tokens[i].opens or self.matcher("joins-nouns").has(before)
+        if is_open or before.low.endswith("ли") or self.matcher("number-open").has(before):
+            return "any"
         if self._is_plural_verb(tokens.after(i)):
             # "На фото судьи сидят", but "на столе судьи лежат книги"
             is_picture = self.matcher("picture").has(before)
@@ -269,15 +232,6 @@ class Russian(SpacedLanguage):
         if self.number_before(tokens, i) is not None or self._is_plural_adjective(before):
             return True
         return re.fullmatch(r"\d*[234]", before.low) is not None  # "24 судьи"
-
-    def _person_before(self, tokens: Reading, i: int) -> int | None:
-        """Return where the last person stands before word i in its sentence."""
-        for place in range(i - 1, -1, -1):
-            if _SENTENCE_START.search(tokens.gap(place + 1)):
-                return None
-            if self._noun_of(tokens[place]) or self._names_gender(tokens, place):
-                return place
-        return None
 
     def _is_plural_verb(self, token: Token) -> bool:
         return token.low.endswith(_PLURAL_VERB_ENDINGS) or self.matcher("verb-plural").has(token)

@@ -645,3 +645,21 @@ def test_in_a_rewritten_prompt_others_stay_as_they_are(original, rewritten, woma
     out = balance_prompts(rewritten, "gender", original=original, shares=shares)
     assert out.prompts == [woman or rewritten]
     assert out.reasons == [reason]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        ("Eine Lehrerin hilft einem Schüler", "Eine Lehrerin hilft einer Schülerin"),
+        ("Un vendeur sourit à une cliente", "Une vendeuse sourit à une cliente"),
+        ("معلمة تشرح الدرس لطالب", "معلمة تشرح الدرس لطالبة"),
+        ("Frau verkleidet als Pilot", None),
+        ("Eine Frau im Kostüm eines Arztes", None),
+        ("la mujer, cansada, médico", None),
+        ("امرأة تعمل طبيب", None),
+        ("la hija de un médico", None),
+    ],
+)
+def test_a_woman_beside_somebody_else_leaves_this_one_open(prompt, woman):
+    shares = {"female": 1, "male": 0}
+    assert balance_prompts(prompt, "gender", shares=shares).prompts == [woman or prompt]

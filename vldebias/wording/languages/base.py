@@ -521,10 +521,24 @@ class SpacedLanguage(ListedLanguage):
                 # persona que ayuda a las enfermeras".
                 is_joined = self.matcher("joining").has(link)
                 is_relative = self.matcher("relative").has(tokens[phrase.last + 1])
-                if is_joined or (is_relative and following.stated):
+                is_apart = self._are_apart(tokens, phrase, following)
+                if is_joined or is_apart or (is_relative and following.stated):
                     stated = phrase if phrase.stated else following
                     positions.difference_update(range(stated.first, stated.last + 1))
         return self._states_at(tokens, positions, attribute)
+
+    def _are_apart(self, tokens: Reading, phrase: Phrase, following: Phrase) -> bool:
+        """Return whether two phrases are of two people: "eine Lehrerin hilft einem Schüler", and
+        not "der Arzt ist eine Frau", "das Porträt einer Frau als Pilot", "la hija de un médico"."""
+        between = tokens[phrase.last + 1 : following.first]
+        links = ("copula", "role-behind", "role-verb", "trade")
+        if any(self.matcher(name).has(token) for name in links for token in between):
+            return False
+        if following.article is None and tokens[following.first].opens:
+            return False  # "una mujer cansada, médico"
+        is_of = bool(between) and self.matcher("of").has(between[-1])
+        is_group = phrase.plural or following.plural  # "three doctors, two women and a man"
+        return len(between) > 0 and not (is_of or is_group) and following.case != "genitive"
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
         """Return whether a prompt names a person."""

@@ -6,7 +6,7 @@ An adjective that names a kind of trade stays with its noun: "женщина —
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -25,9 +25,6 @@ DASH = " \u2014 "
 _HUMANS_OF_GENDER = ("женщин", "мужчин")
 _GENDERED_ADJECTIVES = ("женск", "мужск", "беременн", "бородат", "усат")
 _SIBILANTS = "жшчщ"
-# Nouns in "-ец" with the stress on the ending, "певцом"; those that keep their "е", "кузнеца".
-_STRESSED_ETS = ("певец", "борец", "продавец", "пловец")
-_KEEPING_ETS = ("кузнец", "жрец", "чтец", "швец", "мудрец")
 _GUTTURALS = "гкх"
 # Masculine ending of an adjective -> its case; what a genitive in "-ого" is says the place.
 _ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
@@ -88,7 +85,9 @@ class Russian(SpacedLanguage):
         """Return form -> noun with the cases that this form has."""
         nouns: dict[str, Noun] = {}
         for word in self.entries("person"):
-            self._add(nouns, "noun", _inflected(word, _SINGULAR), _inflected(word, _PLURAL))
+            self._add(
+                nouns, "noun", self._inflected(word, "singular"), self._inflected(word, "plural")
+            )
             if word[-1] in _SIBILANTS:
                 # "сторожем" is often written "сторожом".
                 nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))
@@ -100,7 +99,12 @@ class Russian(SpacedLanguage):
             forms = [adjective_form(word, case, False) for case in range(len(CASES))]
             self._add(nouns, kind, forms, [stem + ending for ending in ("е", "х", "ми")])
         for word in self.entries("person-a"):
-            self._add(nouns, "noun", _inflected(word, _SINGULAR), _inflected(word, _PLURAL_OF_A))
+            self._add(
+                nouns,
+                "noun",
+                self._inflected(word, "singular"),
+                self._inflected(word, "plural-of-a"),
+            )
         for word in self.entries("person-still"):
             nouns[word] = Noun(word, word, kind="noun")
         self._add(nouns, "human", _HUMAN, ())
@@ -122,6 +126,15 @@ class Russian(SpacedLanguage):
             number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
             nouns[form] = Noun(word, word, number=number, kind=kind, cases=cases)
             nouns.setdefault(form.replace("ё", "е"), nouns[form])  # "с судьей"
+
+    def _inflected(self, word: str, list_name: str) -> list[str]:
+        """Return the forms of a noun by the first entry of a list that has its ending."""
+        for entry in self.entries(list_name):
+            endings, dropped, forms = entry.split("/")
+            if word.endswith(tuple(endings.split(","))):
+                stem = word[: len(word) - int(dropped)]
+                return [stem + form for form in forms.split(",")]
+        return []
 
     def _noun_of(self, token: Token) -> Noun | None:
         noun = self._nouns.get(token.low)
@@ -445,65 +458,6 @@ def adjective_form(word: str, case: int, is_feminine: bool) -> str:
     elif word.endswith("ий"):
         endings = ("", "ого", "ому", "ого", "им", "ом")
     return word if case == 0 else stem + endings[case]
-
-
-# Endings of a noun, how many of its letters go, and what takes their place in the six cases.
-_SINGULAR = (
-    (("боец",), 2, ("ец", "йца", "йцу", "йца", "йцом", "йце")),
-    (("аец", "еец"), 2, ("ец", "йца", "йцу", "йца", "йцем", "йце")),
-    (_KEEPING_ETS, 0, ("", "а", "у", "а", "ом", "е")),
-    (("лец",), 2, ("ец", "ьца", "ьцу", "ьца", "ьцем", "ьце")),
-    (_STRESSED_ETS, 2, ("ец", "ца", "цу", "ца", "цом", "це")),
-    (("ец",), 2, ("ец", "ца", "цу", "ца", "цем", "це")),
-    (("посол",), 2, ("ол", "ла", "лу", "ла", "лом", "ле")),
-    (("сток", "чок"), 2, ("ок", "ка", "ку", "ка", "ком", "ке")),
-    (("ье",), 1, ("е", "я", "ю", "я", "ем", "е")),
-    (("ь",), 1, ("ь", "я", "ю", "я", "ем", "е")),
-    (("й",), 1, ("й", "я", "ю", "я", "ем", "е")),
-    (("я",), 1, ("я", "и", "е", "ю", "ёй", "е")),
-    (("га", "ка", "ша"), 1, ("а", "и", "е", "у", "ой", "е")),
-    (("а",), 1, ("а", "ы", "е", "у", "ой", "е")),
-    (("ж", "ш", "щ"), 0, ("", "а", "у", "а", "ем", "е")),
-    (("",), 0, ("", "а", "у", "а", "ом", "е")),
-)
-# Likewise in the plural, with all forms that a case may have.
-_PLURAL = (
-    (("аец", "еец", "боец"), 2, ("йцы", "йцов", "йцев", "йцам", "йцами", "йцах")),
-    (_KEEPING_ETS, 0, ("ы", "ов", "ам", "ами", "ах")),
-    (("лец",), 2, ("ьцы", "ьцов", "ьцев", "ьцам", "ьцами", "ьцах")),
-    (("ец",), 2, ("цы", "цов", "цев", "цам", "цами", "цах")),
-    (("ь",), 1, ("и", "ей", "ям", "ями", "ях", "я")),
-    (("й",), 1, ("и", "ев", "ям", "ями", "ях", "я")),
-    (("посол",), 2, ("лы", "лов", "лам", "лами", "лах")),
-    (("сток", "чок"), 2, ("ки", "ков", "кам", "ками", "ках")),
-    (("ье",), 1, ("я", "ев", "ям", "ями", "ях")),
-    (("сосед",), 0, ("и", "ей", "ям", "ями", "ях")),
-    (("друг",), 1, ("зья", "зей", "зьям", "зьями", "зьях")),
-    (("хозяин",), 2, ("ева", "ев", "евам", "евами", "евах")),
-    (("барин",), 2, ("е", "ы", "", "ам", "ами", "ах")),
-    (("анин", "янин"), 2, ("е", "", "ам", "ами", "ах")),
-    (tuple(_SIBILANTS), 0, ("и", "ей", "ам", "ами", "ах")),
-    (tuple(_GUTTURALS), 0, ("и", "ов", "ам", "ами", "ах")),
-    (("",), 0, ("ы", "ов", "ам", "ами", "ах")),
-)
-
-# Likewise of nouns in "-а" and "-я"; "судьи" is a genitive of the singular as well.
-_PLURAL_OF_A = (
-    (("ья",), 2, ("ей", "ьям", "ьями", "ьях")),
-    (("жа", "ша", "ча", "ща"), 1, ("ей", "ам", "ами", "ах")),
-    (("а",), 1, ("", "ам", "ами", "ах")),
-)
-
-
-def _inflected(
-    word: str, rows: Iterable[tuple[tuple[str, ...], int, tuple[str, ...]]]
-) -> list[str]:
-    """Return the forms of a noun by the first row of a table that has its ending."""
-    for endings, dropped, forms in rows:
-        if word.endswith(endings):
-            stem = word[: len(word) - dropped]
-            return [stem + form for form in forms]
-    return []
 
 
 def _inside(text: str) -> str:

@@ -469,7 +469,7 @@ class SpacedLanguage(ListedLanguage):
             return False
         signs = [tokens.gap(i).strip() for i in (*between, phrase.first)]
         # "une personne, un soudeur et un boulanger" is a list.
-        is_list = signs == [","] and phrase.article is not None
+        is_list = signs == [","] and (phrase.article is not None or phrase.stated)
         return signs[0] != "" and all(map(_IS_LINK.fullmatch, signs)) and not is_list
 
     def roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:

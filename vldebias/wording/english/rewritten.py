@@ -249,12 +249,9 @@ def _merged(
     merged = list(figures)
     for figure in figures:
         is_noun = figure.first not in known
-        previous = max(
-            (other for other in merged if other.first < figure.first),
-            key=lambda other: other.first,
-            default=None,
-        )
-        if previous is not None and _is_apposition(text, previous, figure):
+        before = [other for other in merged if other.first < figure.first]
+        previous = max(before, key=lambda other: other.first, default=figure)
+        if _is_apposition(text, previous, figure):
             figure.words += previous.words
             figure.side = previous.side
             figure.first = previous.first
@@ -273,11 +270,11 @@ def _merged(
 def _is_apposition(text: Text, previous: _Figure, figure: _Figure) -> bool:
     """Return whether a person of the original is named behind a comma: "a woman in her fifties, a
     librarian, at a desk"."""
-    is_open = figure.number is not None and not figure.side
-    is_somebody = previous.number is None and previous.side and not previous.is_possessed
+    if figure.number is None or figure.side or not previous.side or previous.is_possessed:
+        return False
     is_between_commas = text.opens[figure.first] and text.opens[max(figure.heads) + 1]
     is_in_sentence = not any(text.sentence[previous.first + 1 : figure.first + 1])
-    return bool(is_open and is_somebody and is_between_commas and is_in_sentence)
+    return previous.number is None and is_between_commas and is_in_sentence
 
 
 def _start_of_definite(text: Text, figure: _Figure, i: int) -> int | None:

@@ -22,12 +22,8 @@ _LANGUAGE_OF_SCRIPT = {
     "HANGUL": "ko", "HIRAGANA": "ja", "KATAKANA": "ja", "CJK": "zh", "CYRILLIC": "ru",
     "ARABIC": "ar",
 }  # fmt: skip
-_NAME_OF_SCRIPT = {
-    "GREEK": "Greek", "HEBREW": "Hebrew", "THAI": "Thai", "DEVANAGARI": "Hindi",
-    "BENGALI": "Bengali", "TAMIL": "Tamil", "TELUGU": "Telugu", "GEORGIAN": "Georgian",
-    "ARMENIAN": "Armenian",
-    "KHMER": "Khmer", "MYANMAR": "Burmese", "LAO": "Lao", "ETHIOPIC": "Amharic",
-}  # fmt: skip
+# Of other scripts, such as "GREEK", the name says the language.
+_NAME_OF_SCRIPT = {"DEVANAGARI": "Hindi", "MYANMAR": "Burmese", "ETHIOPIC": "Amharic"}
 # Letters that only one of the languages of a script has.
 _UKRAINIAN = frozenset("іїєґ")
 _PERSIAN = frozenset("پچژگ\u06a9\u06cc")

@@ -247,7 +247,9 @@ class RomanceLanguage(SpacedLanguage):
             is_feminine = self.matcher("feminine-article").has(opening)
             fits = not is_feminine
             if noun.gender == "f":
-                has_both_genders = opening.low.endswith("'") or opening.low in self._any_article
+                has_both_genders = opening.low.endswith("'") or self.matcher("any-article").has(
+                    opening
+                )
                 fits = is_feminine or has_both_genders
             if not fits:
                 return None
@@ -260,17 +262,9 @@ class RomanceLanguage(SpacedLanguage):
             return phrase
         return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
 
-    @cached_property
-    def _any_article(self) -> frozenset[str]:
-        return frozenset(self.entries("any-article"))
-
     def _is_article(self, token: Token) -> bool:
-        low = token.low
-        return (
-            low in self.articles
-            or low in self._any_article
-            or self.matcher("feminine-article").has(token)
-        )
+        names = ("any-article", "feminine-article")
+        return token.low in self.articles or any(self.matcher(name).has(token) for name in names)
 
     @cached_property
     def articles(self) -> dict[str, str]:

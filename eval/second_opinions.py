@@ -5,10 +5,9 @@
 
 Russian: every noun of a person in six cases and two numbers, and a sample of adjectives, against
 pymorphy3 (OpenCorpora). English: articles and plurals of nouns of persons against inflect. German,
-French, Spanish, Italian, Portuguese: plurals against simplemma's lemmas. The libraries are used
-here alone, and are not installed with the package. A form that a library does not know is not
-compared, nor is an English noun in -man, -woman or -person: the package reads those by their
-endings.
+French, Spanish, Italian, Portuguese: plurals against simplemma's lemmas. The libraries are not
+installed with the package. A form that a library does not know is not compared, nor is an English
+noun in -man, -woman or -person: the package reads those by their endings.
 """
 
 from __future__ import annotations
@@ -19,10 +18,6 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import inflect
-import pymorphy3
-import simplemma
 
 from vldebias.prompts.english.words import _words, singular
 from vldebias.prompts.prompt_set import append_word
@@ -64,6 +59,8 @@ def _is_reading(noun: Noun | None, word: str, case: int, number: str) -> bool:
 
 def russian_nouns() -> Iterator[Comparison]:
     """Yield the forms of all nouns of persons, and whether the package knows them."""
+    import pymorphy3
+
     analyzer = pymorphy3.MorphAnalyzer()
     language = russian.LANGUAGE
     nouns = language._nouns
@@ -96,6 +93,8 @@ def _inflected(parse: Any, case: str, number: str) -> str:
 
 def russian_adjectives() -> Iterator[Comparison]:
     """Yield the feminine of a sample of adjectives in six cases."""
+    import pymorphy3
+
     analyzer = pymorphy3.MorphAnalyzer()
     words = {
         word
@@ -127,6 +126,8 @@ def _english_nouns() -> list[str]:
 
 def english_articles() -> Iterator[Comparison]:
     """Yield each noun with its article."""
+    import inflect
+
     engine = inflect.engine()
     for noun in _english_nouns():
         yield Comparison(noun, append_word("a ", noun), str(engine.a(noun)))
@@ -134,6 +135,8 @@ def english_articles() -> Iterator[Comparison]:
 
 def english_plurals() -> Iterator[Comparison]:
     """Yield the singular that the package finds for each plural of inflect."""
+    import inflect
+
     engine = inflect.engine()
     for noun in _english_nouns():
         if not engine.singular_noun(noun):
@@ -143,6 +146,8 @@ def english_plurals() -> Iterator[Comparison]:
 
 def romance_plurals(code: str) -> Iterator[Comparison]:
     """Yield the noun that the package finds for each plural that simplemma knows."""
+    import simplemma
+
     language = load_language(code)
     assert isinstance(language, RomanceLanguage)
     for form, noun in language.nouns.items():
@@ -152,6 +157,8 @@ def romance_plurals(code: str) -> Iterator[Comparison]:
 
 def german_forms() -> Iterator[Comparison]:
     """Yield the noun that the package finds for each form that simplemma knows."""
+    import simplemma
+
     language = load_language("de")
     assert isinstance(language, German)
     for masculine, feminine, genitive, plural in language._pairs:
@@ -161,6 +168,8 @@ def german_forms() -> Iterator[Comparison]:
 
 
 def _lemma(form: str, noun: Noun, code: str) -> Comparison:
+    import simplemma
+
     lemma = simplemma.lemmatize(form, lang=code)
     package = noun.feminine if lemma.lower() == noun.feminine.lower() else noun.masculine
     return Comparison(form, package.lower(), lemma.lower())

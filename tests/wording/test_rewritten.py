@@ -125,6 +125,18 @@ OTHER_PEOPLE = [
         "A clerk helps a guest who smiles at him. The clerk is a young man.",
     ),
     (
+        "a nurse",
+        "A nurse leans over the bed of an old woman and holds her hand.",
+        "A female nurse leans over the bed of an old woman and holds her hand.",
+        "A male nurse leans over the bed of an old woman and holds her hand.",
+    ),
+    (
+        "a librarian",
+        "A portrait of a woman in her fifties, a librarian, by a shelf.",
+        "A portrait of a woman in her fifties, a librarian, by a shelf.",
+        "A portrait of a man in his fifties, a librarian, by a shelf.",
+    ),
+    (
         "a weaver",
         "A weaver with freckles holds up a shawl with a fringe, her braid over a coat.",
         "A female weaver with freckles holds up a shawl with a fringe, her braid over a coat.",

@@ -171,8 +171,9 @@ def match(
     remaining = [number for number in range(len(people)) if number not in matched]
     candidates: list[int] = []
     for place, mentions in enumerate(persons):
-        is_possessed = text.low[mentions[0].opening] in _POSSESSIVE
-        if matched[place] is None and not mentions[0].plural and not is_possessed:
+        first = mentions[0]
+        is_other = first.plural or first.named or text.low[first.opening] in _POSSESSIVE
+        if matched[place] is None and not is_other:
             candidates.append(place)
     of_gender = [place for place in candidates if gendered(text.low[persons[place][0].head])]
     candidates = of_gender or candidates

@@ -71,7 +71,7 @@ def test_what_states_names_or_shows_nobody_is_left_alone(code):
 
 @pytest.mark.parametrize(
     ("threshold", "low", "high", "outside"),
-    [("_SURE", 0.55, 0.7, 0.5), ("_LIKELY", 0.35, 0.7, 0.95), ("_ENGLISH_SHARE", 0.55, 1.0, 0.5)],
+    [("_SURE", 0.55, 0.7, 0.5), ("_LIKELY", 0.35, 0.7, 0.95), ("_ENGLISH_SHARE", 0.5, 1.0, 0.45)],
 )
 def test_no_labelled_prompt_hangs_on_the_last_digit_of_a_threshold(
     threshold, low, high, outside, monkeypatch
@@ -421,20 +421,19 @@ def test_russian_ranks_and_forms_written_without_dots_are_read(prompt, woman, yo
     assert young in balance_prompts([prompt] * 2, "age", seed=0).prompts
 
 
-def test_a_russian_genitive_or_plural_has_the_case_of_the_noun_it_is_joined_to():
+def test_a_russian_genitive_or_plural_behind_another_noun_is_left_open():
     written = {
-        "врач и судьи": "женщина-врач и судьи, ",
-        "врачи и судьи": "врачи, мужчины и женщины, и судьи, ",
-        "три судьи и коллеги": "три судьи, две женщины и один мужчина, и коллеги, ",
-        "старые судьи и коллеги": "старые судьи, мужчины и женщины, и коллеги, ",
-        "Судьи, коллеги": "Судьи, мужчины и женщины, коллеги, ",
-        "портрет врача и судьи": "портрет женщины-врача и женщины-судьи",
-        "портрет врача, судьи": "портрет женщины-врача, женщины-судьи",
-        "портрет судьи и коллеги": "портрет женщины-судьи и женщины-коллеги",
+        "врач и судьи": "женщина-врач и судьи",
+        "три судьи и коллеги": "три судьи, две женщины и один мужчина, и коллеги",
+        "старые судьи и коллеги": "старые судьи, мужчины и женщины, и коллеги",
+        "Судьи, коллеги": "Судьи, мужчины и женщины, коллеги",
+        "портрет врача и судьи": "портрет женщины-врача и судьи",
+        "портрет врача, судьи": "портрет женщины-врача, судьи",
+        "портрет судьи и коллеги": "портрет женщины-судьи и коллеги",
     }
     for prompt, start in written.items():
         prompts = balance_prompts([prompt] * 8, "gender", seed=0).prompts
-        assert any(text.startswith(start) for text in prompts), prompts
+        assert start in prompts
 
 
 @pytest.mark.parametrize(
@@ -561,3 +560,106 @@ def test_portuguese_plurals_of_ao_are_all_three() -> None:
 )
 def test_russian_adjectives_and_nouns_of_soft_stems_agree(prompt: str, expected: str) -> None:
     assert expected in " ".join(balance_prompts([prompt] * 2, "gender", seed=0).prompts)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman", "man"),
+    [
+        (
+            "une personne, métier : soudeur",
+            "une femme, métier : soudeuse",
+            "un homme, métier : soudeur",
+        ),
+        (
+            "una persona, oficio: soldador",
+            "una mujer, oficio: soldadora",
+            "un hombre, oficio: soldador",
+        ),
+        (
+            "una persona, mestiere: saldatore",
+            "una donna, mestiere: saldatrice",
+            "un uomo, mestiere: saldatore",
+        ),
+        (
+            "uma pessoa, profissão: padeiro",
+            "uma mulher, profissão: padeira",
+            "um homem, profissão: padeiro",
+        ),
+        (
+            "Porträt einer Person, Arzt von Beruf",
+            "Porträt einer weiblichen Person, Ärztin von Beruf",
+            "Porträt einer männlichen Person, Arzt von Beruf",
+        ),
+        (
+            "портрет человека, по профессии сварщик",
+            "портрет женщины, по профессии сварщик",
+            "портрет мужчины, по профессии сварщик",
+        ),
+        ("человек-сварщик в цехе", "женщина-сварщик в цехе", "мужчина-сварщик в цехе"),
+        ("人物，职业：焊工", "女性人物，职业：焊工", "男性人物，职业：焊工"),
+        ("人物、職業：消防士", "女性の人物、職業：消防士", "男性の人物、職業：消防士"),
+        ("인물, 직업: 목수", "여성 인물, 직업: 목수", "남성 인물, 직업: 목수"),
+        ("شخص، المهنة: نجار", "امرأة، المهنة: نجارة", "رجل، المهنة: نجار"),
+    ],
+)
+def test_a_neutral_noun_and_a_trade_are_one_person(prompt, woman, man):
+    balanced = balance_prompts([prompt] * 4, "gender", seed=0)
+    assert set(balanced.prompts) == {woman, man}
+    assert all(len(people) == 1 for people in balanced.people)
+
+
+def test_a_list_behind_a_neutral_noun_is_of_several_people():
+    balanced = balance_prompts("une personne, un soudeur et un boulanger", "gender", seed=0)
+    assert len(balanced.people[0]) > 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        ("портрет кузнеца у горна", "портрет женщины-кузнеца у горна"),
+        ("парикмахер рядом с послом", "женщина-парикмахер рядом с женщиной-послом"),
+        ("добровольцу дали лопату", "женщине-добровольцу дали лопату"),
+        ("парикмахер стрижёт клиента", "женщина-парикмахер стрижёт женщину-клиента"),
+        ("سائق تاكسي متعب", "سائقة تاكسي متعبة"),
+        ("photo d'un conseiller en crédit", "photo d'une conseillère en crédit"),
+        ("ingegnere di sistemi informatici", "ingegnera di sistemi informatici"),
+        ("um motoboy em São Paulo", "uma motogirl em São Paulo"),
+    ],
+)
+def test_forms_of_women(prompt, woman):
+    shares = {"female": 1, "male": 0}
+    assert balance_prompts(prompt, "gender", shares=shares).prompts == [woman]
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "woman", "reason"),
+    [
+        ("a doctor", "Un médecin sourit.", "Une médecin femme sourit.", None),
+        ("ein Arzt", "Ein Bäcker grüßt einen Arzt.", "Ein Bäcker grüßt eine Ärztin.", None),
+        ("ein Arzt", "Ein Bäcker grüßt einen Koch.", None, "rewritten: not understood"),
+        ("ein Arzt", "Ein Arzt grüßt einen Arzt.", None, "rewritten: not understood"),
+    ],
+)
+def test_in_a_rewritten_prompt_others_stay_as_they_are(original, rewritten, woman, reason):
+    shares = {"female": 1, "male": 0}
+    out = balance_prompts(rewritten, "gender", original=original, shares=shares)
+    assert out.prompts == [woman or rewritten]
+    assert out.reasons == [reason]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        ("Eine Lehrerin hilft einem Schüler", "Eine Lehrerin hilft einer Schülerin"),
+        ("Un vendeur sourit à une cliente", "Une vendeuse sourit à une cliente"),
+        ("معلمة تشرح الدرس لطالب", "معلمة تشرح الدرس لطالبة"),
+        ("Frau verkleidet als Pilot", None),
+        ("Eine Frau im Kostüm eines Arztes", None),
+        ("la mujer, cansada, médico", None),
+        ("امرأة تعمل طبيب", None),
+        ("la hija de un médico", None),
+    ],
+)
+def test_a_woman_beside_somebody_else_leaves_this_one_open(prompt, woman):
+    shares = {"female": 1, "male": 0}
+    assert balance_prompts(prompt, "gender", shares=shares).prompts == [woman or prompt]

@@ -26,18 +26,18 @@ TURNED = [
         "a leader on a stage",
         "An actress, the leader of a troupe. Her next play waits.",
         "An actress, the leader of a troupe. Her next play waits.",
-        "An actor, the leader of a troupe. His next play waits.",
+        "A male actor, the leader of a troupe. His next play waits.",
     ),
     (
         "a farmer",
-        "A farmer strokes his beard beside a cow.",
-        "A female farmer strokes her braid beside a cow.",
-        "A male farmer strokes his beard beside a cow.",
+        "A bearded farmer with a grey beard and kind eyes strokes his cow.",
+        "A female farmer with kind eyes strokes her cow.",
+        "A bearded farmer with a grey beard and kind eyes strokes his cow.",
     ),
     (
         "a gardener",
         "A gardener kneels among roses, her grandson beside her.",
-        "A female gardener kneels among roses, her granddaughter beside her.",
+        "A female gardener kneels among roses, her grandson beside her.",
         "A male gardener kneels among roses, his grandson beside him.",
     ),
     (
@@ -48,9 +48,9 @@ TURNED = [
     ),
     (
         "a clerk",
-        "A clerk with a clean-shaven face.",
-        "A female clerk with a fresh-faced face.",
-        "A male clerk with a clean-shaven face.",
+        "A tall, clean-shaven clerk with red hair and a goatee.",
+        "A tall female clerk with red hair.",
+        "A tall, clean-shaven clerk with red hair and a goatee.",
     ),
     (
         "an artist",
@@ -66,6 +66,96 @@ def test_what_was_added_becomes_the_value_that_is_dealt(original, rewritten, fem
     out = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
     assert sorted(out.values) == ["female", "male"]
     assert dict(zip(out.values, out.prompts, strict=True)) == {"female": female, "male": male}
+
+
+# original, rewritten, as it is for women, as it is for men
+OTHER_PEOPLE = [
+    (
+        "a photographer",
+        "A photographer kneels before the bride and groom, his camera raised.",
+        "A female photographer kneels before the bride and groom, her camera raised.",
+        "A male photographer kneels before the bride and groom, his camera raised.",
+    ),
+    (
+        "a soldier",
+        "A soldier hugs his wife and two daughters.",
+        "A female soldier hugs her wife and two daughters.",
+        "A male soldier hugs his wife and two daughters.",
+    ),
+    (
+        "a child on a swing",
+        "A little girl swings high, her father pushing her. The girl laughs.",
+        "A little girl swings high, her father pushing her. The girl laughs.",
+        "A little boy swings high, his father pushing him. The boy laughs.",
+    ),
+    (
+        "a judge",
+        "A judge, whose father was a miner, listens to a woman who wrings her hands.",
+        "A female judge, whose father was a miner, listens to a woman who wrings her hands.",
+        "A male judge, whose father was a miner, listens to a woman who wrings her hands.",
+    ),
+    (
+        "a tailor and a bride",
+        "A tailor pins the dress of a bride, who laughs at her mother.",
+        "A female tailor pins the dress of a bride, who laughs at her mother.",
+        "A male tailor pins the dress of a bride, who laughs at her mother.",
+    ),
+    (
+        "a driver",
+        "A driver waves at a schoolgirl; his cap is crooked.",
+        "A female driver waves at a schoolgirl; her cap is crooked.",
+        "A male driver waves at a schoolgirl; his cap is crooked.",
+    ),
+    (
+        "a person with a cat",
+        "A man pets a cat; she purrs, her tail curled.",
+        "A woman pets a cat; she purrs, her tail curled.",
+        "A man pets a cat; she purrs, her tail curled.",
+    ),
+    (
+        "an optician",
+        "An optician in a shop. The optician, a calm, middle-aged man, adjusts his tie.",
+        "An optician in a shop. The optician, a calm, middle-aged woman, adjusts her tie.",
+        "An optician in a shop. The optician, a calm, middle-aged man, adjusts his tie.",
+    ),
+    (
+        "a clerk",
+        "A clerk helps a guest who smiles at him. The clerk is a young man.",
+        "A clerk helps a guest who smiles at her. The clerk is a young woman.",
+        "A clerk helps a guest who smiles at him. The clerk is a young man.",
+    ),
+    (
+        "a nurse",
+        "A nurse leans over the bed of an old woman and holds her hand.",
+        "A female nurse leans over the bed of an old woman and holds her hand.",
+        "A male nurse leans over the bed of an old woman and holds her hand.",
+    ),
+    (
+        "a librarian",
+        "A portrait of a woman in her fifties, a librarian, by a shelf.",
+        "A portrait of a woman in her fifties, a librarian, by a shelf.",
+        "A portrait of a man in his fifties, a librarian, by a shelf.",
+    ),
+    (
+        "a weaver",
+        "A weaver with freckles holds up a shawl with a fringe, her braid over a coat.",
+        "A female weaver with freckles holds up a shawl with a fringe, her braid over a coat.",
+        "A male weaver with freckles holds up a shawl with a fringe, his braid over a coat.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("original", "rewritten", "female", "male"), OTHER_PEOPLE)
+def test_only_the_person_of_the_original_changes(original, rewritten, female, male):
+    out = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
+    assert dict(zip(out.values, out.prompts, strict=True)) == {"female": female, "male": male}
+
+
+def test_ages_of_others_stay():
+    rewritten = "A young nurse in her thirties helps an old man in his eighties."
+    shares = {"old": 1, "young": 0}
+    (prompt,) = balance_prompts(rewritten, "age", original="a nurse", shares=shares).prompts
+    assert prompt == "An old nurse helps an old man in his eighties."
 
 
 def test_each_person_keeps_the_own_value():
@@ -88,6 +178,11 @@ def test_each_person_keeps_the_own_value():
         ("a soldier", "A weary soldier, Sergeant John Miller.", "rewritten: names John Miller"),
         ("a boxer", "A shirtless boxer.", "rewritten: shirtless"),
         ("a boxer", "A ring under bright light.", "rewritten: no person named boxer"),
+        ("a teacher", "A teacher helps a student with his homework.", "rewritten: not understood"),
+        ("a driver", "A man waves at a man.", "rewritten: not understood"),
+        ("an agent", "A portrait of an agent, capturing a man.", "rewritten: not understood"),
+        ("two cooks", "Two cooks; one wipes his brow.", "rewritten: not understood"),
+        ("a barber", "A barber strokes his beard.", "rewritten: beard"),
         ("an astronaut", "A <random:male|female> astronaut, cinematic.", "rewritten: stated"),
         ("an astronaut", "A photo of a {gender} astronaut, sharp.", "rewritten: stated"),
     ],

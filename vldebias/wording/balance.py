@@ -123,10 +123,10 @@ def balance_prompts(
             once for each distinct prompt; if its first argument is named `prompts`, once with a
             list of them. Two or more values are balanced; with one or none the prompt is left
             alone.
-        original: what the user wrote, where a language model rewrote it to `prompts`: one text for
-            each of them. It decides what is open, and which images are of one prompt. What the
-            rewriter added about the attribute becomes the value of the image, all through the
-            text; a prompt in which that cannot be replaced is left alone, as "rewritten: ...".
+        original: what the user wrote, if a language model rewrote it to `prompts`: one text for
+            each of them. It decides who is open, and which images are of one prompt. What the
+            rewriter added about the attribute of these people is replaced by their values; nobody
+            else changes. If that is not certain, the prompt is unchanged, as "rewritten: ...".
 
     Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}",
     "{skin_tone}".

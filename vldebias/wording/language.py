@@ -119,14 +119,22 @@ class Language(ABC):
         persons = self.find(text, attribute)
         if isinstance(persons, str):
             raise RewrittenPromptError(f"rewritten: {persons}")
+        # One person is the one of the original; of several, those with the same nouns.
+        nouns = [noun.lower() for noun, _ in people]
+        if len(persons) != len(people) or len(people) > 1:
+            found = [person.noun.lower() for person in persons]
+            if any(found.count(noun) != 1 for noun in nouns):
+                raise RewrittenPromptError("rewritten: not understood")
+            persons = tuple(persons[found.index(noun)] for noun in nouns)
         sayings: list[Saying] = []
-        for person, (_, value) in zip(persons, people, strict=False):
+        for person, (_, value) in zip(persons, people, strict=True):
+            if value is None:
+                continue
             if person.reason:
                 raise RewrittenPromptError(f"rewritten: {person.reason}")
-            if person.can_be(value):
-                sayings.append((person, attribute, value))
-            elif value is not None:
+            if not person.can_be(value):
                 raise RewrittenPromptError("rewritten: group")
+            sayings.append((person, attribute, value))
         return replace_all(text, self.write(text, sayings))
 
     def values_in(

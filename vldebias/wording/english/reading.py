@@ -126,10 +126,10 @@ class English(Language):
         else:
             replaced = strip(text, attribute, people)
             is_said = [False] * len(people)
-        unsaid: dict[int | None, tuple[str, str | Mixture]] = {}
-        for number, (noun, value) in enumerate(people):
+        unsaid: dict[int | None, str | Mixture] = {}
+        for number, (_, value) in enumerate(people):
             if value is not None and not is_said[number]:
-                unsaid[number] = (noun, value)
+                unsaid[number] = value
         sayings = _sayings_of_rest(replaced, attribute, people, unsaid)
         return replace_all(replaced, self.write(replaced, sayings))
 
@@ -151,14 +151,14 @@ def _sayings_of_rest(
     replaced: str,
     attribute: Attribute,
     people: Sequence[NounValue],
-    unsaid: dict[int | None, tuple[str, str | Mixture]],
+    unsaid: dict[int | None, str | Mixture],
 ) -> list[Saying]:
     """Return the values that are still to be written: of the people of whom no word says one yet.
 
-    unsaid: number -> person; those who are found are removed from it.
+    unsaid: number -> value; those who are found are removed from it.
 
     Raises:
-        RewrittenPromptError: the text still states a value, or has no noun for somebody.
+        RewrittenPromptError: the text still states a value, or somebody is not found.
     """
     words = read_text(replaced)
     subjects = find_subjects(replaced)
@@ -171,7 +171,7 @@ def _sayings_of_rest(
             continue
         if stated and not attribute.gender:
             raise RewrittenPromptError("rewritten: stated")
-        _, value = unsaid.pop(matched_number)
+        value = unsaid.pop(matched_number)
         phrase = words.low[mentions[0].opening : mentions[0].head + 1]
         if attribute.gender and has_gendered(word for word in phrase if not is_pronoun(word)):
             continue  # "her little girl"
@@ -179,13 +179,8 @@ def _sayings_of_rest(
         if not person.can_be(value):
             raise RewrittenPromptError("rewritten: group")
         sayings.append((person, attribute, value))
-    # The rest are in the text without being read as persons of the picture.
-    for noun, value in unsaid.values():
-        place = re.search(rf"\b{re.escape(noun)}\b", replaced, re.IGNORECASE)
-        if place is None or not isinstance(value, str):
-            raise RewrittenPromptError(f"rewritten: no person named {noun}")
-        start, end = place.span()
-        sayings.append((Person(place[0], start, end, (start, start)), attribute, value))
+    if unsaid:
+        raise RewrittenPromptError("rewritten: not understood")
     return sayings
 
 

@@ -29,26 +29,14 @@ _QUOTED = re.compile(
 WORD = r"[^\W\d_]+(?:['\u2019\u00b7-][^\W\d_]+)*['\u2019]?|\d+"
 # Values of prompt sets that every language has words for: the English word -> its list.
 WORD_OF_LIST = {
-    "female": "female",
-    "woman": "female",
-    "male": "male",
-    "man": "male",
-    "young": "young",
-    "old": "old",
-    "elderly": "old",
-    "white": "white",
-    "caucasian": "white",
-    "black": "black",
-    "african": "black",
-    "asian": "asian",
-    "indian": "indian",
-    "latino": "latino",
-    "hispanic": "latino",
-    "east asian": "east-asian",
-    "southeast asian": "southeast-asian",
+    "female": "female", "woman": "female", "male": "male", "man": "male", "young": "young",
+    "old": "old", "elderly": "old", "white": "white", "caucasian": "white", "black": "black",
+    "african": "black", "asian": "asian", "indian": "indian", "latino": "latino",
+    "hispanic": "latino", "east asian": "east-asian", "southeast asian": "southeast-asian",
     "middle eastern": "middle-eastern",
-}
+}  # fmt: skip
 _SENTENCE_END = re.compile(r"[.;:!?\n\u061b\u061f]")
+_IS_LINK = re.compile("[,:(\u060c\u2013\u2014-]?")
 _STEM = 4  # letters that a noun of a man and that of a woman share
 _YOUTHS = {"female": "girl", "male": "boy"}
 _KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
@@ -459,6 +447,8 @@ class SpacedLanguage(ListedLanguage):
         arbeitet" is one person."""
         if person.plural or phrase.plural or not phrase.first:
             return False
+        if self._has_trade(tokens, person, phrase):
+            return True
         between = range(person.head + 1, phrase.first + 1)
         if any(map(tokens.opens_sentence, between)):
             return False
@@ -468,6 +458,19 @@ class SpacedLanguage(ListedLanguage):
         # "en tant que médecin", "disfrazado de bombero"
         starts = range(person.head + 1, phrase.first)
         return any(words.length_at(tokens, i) == phrase.first - i for i in starts)
+
+    def _has_trade(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
+        """Return whether a phrase is the trade of somebody without one: "une personne, métier :
+        soudeur", "eine Person (Arzt)"."""
+        if person.noun is None or not self.matcher("anybody").words & {person.noun.masculine}:
+            return False
+        between = range(person.last + 1, phrase.first)
+        if not all(self.matcher("trade").has(tokens[i]) for i in between):
+            return False
+        signs = [tokens.gap(i).strip() for i in (*between, phrase.first)]
+        # "une personne, un soudeur et un boulanger" is a list.
+        is_list = signs == [","] and (phrase.article is not None or phrase.stated)
+        return signs[0] != "" and all(map(_IS_LINK.fullmatch, signs)) and not is_list
 
     def roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:
         """Return the phrases that say what a person is, up to the next person."""
@@ -518,10 +521,24 @@ class SpacedLanguage(ListedLanguage):
                 # persona que ayuda a las enfermeras".
                 is_joined = self.matcher("joining").has(link)
                 is_relative = self.matcher("relative").has(tokens[phrase.last + 1])
-                if is_joined or (is_relative and following.stated):
+                is_apart = self._are_apart(tokens, phrase, following)
+                if is_joined or is_apart or (is_relative and following.stated):
                     stated = phrase if phrase.stated else following
                     positions.difference_update(range(stated.first, stated.last + 1))
         return self._states_at(tokens, positions, attribute)
+
+    def _are_apart(self, tokens: Reading, phrase: Phrase, following: Phrase) -> bool:
+        """Return whether two phrases are of two people: "eine Lehrerin hilft einem Schüler", and
+        not "der Arzt ist eine Frau", "das Porträt einer Frau als Pilot", "la hija de un médico"."""
+        between = tokens[phrase.last + 1 : following.first]
+        links = ("copula", "role-behind", "role-verb", "trade")
+        if any(self.matcher(name).has(token) for name in links for token in between):
+            return False
+        if following.article is None and tokens[following.first].opens:
+            return False  # "una mujer cansada, médico"
+        is_of = bool(between) and self.matcher("of").has(between[-1])
+        is_group = phrase.plural or following.plural  # "three doctors, two women and a man"
+        return len(between) > 0 and not (is_of or is_group) and following.case != "genitive"
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
         """Return whether a prompt names a person."""
@@ -536,7 +553,8 @@ class SpacedLanguage(ListedLanguage):
                 is_followed = not tokens[i + 1].opens or tokens.gap(i + 1) == ". "  # "Dr. Meier"
                 if is_followed and self.is_name(tokens, i + 1):
                     return True
-            if token.text[0].isupper() and given_names.has(token):
+            is_place = self.matcher("saint").has(tokens.before(i))  # "São Paulo"
+            if token.text[0].isupper() and given_names.has(token) and not is_place:
                 return True
         return False
 

@@ -22,12 +22,8 @@ _LANGUAGE_OF_SCRIPT = {
     "HANGUL": "ko", "HIRAGANA": "ja", "KATAKANA": "ja", "CJK": "zh", "CYRILLIC": "ru",
     "ARABIC": "ar",
 }  # fmt: skip
-_NAME_OF_SCRIPT = {
-    "GREEK": "Greek", "HEBREW": "Hebrew", "THAI": "Thai", "DEVANAGARI": "Hindi",
-    "BENGALI": "Bengali", "TAMIL": "Tamil", "TELUGU": "Telugu", "GEORGIAN": "Georgian",
-    "ARMENIAN": "Armenian",
-    "KHMER": "Khmer", "MYANMAR": "Burmese", "LAO": "Lao", "ETHIOPIC": "Amharic",
-}  # fmt: skip
+# Of other scripts, such as "GREEK", the name says the language.
+_NAME_OF_SCRIPT = {"DEVANAGARI": "Hindi", "MYANMAR": "Burmese", "ETHIOPIC": "Amharic"}
 # Letters that only one of the languages of a script has.
 _UKRAINIAN = frozenset("іїєґ")
 _PERSIAN = frozenset("پچژگ\u06a9\u06cc")
@@ -36,14 +32,6 @@ _URDU = frozenset("ٹڈڑںے")
 _JAPANESE = frozenset(
     "気駅読図実単楽広悪働込売労営戦歳検薬験険観覚円塩桜応択釈発変権歯駆総姿畑峠匂栃雑縄覧"
 )
-# Nouns that are Japanese and no Chinese, in characters that both write: "写真、医者".
-_JAPANESE_NOUNS = frozenset((
-    "医者", "医師", "獣医", "外科医", "内科医", "研修医", "看護師", "保育士", "栄養士", "療法士",
-    "会計士", "税理士", "司法書士", "消防士", "操縦士", "運転士", "運転手", "宇宙飛行士", "整備士",
-    "整備工", "配管工", "溶接工", "左官", "職人", "工員", "庭師", "漁師", "猟師", "料理人", "板前",
-    "料理長", "寿司職人", "菓子職人", "靴職人", "肉屋", "魚屋", "八百屋", "花屋", "鍛冶屋", "声優",
-    "美容師", "社員", "若者", "子供",
-))  # fmt: skip
 LETTER_SCORE = 0.4  # of a letter that a language has, less than a function word of its own
 _LETTERS = {
     "de": "äöüß", "fr": "àâçéèêëîïôùûœ", "es": "ñ¿¡áéíóú", "it": "àèìòù", "pt": "ãõçâêôáéíóú",
@@ -67,10 +55,15 @@ _WORD = re.compile(r"[^\W\d_]+['\u2019]?")
 
 
 @cache
+def _lists(path: str) -> dict[str, dict[str, None]]:
+    return read_lists(Path(__file__).parent / path)
+
+
+@cache
 def _codes_of_word() -> dict[str, tuple[str, ...]]:
     """Return function word -> the languages that have it."""
     codes_of_word: dict[str, tuple[str, ...]] = {}
-    for code, words in read_lists(Path(__file__).parent / "function_words.txt").items():
+    for code, words in _lists("function_words.txt").items():
         for word in words:
             codes_of_word[word] = (*codes_of_word.get(word, ()), code)
     # "an elderly care worker" is no Romanian: a word that English has too says less.
@@ -115,7 +108,8 @@ def _is_japanese(text: str) -> bool:
     if scripts["HIRAGANA"] + scripts["KATAKANA"] > 0 or not _JAPANESE.isdisjoint(text):
         return True
     # The comma of Chinese says that the text is none.
-    return "\uff0c" not in text and not _JAPANESE_NOUNS.isdisjoint(re.findall(r"\w+", text))
+    nouns = _lists("ja/words.txt")["only-japanese"]
+    return "\uff0c" not in text and any(word in nouns for word in re.findall(r"\w+", text))
 
 
 def without_gender_sign(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import ClassVar
 
 from vldebias.wording.language import Replacement
 from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
@@ -16,26 +15,10 @@ GONE = "\x00"  # the change of a word that is dropped
 
 
 class RomanceLanguage(SpacedLanguage):
-    """A Romance language. Its lists `person` hold "masculine/feminine", or one form for both.
-
-    Attributes:
-        endings: masculine ending -> feminine ending of nouns and adjectives, longest first.
-        keeps: endings of words that are the same for both.
-        not_adjectives: endings of words that never agree, such as gerunds.
-        feminine_adjectives: endings of adjectives after a feminine noun that no verb has.
-        unsure: endings of adjectives that verbs have as well: "un médecin ronflant".
-        participles, feminine_participles: endings of words that agree over a comma.
-        contracted: a preposition and the masculine article after it -> both in one word.
+    """A Romance language. Its lists `person` hold "masculine/feminine", or one form for both; its
+    lists `...-ending` hold the endings of words that agree, and of those that do not.
     """
 
-    endings: ClassVar[dict[str, str]]
-    keeps: ClassVar[tuple[str, ...]]
-    not_adjectives: ClassVar[tuple[str, ...]]
-    unsure: ClassVar[tuple[str, ...]] = ()
-    feminine_adjectives: ClassVar[tuple[str, ...]]
-    participles: ClassVar[tuple[str, ...]]
-    feminine_participles: ClassVar[tuple[str, ...]]
-    contracted: ClassVar[dict[tuple[str, str], str]] = {}
     word = (
         r"[^\W\d_]+['\u2019](?=[^\W\d_])|[^\W\d_]+(?:-[^\W\d_]+)*"
         + rf"(?:{GENDER_SIGN}|[@*](?!\w))?|\d+"
@@ -70,7 +53,7 @@ class RomanceLanguage(SpacedLanguage):
         for ending, feminine in self.endings.items():
             if word.endswith(ending):
                 return word.removesuffix(ending) + feminine
-        return word if word.endswith(self.keeps) else ""
+        return word if word.endswith(self.entries("same-ending")) else ""
 
     def masculine_of(self, word: str) -> str:
         """Return the masculine of a feminine adjective; "" where it is not sure."""
@@ -81,7 +64,12 @@ class RomanceLanguage(SpacedLanguage):
             masculine = word.removesuffix(feminine) + ending
             if word.endswith(feminine) and self.feminine_of(masculine) == word:
                 return masculine
-        return word if word.endswith(self.keeps) else ""
+        return word if word.endswith(self.entries("same-ending")) else ""
+
+    @cached_property
+    def endings(self) -> dict[str, str]:
+        """Return masculine ending -> feminine ending of nouns and adjectives, longest first."""
+        return dict(entry.split("/") for entry in self.entries("ending"))
 
     @cached_property
     def _irregular(self) -> dict[str, str]:
@@ -174,8 +162,10 @@ class RomanceLanguage(SpacedLanguage):
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
-        # "la música", "une cuisinière à gaz"
-        if self.matcher("thing").has_at(tokens, i) or self._is_before_noun(tokens, i):
+        # "la música", "une cuisinière à gaz", "sistemi informatici"
+        things = self.matcher("thing")
+        is_thing = things.has_at(tokens, i) or (i > 0 and things.length_at(tokens, i - 1) > 1)
+        if is_thing or self._is_before_noun(tokens, i):
             return None
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)
@@ -243,7 +233,9 @@ class RomanceLanguage(SpacedLanguage):
         if phrase.article is None and size is not None:
             first -= 1
         following = tokens.after(phrase.head).low
-        is_participle = following.endswith("s") and following[:-1].endswith(self.participles)
+        is_participle = following.endswith("s") and following[:-1].endswith(
+            self.entries("participle-ending")
+        )
         behind = (phrase.head + 1,) if is_participle else ()
         return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
 
@@ -255,7 +247,9 @@ class RomanceLanguage(SpacedLanguage):
             is_feminine = self.matcher("feminine-article").has(opening)
             fits = not is_feminine
             if noun.gender == "f":
-                has_both_genders = opening.low.endswith("'") or opening.low in self._any_article
+                has_both_genders = opening.low.endswith("'") or self.matcher("any-article").has(
+                    opening
+                )
                 fits = is_feminine or has_both_genders
             if not fits:
                 return None
@@ -268,17 +262,9 @@ class RomanceLanguage(SpacedLanguage):
             return phrase
         return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
 
-    @cached_property
-    def _any_article(self) -> frozenset[str]:
-        return frozenset(self.entries("any-article"))
-
     def _is_article(self, token: Token) -> bool:
-        low = token.low
-        return (
-            low in self.articles
-            or low in self._any_article
-            or self.matcher("feminine-article").has(token)
-        )
+        names = ("any-article", "feminine-article")
+        return token.low in self.articles or any(self.matcher(name).has(token) for name in names)
 
     @cached_property
     def articles(self) -> dict[str, str]:
@@ -318,7 +304,10 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
-            is_participle = token.low.endswith(self.participles) or token.low in self._irregular
+            is_participle = (
+                token.low.endswith(self.entries("participle-ending"))
+                or token.low in self._irregular
+            )
             if i in apart or not is_participle or not self.is_adjective(token):
                 continue
             is_opening = token.opens and "," in tokens.gap(i)
@@ -345,9 +334,9 @@ class RomanceLanguage(SpacedLanguage):
         is_listed = self.matcher("adjective").has(token) or self.matcher("quality").has(token)
         if is_listed or token.low in self._irregular:
             return True
-        if token.low.endswith(self.not_adjectives):
+        if token.low.endswith(self.entries("no-adjective-ending")):
             return False
-        return token.low.endswith((*self.endings, *self.feminine_adjectives))
+        return token.low.endswith((*self.endings, *self.entries("feminine-adjective-ending")))
 
     # ---- writing
 
@@ -484,7 +473,9 @@ class RomanceLanguage(SpacedLanguage):
         """Return whether an adjective or a verb stands after a noun, "un médecin ronflant"; one
         with an object is a verb."""
         word = tokens.after(last)
-        if not word.low.endswith(self.unsure) or self.matcher("no-adjective").has(word):
+        if not word.low.endswith(self.entries("unsure-ending")) or self.matcher("no-adjective").has(
+            word
+        ):
             return False
         following = tokens.after(last + 1)
         return not following.text or self.matcher("behind-noun").has(following)
@@ -506,7 +497,10 @@ class RomanceLanguage(SpacedLanguage):
         """Return whether something after "una persona" may agree with it: a participle in the
         feminine, or what is no relative clause, no preposition and no end."""
         for token in tokens[last + 1 :]:
-            if token.low.endswith(self.feminine_participles) and token.low not in self.nouns:
+            if (
+                token.low.endswith(self.entries("feminine-participle-ending"))
+                and token.low not in self.nouns
+            ):
                 return True
         following = tokens.after(last)
         return bool(following.text) and not self.matcher("behind-noun").has(following)
@@ -535,9 +529,10 @@ class RomanceLanguage(SpacedLanguage):
         self._change_article(tokens, phrase.article, changes, self.masculine_article)
         # "de el" is "del": the article goes with the space before it.
         before = phrase.article - 1
-        pair = (tokens[before].low, changes.get(phrase.article, ""))
-        if before >= 0 and pair in self.contracted:
-            changes[before] = self.like(tokens[before], self.contracted[pair])
+        contracted = dict(entry.split("/") for entry in self.entries("contracted"))  # "de+el/del"
+        pair = f"{tokens[before].low}+{changes.get(phrase.article, '')}"
+        if before >= 0 and pair in contracted:
+            changes[before] = self.like(tokens[before], contracted[pair])
             changes[phrase.article] = GONE
         return changes
 

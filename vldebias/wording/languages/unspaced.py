@@ -170,6 +170,9 @@ class UnspacedLanguage(ListedLanguage):
 
     def is_role(self, text: str, match: Match) -> bool:
         """Return whether a noun says what somebody is or does, by the words beside it."""
+        trades = tuple(self.entries("trade"))  # "人物，职业：焊工"
+        if re.sub(r"[\s:\uff1a]+$", "", text[: match.start]).endswith(trades):
+            return True
         for words in self.entries("role-behind"):
             if text.startswith(words.replace("_", " "), match.end):
                 return True

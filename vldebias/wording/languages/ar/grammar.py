@@ -155,6 +155,8 @@ class Arabic(SpacedLanguage):
         adjectives: list[int] = []
         for j in range(i + 1, len(tokens)):
             token = tokens[j]
+            if j == i + 1 and self.matcher("of-kind").has(token):
+                continue  # "سائق تاكسي متعب"
             if token.opens or self.matcher("no-adjective").has(token):
                 break
             has_article = token.low.startswith("ال")
@@ -305,7 +307,10 @@ class Arabic(SpacedLanguage):
         if not gender:
             return []
         if gender == "male":
-            return [Replacement(doctors.start, doctors.end, f"{doctors.text} الرجال")]
+            # "أحد مدراء التسويق الرجال": behind what the noun is of.
+            is_of_noun = tokens.after(phrase.head).low.startswith("ال")
+            end = tokens[phrase.head + is_of_noun].end
+            return [Replacement(end, end, " الرجال")]
         prefix, _ = self._split(doctors)
         pronoun = "لإحدى" if article.low.startswith("ل") else "إحدى"
         return [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
 
 from vldebias.wording.languages.romance import RomanceLanguage
 
@@ -15,23 +14,6 @@ class Spanish(RomanceLanguage):
     name = "Spanish"
     folder = Path(__file__).parent
     joiner = " y "
-    endings: ClassVar[dict[str, str]] = {"or": "ora", "ín": "ina", "ón": "ona", "o": "a"}
-    keeps: ClassVar[tuple[str, ...]] = ("ista", "e", "a", "al", "il", "el", "ar", "z", "ul", "és")
-    not_adjectives: ClassVar[tuple[str, ...]] = ("ando", "endo", "ión", "azón", "mente")
-    feminine_adjectives: ClassVar[tuple[str, ...]] = (
-        "iva",
-        "osa",
-        "ada",
-        "ida",
-        "ble",
-        "nte",
-        "ora",
-        "esta",
-        "ura",
-    )
-    contracted: ClassVar[dict[tuple[str, str], str]] = {("de", "el"): "del", ("a", "el"): "al"}
-    participles: ClassVar[tuple[str, ...]] = ("ado", "ido", "esto", "erto")
-    feminine_participles: ClassVar[tuple[str, ...]] = ("ada", "ida", "esta", "erta")
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
         """Return the plural of a word."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
 
 from vldebias.wording.languages.romance import RomanceLanguage
 
@@ -17,49 +16,6 @@ class French(RomanceLanguage):
     name = "French"
     folder = Path(__file__).parent
     joiner = " et "
-    endings: ClassVar[dict[str, str]] = {
-        "ien": "ienne",
-        "ier": "ière",
-        "cher": "chère",
-        "ger": "gère",
-        "yer": "yère",
-        "eux": "euse",
-        "oux": "ouse",
-        "if": "ive",
-        "el": "elle",
-        "al": "ale",
-        "ais": "aise",
-        "ois": "oise",
-        "ain": "aine",
-        "in": "ine",
-        "ant": "ante",
-        "ent": "ente",
-        "and": "ande",
-        "at": "ate",
-        "u": "ue",
-        "é": "ée",
-        "i": "ie",
-    }
-    keeps: ClassVar[tuple[str, ...]] = ("e",)
-    not_adjectives: ClassVar[tuple[str, ...]] = (
-        "ant",
-        "ent",
-        "at",
-        "ment",
-        "in",
-        "ier",
-        "ger",
-        "i",
-        "cher",
-    )
-    unsure: ClassVar[tuple[str, ...]] = ("ant",)
-    feminine_adjectives: ClassVar[tuple[str, ...]] = (
-        *("euse", "ée", "ante", "ente", "ive", "ienne", "elle", "ière", "ale", "aise", "oise"),
-        *("able", "ible", "ique", "iste", "ère", "ète"),
-    )
-    contracted: ClassVar[dict[tuple[str, str], str]] = {("de", "le"): "du", ("à", "le"): "au"}
-    participles: ClassVar[tuple[str, ...]] = ("é", "i", "u", "assis")
-    feminine_participles: ClassVar[tuple[str, ...]] = ("ée", "ie", "ue", "assise", "euse")
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
         """Return the plural of a word."""

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
 
 from vldebias.wording.languages.romance import RomanceLanguage
 
 _VOWELS = tuple("aeiouàèéìòù")
-_BEFORE_UOMO = {
-    "una": "un",
-    "la": "l'",
-    "della": "dell'",
-    "alla": "all'",
-    "dalla": "dall'",
-    "nella": "nell'",
-    "sulla": "sull'",
-    "questa": "quest'",
-    "quella": "quell'",
-}
 _BEFORE_CONSONANT = {
-    "una": "un",
-    "la": "il",
-    "della": "del",
-    "alla": "al",
-    "dalla": "dal",
-    "nella": "nel",
-    "sulla": "sul",
-    "questa": "questo",
-    "quella": "quel",
-}
+    "una": "un", "la": "il", "della": "del", "alla": "al", "dalla": "dal", "nella": "nel",
+    "sulla": "sul", "questa": "questo", "quella": "quel",
+}  # fmt: skip
 
 
 class Italian(RomanceLanguage):
@@ -39,32 +20,6 @@ class Italian(RomanceLanguage):
     name = "Italian"
     folder = Path(__file__).parent
     joiner = " e "
-    endings: ClassVar[dict[str, str]] = {"tore": "trice", "iere": "iera", "o": "a"}
-    keeps: ClassVar[tuple[str, ...]] = ("ista", "e", "a", "i", "u")
-    not_adjectives: ClassVar[tuple[str, ...]] = ("ando", "endo", "mente", "tore", "iere")
-    feminine_adjectives: ClassVar[tuple[str, ...]] = (
-        *(
-            "iva",
-            "osa",
-            "ata",
-            "uta",
-            "ita",
-            "evole",
-            "ante",
-            "ente",
-            "abile",
-            "ibile",
-            "esta",
-            "ura",
-            "era",
-            "ace",
-            "nea",
-            "ica",
-            "ana",
-        ),
-    )
-    participles: ClassVar[tuple[str, ...]] = ("ato", "uto", "ito", "eso", "tto", "sto", "lto")
-    feminine_participles: ClassVar[tuple[str, ...]] = ("ata", "uta", "ita", "esa", "sta")
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
         """Return the plural of a word; of "-co" and "-go" both possible ones."""
@@ -94,8 +49,8 @@ class Italian(RomanceLanguage):
 
     def masculine_article(self, article: str, following: str) -> str:
         """Return the masculine of a feminine article, before "uomo" or an adjective."""
-        if following.startswith(_VOWELS):
-            return _BEFORE_UOMO.get(article, article)
+        if following.startswith(_VOWELS) and article in _BEFORE_CONSONANT:
+            return "un" if article == "una" else article[:-1] + "'"
         return _BEFORE_CONSONANT.get(article, article)
 
 

@@ -12,11 +12,6 @@ from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
 _COUNT = re.compile(r"(?<!\S)(\S+?)\s?(?:명|분)의\s(?:\S+\s)?$")
 _COUNT_BEHIND = re.compile(r"(?:들)?\s(\S+?)\s?(?:명|분)(?!\S*의)")
-# What could be a name is a word if it ends so: 유명한, 지친.
-_ENDINGS_OF_WORDS = (
-    "한", "로", "기", "지", "는", "은", "의", "진", "된", "을", "를", "이", "인", "던", "운", "에",
-    "서", "린", "른", "난", "든", "와", "과",
-)  # fmt: skip
 
 
 class Korean(UnspacedLanguage):
@@ -73,7 +68,7 @@ class Korean(UnspacedLanguage):
             before = re.search(rf"(?<!\S)([{surname}][가-힣]{{2}})\s$", text[:start])
             if before is None or before[1] in self.entries("modifier"):
                 continue
-            if not before[1].endswith(_ENDINGS_OF_WORDS):
+            if not before[1].endswith(self.entries("word-ending")):
                 return True
         return bool(re.search(r"[가-힣]{2,4} ?씨(?:가|는|의|를|와|,|\s|$)", text))
 

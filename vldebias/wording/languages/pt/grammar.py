@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
 
 from vldebias.wording.languages.romance import RomanceLanguage
 
@@ -15,14 +14,6 @@ class Portuguese(RomanceLanguage):
     name = "Portuguese"
     folder = Path(__file__).parent
     joiner = " e "
-    endings: ClassVar[dict[str, str]] = {"or": "ora", "ês": "esa", "eu": "eia", "o": "a"}
-    keeps: ClassVar[tuple[str, ...]] = ("ista", "e", "a", "al", "il", "el", "ar", "z", "ul", "m")
-    not_adjectives: ClassVar[tuple[str, ...]] = ("ndo", "ão", "mente", "eu")
-    feminine_adjectives: ClassVar[tuple[str, ...]] = (
-        *("iva", "osa", "ada", "ida", "vel", "nte", "ora", "esta", "ura", "eta", "ária"),
-    )
-    participles: ClassVar[tuple[str, ...]] = ("ado", "ido", "osto", "erto")
-    feminine_participles: ClassVar[tuple[str, ...]] = ("ada", "ida", "osta", "erta")
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
         """Return the plural of a word; of "-ão" all possible ones."""

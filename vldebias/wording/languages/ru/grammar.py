@@ -6,7 +6,7 @@ An adjective that names a kind of trade stays with its noun: "женщина —
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -25,26 +25,23 @@ DASH = " \u2014 "
 _HUMANS_OF_GENDER = ("женщин", "мужчин")
 _GENDERED_ADJECTIVES = ("женск", "мужск", "беременн", "бородат", "усат")
 _SIBILANTS = "жшчщ"
-# Nouns in "-ец" with the stress on the ending: "певцом".
-_STRESSED_ETS = ("певец", "борец", "жрец", "чтец", "кузнец", "продавец", "пловец")
 _GUTTURALS = "гкх"
 # Masculine ending of an adjective -> its case; what a genitive in "-ого" is says the place.
 _ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
-_PRONOUNS = {
-    "один": ("одна", "одной", "одной", "одну", "одной", "одной"),
-    "одного": ("одна", "одной", "одной", "одну", "одной", "одной"),
-    "этот": ("эта", "этой", "этой", "эту", "этой", "этой"),
-    "этого": ("эта", "этой", "этой", "эту", "этой", "этой"),
-    "наш": ("наша", "нашей", "нашей", "нашу", "нашей", "нашей"),
-    "нашего": ("наша", "нашей", "нашей", "нашу", "нашей", "нашей"),
-    "сам": ("сама", "самой", "самой", "саму", "самой", "самой"),
-}
-for _stem in ("сво", "мо", "тво"):
-    for _ending in ("й", "его", "ему", "им", "ём", "ем"):
-        _oblique = _stem + "ей"
-        _PRONOUNS[_stem + _ending] = (
-            _stem + "я", _oblique, _oblique, _stem + "ю", _oblique, _oblique,
-        )  # fmt: skip
+# Masculine pronoun -> its feminine in the six cases.
+_PRONOUNS: dict[str, tuple[str, ...]] = {}
+for _masculine, _feminine in (
+    ("один одного", "одна одной одну"),
+    ("этот этого", "эта этой эту"),
+    ("наш нашего", "наша нашей нашу"),
+    ("сам", "сама самой саму"),
+    ("свой своего своему своим своём своем", "своя своей свою"),
+    ("мой моего моему моим моём моем", "моя моей мою"),
+    ("твой твоего твоему твоим твоём твоем", "твоя твоей твою"),
+):
+    _nominative, _oblique, _accusative = _feminine.split()
+    for _word in _masculine.split():
+        _PRONOUNS[_word] = (_nominative, _oblique, _oblique, _accusative, _oblique, _oblique)
 # Masculine ending of an adjective -> the cases that it can have.
 _CASES_OF_ENDING = {
     "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
@@ -66,19 +63,8 @@ _PAST_ENDINGS = ("ал", "ил", "ел", "ял", "ул", "ёл")
 _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
 # What ends a verb in the plural: "обсуждают", "улыбаются", "собрались".
 _PLURAL_VERB_ENDINGS = ("ают", "яют", "уют", "еют", "ются", "утся", "атся", "ятся", "лись")
-_SENTENCE_START = re.compile("[.;:!?\n\u2013\u2014]")
-_CLAUSE_START = re.compile("[,.;:!?\n\u2013\u2014]")
-_MOST_JOINED = 8  # nouns of a list that are followed back: "судьи, коллеги и старосты"
-_RELATIVE = {
-    "который": "которая",
-    "чей": "чья",
-}
-_BEHIND_PREPOSITION = {
-    "которого": "которой",
-    "которому": "которой",
-    "которым": "которой",
-    "котором": "которой",
-}
+_RELATIVE = {"который": "которая", "чей": "чья"}
+_BEHIND_PREPOSITION = dict.fromkeys(("которого", "которому", "которым", "котором"), "которой")
 
 
 class Russian(SpacedLanguage):
@@ -99,7 +85,9 @@ class Russian(SpacedLanguage):
         """Return form -> noun with the cases that this form has."""
         nouns: dict[str, Noun] = {}
         for word in self.entries("person"):
-            self._add(nouns, "noun", _inflected(word, _SINGULAR), _inflected(word, _PLURAL))
+            self._add(
+                nouns, "noun", self._inflected(word, "singular"), self._inflected(word, "plural")
+            )
             if word[-1] in _SIBILANTS:
                 # "сторожем" is often written "сторожом".
                 nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))
@@ -111,7 +99,12 @@ class Russian(SpacedLanguage):
             forms = [adjective_form(word, case, False) for case in range(len(CASES))]
             self._add(nouns, kind, forms, [stem + ending for ending in ("е", "х", "ми")])
         for word in self.entries("person-a"):
-            self._add(nouns, "noun", _inflected(word, _SINGULAR), _inflected(word, _PLURAL_OF_A))
+            self._add(
+                nouns,
+                "noun",
+                self._inflected(word, "singular"),
+                self._inflected(word, "plural-of-a"),
+            )
         for word in self.entries("person-still"):
             nouns[word] = Noun(word, word, kind="noun")
         self._add(nouns, "human", _HUMAN, ())
@@ -133,6 +126,15 @@ class Russian(SpacedLanguage):
             number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
             nouns[form] = Noun(word, word, number=number, kind=kind, cases=cases)
             nouns.setdefault(form.replace("ё", "е"), nouns[form])  # "с судьей"
+
+    def _inflected(self, word: str, list_name: str) -> list[str]:
+        """Return the forms of a noun by the first entry of a list that has its ending."""
+        for entry in self.entries(list_name):
+            endings, dropped, forms = entry.split("/")
+            if word.endswith(tuple(endings.split(","))):
+                stem = word[: len(word) - int(dropped)]
+                return [stem + form for form in forms.split(",")]
+        return []
 
     def _noun_of(self, token: Token) -> Noun | None:
         noun = self._nouns.get(token.low)
@@ -207,64 +209,30 @@ class Russian(SpacedLanguage):
         if number == "any" and noun.cases == (1, 3):
             number = "many" if tokens[first].opens else "one"  # "Учителя в классе"
         elif number == "any":
-            number = "one" if first < i else self._number_in_list(tokens, i)
+            number = "one" if first < i else self._number_behind_word(tokens, i)
         if number == "many":
             return Phrase(start, i, plural=True)
         if number == "any":
             return None  # "медали судьи"
         return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
 
-    # "Судьи" is the genitive of one person or the nominative of many. What stands before it tells
-    # which; these return "one", "many", or "any" where it is left open.
-
-    def _number_in_list(self, tokens: Reading, i: int) -> str:
-        """Return the number of "судьи", by what stands before the list that it ends."""
-        number = "any"
-        is_joined = True  # whether all between the nouns is a comma or "и"
-        for _ in range(_MOST_JOINED):
-            link = i if tokens[i].opens else i - 1
-            if link < i and not self.matcher("joins-nouns").has(tokens[link]):
-                number = self._number_behind_word(tokens, i)
-                break
-            before = self._person_before(tokens, link)
-            if before is None:
-                # "Судьи в зале суда", "Зал, судьи"
-                opens_clause = link == 0 or _CLAUSE_START.search(tokens.gap(link))
-                return "many" if opens_clause else "any"
-            is_joined = is_joined and before == link - 1
-            noun = self._noun_of(tokens[before])
-            if noun is None or noun.cases != (1,):
-                number = self._number_beside_person(tokens, before)
-                break
-            i = before  # "коллеги и судьи" are in one case and number
-        return "any" if number == "one" and not is_joined else number
-
-    def _number_beside_person(self, tokens: Reading, before: int) -> str:
-        """Return the number of "судьи" in a list after the person of word `before`."""
-        noun = self._noun_of(tokens[before])
-        if noun is None:
-            return "any"  # a woman or man
-        if noun.number == "many":
-            is_nominative = tokens[before].low.endswith(("и", "ы", "е"))
-            return "many" if is_nominative else "any"  # "врачи и судьи", "врачей и судьи"
-        if noun.number == "any":
-            if tokens[before].opens or self._has_plural_before(tokens, before):
-                return "many"  # "Учителя и судьи", "три врача и судьи"
-        if 0 in noun.cases:
-            return "many"  # "врач и судьи"
-        return "one" if noun.cases == (1, 3) else "any"  # "портрет врача и судьи"
-
     def _number_behind_word(self, tokens: Reading, i: int) -> str:
-        """Return the number of "судьи" after a word that is no "и"."""
-        before = tokens[i - 1]
-        if self._has_plural_before(tokens, i):
-            return "many"  # "три судьи и коллеги"
-        if self.matcher("plural-behind").has(before) or self._is_plural_verb(before):
-            return "many"  # "за столом сидят судьи"
+        """Return "one" if "судьи" is the genitive of one person by the word before it, "many" if it
+        is a plural, and "any" if that is left open."""
+        before = tokens.before(i)
+        is_many = (
+            self._has_plural_before(tokens, i)  # "24 судьи"
+            or self.matcher("plural-behind").has(before)
+            or self._is_plural_verb(before)  # "за столом сидят судьи"
+        )
+        if is_many or tokens.opens_sentence(i):
+            return "many"
         if self.matcher("role-behind").has(before):
             return "one"  # "в роли судьи"
-        if before.low.endswith("ли") or self.matcher("number-open").has(before):
-            return "any"  # "обсуждали судьи", but "медали судьи"
+        # "обсуждали судьи", but "медали судьи"; "врач и судьи", but "портрет врача и судьи".
+        is_open = tokens[i].opens or self.matcher("joins-nouns").has(before)
+        if is_open or before.low.endswith("ли") or self.matcher("number-open").has(before):
+            return "any"
         if self._is_plural_verb(tokens.after(i)):
             # "На фото судьи сидят", but "на столе судьи лежат книги"
             is_picture = self.matcher("picture").has(before)
@@ -277,15 +245,6 @@ class Russian(SpacedLanguage):
         if self.number_before(tokens, i) is not None or self._is_plural_adjective(before):
             return True
         return re.fullmatch(r"\d*[234]", before.low) is not None  # "24 судьи"
-
-    def _person_before(self, tokens: Reading, i: int) -> int | None:
-        """Return where the last person stands before word i in its sentence."""
-        for place in range(i - 1, -1, -1):
-            if _SENTENCE_START.search(tokens.gap(place + 1)):
-                return None
-            if self._noun_of(tokens[place]) or self._names_gender(tokens, place):
-                return place
-        return None
 
     def _is_plural_verb(self, token: Token) -> bool:
         return token.low.endswith(_PLURAL_VERB_ENDINGS) or self.matcher("verb-plural").has(token)
@@ -411,6 +370,9 @@ class Russian(SpacedLanguage):
             return self.like(token, (_GIRL if is_woman else _BOY)[case])
         if phrase.noun.kind == "human":
             return self.like(token, human)
+        first, hyphen, trade = token.text.partition("-")
+        if first.lower() in _HUMAN:
+            return self.like(token, human) + hyphen + trade  # "человек-сварщик"
         if phrase.noun.kind == "adjective":
             word = feminine_adjective(token.low, case) if is_woman else token.low
             return f"{self.like(token, word)} {human}"  # "бездомная женщина"
@@ -440,10 +402,6 @@ class Russian(SpacedLanguage):
                 return
             if is_participle(token.low):
                 changes[i] = feminine_adjective(token.low, case)
-
-    def keeps_capital(self, token: Token) -> bool:
-        """Return whether a word keeps its capital inside of a sentence."""
-        return token.text.isupper()
 
 
 def is_participle(word: str) -> bool:
@@ -478,7 +436,7 @@ def _feminine_ending(stem: str, ending: str, case: int) -> str:
     """Return the feminine ending of an adjective, by its stem and masculine ending."""
     is_hissing = stem[-1] in _SIBILANTS
     is_soft = ending in ("ий", "его", "ему", "ем") and not is_hissing and stem[-1] not in _GUTTURALS
-    if ending == "им" and stem[-1] == "н":
+    if ending == "им" and stem[-1] in "не":
         is_soft = True
     hard_vowel_of_case = {0: "ая", 3: "ую"}
     soft_vowel_of_case = {0: "яя", 3: "юю"}
@@ -500,51 +458,6 @@ def adjective_form(word: str, case: int, is_feminine: bool) -> str:
     elif word.endswith("ий"):
         endings = ("", "ого", "ому", "ого", "им", "ом")
     return word if case == 0 else stem + endings[case]
-
-
-# Endings of a noun, how many of its letters go, and what takes their place in the six cases.
-_SINGULAR = (
-    (("боец",), 2, ("ец", "йца", "йцу", "йца", "йцом", "йце")),
-    (("аец", "еец"), 2, ("ец", "йца", "йцу", "йца", "йцем", "йце")),
-    (_STRESSED_ETS, 2, ("ец", "ца", "цу", "ца", "цом", "це")),
-    (("ец",), 2, ("ец", "ца", "цу", "ца", "цем", "це")),
-    (("ь",), 1, ("ь", "я", "ю", "я", "ем", "е")),
-    (("й",), 1, ("й", "я", "ю", "я", "ем", "е")),
-    (("я",), 1, ("я", "и", "е", "ю", "ёй", "е")),
-    (("га", "ка", "ша"), 1, ("а", "и", "е", "у", "ой", "е")),
-    (("а",), 1, ("а", "ы", "е", "у", "ой", "е")),
-    (("ж", "ш", "щ"), 0, ("", "а", "у", "а", "ем", "е")),
-    (("",), 0, ("", "а", "у", "а", "ом", "е")),
-)
-# Likewise in the plural, with all forms that a case may have.
-_PLURAL = (
-    (("аец", "еец", "боец"), 2, ("йцы", "йцов", "йцев", "йцам", "йцами", "йцах")),
-    (("ец",), 2, ("цы", "цов", "цев", "цам", "цами", "цах")),
-    (("ь",), 1, ("и", "ей", "ям", "ями", "ях", "я")),
-    (("й",), 1, ("и", "ев", "ям", "ями", "ях", "я")),
-    (("анин", "янин"), 2, ("е", "", "ам", "ами", "ах")),
-    (tuple(_SIBILANTS), 0, ("и", "ей", "ам", "ами", "ах")),
-    (tuple(_GUTTURALS), 0, ("и", "ов", "ам", "ами", "ах")),
-    (("",), 0, ("ы", "ов", "ам", "ами", "ах")),
-)
-
-# Likewise of nouns in "-а" and "-я"; "судьи" is a genitive of the singular as well.
-_PLURAL_OF_A = (
-    (("ья",), 2, ("ей", "ьям", "ьями", "ьях")),
-    (("жа", "ша", "ча", "ща"), 1, ("ей", "ам", "ами", "ах")),
-    (("а",), 1, ("", "ам", "ами", "ах")),
-)
-
-
-def _inflected(
-    word: str, rows: Iterable[tuple[tuple[str, ...], int, tuple[str, ...]]]
-) -> list[str]:
-    """Return the forms of a noun by the first row of a table that has its ending."""
-    for endings, dropped, forms in rows:
-        if word.endswith(endings):
-            stem = word[: len(word) - dropped]
-            return [stem + form for form in forms]
-    return []
 
 
 def _inside(text: str) -> str:

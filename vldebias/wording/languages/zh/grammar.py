@@ -142,7 +142,8 @@ class Chinese(UnspacedLanguage):
             noun = special[gender]
             return [(match.start, match.end, "".join(adjectives) + noun)]
         word = {"female": "女", "male": "男", "": ""}[gender]
-        if match.noun.endswith(("人士", "人员", "人物", "者")) and start != match.start and word:
+        is_abstract = match.noun.endswith(("人士", "人员", "人物", "者"))
+        if word and is_abstract and (start != match.start or match.noun == "人物"):
             word += "性"
         return [(start, start, "".join(adjectives) + word)]
 

@@ -1,0 +1,89 @@
+"""Score balanced prompts on prompts that were written before the rules were read, each once.
+
+    python -m eval.fresh_prompts tests/wording/fresh_languages_rewritten.jsonl \\
+      --json eval/results/languages/fresh_languages_rewritten.json
+
+Each line holds a prompt, "female" and "male": the texts that are right if all people get this
+value; the prompt itself where it must stay unchanged. "original": the prompt is what a language
+model made of it. A prompt is right if both texts are; a wrong edit changes one into a text that is
+not listed; a missed prompt is unchanged. Intervals are Wilson's, 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vldebias import balance_prompts
+from vldebias.measure.resampling import wilson_interval
+
+_VALUES = ("female", "male")
+
+
+def decide(row: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return "right", "missed" or "wrong edit", and the two texts that the rules write."""
+    prompt = row["prompt"]
+    texts: list[str] = []
+    for value in _VALUES:
+        shares = {name: float(name == value) for name in _VALUES}
+        balanced = balance_prompts(prompt, "gender", shares=shares, original=row.get("original"))
+        texts += balanced.prompts
+    if all(text in row[value] for text, value in zip(texts, _VALUES, strict=True)):
+        return "right", texts
+    is_listed = [text in (prompt, *row[v]) for text, v in zip(texts, _VALUES, strict=True)]
+    return "missed" if all(is_listed) else "wrong edit", texts
+
+
+def kinds_of(row: Mapping[str, Any]) -> list[str]:
+    """Return the names of the rows of the table in which a prompt counts."""
+    is_open = row["female"] != [row["prompt"]] or row["male"] != [row["prompt"]]
+    kind = "rewritten" if "original" in row else "languages"
+    state = "open" if is_open else "unchanged"
+    return ["all", kind, f"{kind}, {state}", *([row["language"]] if "language" in row else [])]
+
+
+def measure(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return kind -> right prompts and wrong edits with their intervals; and what was not right."""
+    outcomes: defaultdict[str, list[str]] = defaultdict(list)
+    others: list[dict[str, Any]] = []
+    for row in rows:
+        outcome, texts = decide(row)
+        for kind in kinds_of(row):
+            outcomes[kind].append(outcome)
+        if outcome != "right":
+            others.append({"prompt": row["prompt"], "outcome": outcome, "texts": texts})
+    rates: dict[str, Any] = {}
+    for kind, of_kind in outcomes.items():
+        n = len(of_kind)
+        rates[kind] = {"n": n}
+        for name in ("right", "wrong edit"):
+            count = of_kind.count(name)
+            low, high = wilson_interval(count, n)
+            rates[kind][name] = {"count": count, "low": round(low, 3), "high": round(high, 3)}
+    return {"rates": rates, "not right": others}
+
+
+def main() -> None:
+    """Print the rates, and write them with the texts that are not right to a JSON file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("prompts", type=Path, help="JSON lines")
+    parser.add_argument("--json", type=Path, help="also write the result here")
+    arguments = parser.parse_args()
+    lines = arguments.prompts.read_text(encoding="utf-8").splitlines()
+    result = measure([json.loads(line) for line in lines])
+    for kind, rate in result["rates"].items():
+        counts = [f"{name} {rate[name]['count']:3}" for name in ("right", "wrong edit")]
+        print(f"{kind:22} n {rate['n']:3}  {'  '.join(counts)}")
+    if arguments.json:
+        text = json.dumps(result, indent=1, ensure_ascii=False)
+        arguments.json.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -182,6 +182,7 @@ def replayed() -> str:
     for row in result.rows:
         counts.setdefault(row.task, {})[row.subset] = round(row.value)
         total[row.subset] += round(row.value)
+    date_of_replay = {part.task: part.settings.get("date", "") for part in result.provenance}
     lines = [["result", "figures", "command", "date", "run again"]]
     for command in commands():
         if command.name == result.name:
@@ -191,6 +192,8 @@ def replayed() -> str:
         state = f"no: {command.reason}"
         if command.name in counts:
             state = numbers_by_name(counts[command.name])
+            if command.date > date_of_replay[command.name]:
+                state = f"{state}, before it was last measured"
         lines.append([f"`{command.name}`", f"{command.rows:,}", f"`{words}`", command.date, state])
     note = (
         f"Run again: {total.total():,} figures of {len(counts)} results, {numbers_by_name(total)}."

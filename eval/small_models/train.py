@@ -64,7 +64,6 @@ def train(kind: str, seed: int, steps: int, out: Path) -> None:
     """Train one pipeline and write the averaged weights to a folder."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
     rng = torch.Generator().manual_seed(seed)
     painter = Painter(seed)
     samples = [painter.sample() for _ in range(PICTURES)]
@@ -118,6 +117,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help=f"default: {STEPS}")
     arguments = parser.parse_args()
+    # Products of small gradients, which are slow as subnormal numbers.
+    torch.set_flush_denormal(True)
     train(arguments.kind, arguments.seed, arguments.steps or STEPS[arguments.kind], arguments.out)
 
 

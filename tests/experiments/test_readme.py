@@ -304,6 +304,8 @@ def test_a_printed_module_takes_its_arguments(
     path = ROOT / Path(*module.split("."))
     assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
     loaded = importlib.import_module(module)
+    if arguments and (path / "__main__.py").exists():
+        loaded = importlib.import_module(f"{module}.__main__")
     if (
         not {"argparse", "ArgumentParser", "parser"} & vars(loaded).keys()
     ):  # a command without arguments

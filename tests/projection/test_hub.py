@@ -47,7 +47,9 @@ def test_folders_of_transformers_and_diffusers(folder: Path, tmp_path: Path) -> 
     loaded = load_host(model=str(folder))
     assert type(loaded.host).__name__ == "CLIPModel"
     assert not loaded.host.training
-    with vldebias.debias(loaded.host, "gender", tokenizer=loaded.tokenizer) as attachment:
+    with vldebias.debias(
+        loaded.host, "gender", tokenizer=loaded.tokenizer, method="cali"
+    ) as attachment:
         assert attachment.projections["joint"].model_id == str(folder)
     load_pipeline().save_pretrained(tmp_path)
     with vldebias.debias(

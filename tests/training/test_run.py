@@ -139,7 +139,7 @@ def test_a_finished_run_says_so_and_is_scored_on_what_is_asked_now(tmp_path: Pat
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 def test_bias_is_watched_and_the_projection_fitted_at_the_end(tmp_path: Path) -> None:
     chosen = small(
-        data="portraits", label="label", group="gender", debias="gender", val_items=30, tune="heads"
+        data="portraits", label="label", group="gender", debias="celeba", val_items=30, tune="heads"
     )
     outcome = train_model(chosen, tmp_path, cpu=True)
     monitor = Monitor.held_out(chosen, world(), opened(tmp_path / "model"))

@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
+
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI
-from vldebias.methods.equalise import UnusableReferenceError
+from vldebias.methods.equalise import UnusableReferenceError, foreign
 from vldebias.methods.gates import (
     change_on_images,
     change_on_texts,
@@ -218,7 +220,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
         refuse_unstable_means(problem, role)
         change = change_on_images(problem, role, method)
     except UnusableReferenceError as error:
-        return _declined(problem, role, str(error))
+        return _declined(problem, role, _why_unaligned(problem, role) or str(error))
     # An edit is attached only if the whole interval is below 0. Its figures are kept in the choice
     # and not printed: they hold for the values that the texts read, and less for true values.
     if change.high < 0:
@@ -289,6 +291,17 @@ def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) ->
         reason=reason,
         change=change,
     )
+
+
+def _why_unaligned(problem: Problem, role: str) -> str:
+    """Return that the reference images seem to be of another model than the texts, else ""."""
+    assert problem.reference is not None
+    images = torch.cat([*problem.reference.batches()])
+    for prompts in problem.attributes:
+        doubt = foreign(images, problem, prompts, role)
+        if doubt:
+            return f"reference: {doubt}."
+    return ""
 
 
 def _declined(problem: Problem, role: str, why: str, change: Change | None = None) -> Edit:

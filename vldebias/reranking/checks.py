@@ -58,8 +58,8 @@ def true_shares(
     is_labelled = candidates.codes != UNKNOWN
     shown = first[is_labelled[first]]
     rows = np.flatnonzero(is_labelled & (checked != UNKNOWN))
-    others = shown[checked[shown] == UNKNOWN]
-    if not len(shown) or (len(others) and len(rows) < ENOUGH):
+    unchecked = shown[checked[shown] == UNKNOWN]
+    if not len(shown) or (len(unchecked) and len(rows) < ENOUGH):
         return None
     n_groups = len(candidates.names)
     counted = checked[shown]
@@ -67,8 +67,8 @@ def true_shares(
     # Numbers of results (draws, g) that are truly of each group, and their means.
     draws = np.broadcast_to(counts, (_DRAWS, n_groups)).astype(np.float64)
     means = counts.astype(np.float64)
-    if len(others):
-        predicted, expected = _predicted(candidates, shown, checked, rows, others, seed)
+    if len(unchecked):
+        predicted, expected = _predicted(candidates, shown, checked, rows, unchecked, seed)
         draws += predicted
         means += expected
     ends = np.quantile(draws / len(shown), [0.025, 0.975], axis=0).clip(0, 1)
@@ -84,7 +84,7 @@ def _predicted(
     shown: Rows,
     checked: NDArray[np.integer],
     rows: Rows,
-    others: Rows,
+    unchecked: Rows,
     seed: int,
 ) -> tuple[Floats, Floats]:
     """Return samples (draws, g) of how many of the results that were not checked are truly of each
@@ -94,7 +94,7 @@ def _predicted(
         candidates, checked: see `true_shares`.
         shown: rows of all results of known label.
         rows: rows of the checked candidates, which the regression is fitted to.
-        others: rows of the results that were not checked.
+        unchecked: rows of the results that were not checked.
         seed: seed of the samples.
     """
     rng = np.random.default_rng(seed)
@@ -103,12 +103,12 @@ def _predicted(
     means = np.empty(n_groups)
     for group in range(n_groups):
         if n_groups == 2 and group == 1:
-            draws[:, 1] = len(others) - draws[:, 0]
-            means[1] = len(others) - means[0]
+            draws[:, 1] = len(unchecked) - draws[:, 0]
+            means[1] = len(unchecked) - means[0]
             break
         fitted = _inputs(candidates, shown, rows, group)
         coefficients = _posterior(fitted, checked[rows] == group, rng)
-        unseen = _inputs(candidates, shown, others, group)
+        unseen = _inputs(candidates, shown, unchecked, group)
         probabilities = _logistic(coefficients @ unseen.T)
         is_member = rng.random(probabilities.shape) < probabilities
         # A count is a whole number: half a candidate to either side makes it continuous.

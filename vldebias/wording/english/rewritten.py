@@ -189,10 +189,10 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
     figures: list[_Figure] = []
     for mentions, number in zip(persons, match(text, persons, people), strict=True):
         # Of somebody who is not of the original, each phrase may be about the original's person.
-        parts = [[one] for one in mentions] if number is None else [mentions]
+        parts = [[mention] for mention in mentions] if number is None else [mentions]
         for part in parts:
-            words = [i for one in part for i in range(one.opening, one.head + 1)]
-            heads = [one.head for one in part]
+            words = [i for mention in part for i in range(mention.opening, mention.head + 1)]
+            heads = [mention.head for mention in part]
             figures.append(_Figure(text, words, heads, is_plural=part[0].plural))
             figures[-1].number = number
     known = {i for figure in figures for i in figure.words}
@@ -259,8 +259,8 @@ def _merged(
             merged.remove(previous)
         if figure.number is not None or figure.is_plural or figure.is_animal:
             continue
-        others = [other for other in merged if other is not figure]
-        described = _described(text, others, figure.first, None if is_noun else repeated)
+        remaining = [other for other in merged if other is not figure]
+        described = _described(text, remaining, figure.first, None if is_noun else repeated)
         if described is not None and described.side in ("", figure.side):
             described.words += figure.words
             described.side = figure.side

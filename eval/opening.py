@@ -32,7 +32,7 @@ def main() -> None:
     print(*(text for text, _ in result.sentences()), sep="\n")
 
     query = page("demo.search_tab").QUERIES[0]
-    answer, gallery = page("demo.search").search(engine, query, "gender", "default")
+    answer, gallery = page("demo.search").search(engine, query, "gender", "difference")
     pictures = [
         tuple(gallery.picture(engine, row) for row in found.rows)
         for found in (answer.before, answer.after)

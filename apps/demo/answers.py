@@ -9,7 +9,8 @@ from vldebias.report.phrases import persons
 
 METHODS = ("default", "cali", "orth-cali")
 RERANK = "re-rank"  # acts on what a search found, and on no model
-SEARCH_METHODS = (*METHODS, RERANK)
+# The default changes no search without reference images, so it does not come first.
+SEARCH_METHODS = ("difference", "cali", "orth-cali", "default", RERANK)
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ def test_the_page_opens_with_what_is_generated_now(engine: Any) -> None:
 @pytest.mark.slow
 def test_the_search_tab_opens_with_what_is_found_now(engine: Any) -> None:
     saved = page("demo.opening").saved_search()
-    now, gallery = searches.search(engine, saved.answer.query, saved.answer.column, "default")
+    now, gallery = searches.search(engine, saved.answer.query, saved.answer.column, "difference")
     assert now.sentence() == saved.answer.sentence()
     assert now.before == saved.answer.before
     for row, image in zip(saved.answer.after.rows, saved.after, strict=True):

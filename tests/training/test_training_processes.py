@@ -19,7 +19,11 @@ from vldebias.cli import app
 from vldebias.miniature import load_clip
 from vldebias.training.loop import read_state
 
-pytestmark = pytest.mark.slow
+# A few steps at a high rate make the small model worse, which a run warns of.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:training made the model worse"),
+]
 
 HISTORY = "history.jsonl"
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}

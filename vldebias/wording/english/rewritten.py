@@ -496,6 +496,8 @@ def _word_of_side(words: Text, i: int, side: str) -> str:
     if word in ("his", "her"):
         after = words.after(i)
         is_before_noun = after not in _NO_NOUN and not listed(after, "preposition", "function")
+        if not words.after(i + 1) and "n" in kinds(after):
+            is_before_noun = True  # a preposition needs a noun after it: "a nurse on her round"
         if after == "next":
             is_before_noun = words.after(i + 1) != "to"
         is_adverb = after.endswith("ly") and not set(kinds(after)) & set("anp")

@@ -339,11 +339,15 @@ def test_the_fit_never_exceeds_its_batch_size_and_does_not_depend_on_it() -> Non
     for batch_size in (1, 50):
         pipe = make()
         rows = []
-        pipe.unet.register_forward_pre_hook(
-            lambda _, args, kwargs, rows=rows: rows.append(len(args[0])), with_kwargs=True
-        )
+
+        def count(_module: Any, args: Any, _kwargs: Any, rows: list[int] = rows) -> None:
+            rows.append(len(args[0]))
+
+        # The pipelines of these tests share their components, so the hook has to go again.
+        handle = pipe.unet.register_forward_pre_hook(count, with_kwargs=True)
         method = replace(few("StableDiffusion"), batch_size=batch_size)
         edits.append(fit_projection(pipe, SET, method=method))
+        handle.remove()
         assert max(rows) == (2 if batch_size == 1 else 40)  # 20 texts without a person
     single, together = edits
     for name in ("center", "effects", "gate"):

@@ -79,15 +79,18 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "batch_sizes": training.batch_sizes,
         "from_scratch": training.from_scratch,
     },
-    "docs/explanation/evidence.md": {
+    "docs/explanation/intervals.md": {
         "covered": evidence.covered,
         "enough": evidence.enough,
         "mended": evidence.mended,
         "judged": evidence.verdicts,
-        "replayed": evidence.replayed,
-        "real": real.measured,
     },
-    "eval/README.md": {"speed": times.speed, "wrong_pairs": training.wrong_pairs},
+    "docs/explanation/real-models.md": {"real": real.measured},
+    "eval/README.md": {
+        "speed": times.speed,
+        "wrong_pairs": training.wrong_pairs,
+        "replayed": evidence.replayed,
+    },
 }
 """Page, from the root of the checkout -> block -> what makes its text."""
 

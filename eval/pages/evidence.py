@@ -1,4 +1,4 @@
-"""The tables of `docs/explanation/evidence.md`: what intervals and verdicts are worth, and what was
+"""The tables of `docs/explanation/intervals.md` and of the replay: what intervals and verdicts are worth, and what was
 run again."""
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def test_every_model_of_the_paper_is_in_the_list_of_open_clip() -> None:
 
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/explanation/evidence.md"
+PAGE = ROOT / "docs/explanation/real-models.md"
 COMMANDS = [
     text.strip()
     for text in re.findall(r"vldebias (eval paper [^`#\n]+)", PAGE.read_text(encoding="utf-8"))

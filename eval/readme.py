@@ -37,7 +37,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         )
     },
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
-    "docs/explanation/the-default.md": {
+    "docs/explanation/default-measured.md": {
         "harm": methods.harm,
         "by_texts": promises.by_texts,
     },
@@ -54,7 +54,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "left_alone": prompts.left_alone,
         "held_back": prompts.held_back,
     },
-    "docs/how-to/images-api.md": {"service": prompts.service, "images": times.images},
+    "docs/how-to/images-api.md": {"images": times.images},
     "docs/explanation/how-languages-are-read.md": {"languages_blind": prompts.languages_blind},
     "docs/how-to/index-queries.md": {"queries": times.queries},
     "docs/how-to/rerank.md": {"rerank_times": times.rerank_times},

@@ -1,5 +1,7 @@
-"""The tables of `docs/explanation/intervals.md` and of the replay: what intervals and verdicts are worth, and what was
-run again."""
+"""The tables of `docs/explanation/intervals.md` and of the replay.
+
+They show what intervals and verdicts are worth, and which results were measured again.
+"""
 
 from __future__ import annotations
 

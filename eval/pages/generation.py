@@ -170,9 +170,14 @@ def other_models() -> str:
 
 
 def same_side() -> str:
-    """Write how often two models lean to the same side."""
+    """Write how often two models lean to the same side, each pair once."""
+    pairs = {}
+    for row in read("audit_models").rows:
+        if row.metric == "same_side":
+            pair = frozenset((row.task, row.subset.removeprefix("and ")))
+            pairs.setdefault(pair, row)
     return listed(
-        (row for row in read("audit_models").rows if row.metric == "same_side"),
+        pairs.values(),
         {
             "counts": lambda row: f"`{row.task}`",
             "and": lambda row: f"`{row.subset.removeprefix('and ')}`",

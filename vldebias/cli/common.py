@@ -247,8 +247,15 @@ def _cell(value: object) -> str:
 
 
 def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under a head: in a terminal cells fold and no name is cut, elsewhere see
-    `piped`."""
+    """Print a table: folded to the width of a terminal, or with tabs if piped (see `piped`).
+
+    No word is cut. If the longest words of all columns do not fit next to each other, each row is
+    printed as a block of lines instead.
+
+    Args:
+        head: Names of the columns.
+        rows: Cells of each row; the first one is the row's name and is never folded.
+    """
     if piped(head, rows):
         return
     from rich.table import Table
@@ -256,20 +263,42 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     head = [printable(cell) for cell in head]
     rows = [[printable(cell) for cell in row] for row in rows]
-    # Where the longest cells of all columns are too wide they fold, and a blank line parts rows:
-    # else one row runs into the next.
-    widths = [max(map(len, cells)) + 2 for cells in zip(head, *rows, strict=True)]
-    below = 1 if sum(widths) - 2 > out.width else 0
-    table = Table(box=None, padding=(0, 2, below, 0), pad_edge=False)
-    for place, cells in enumerate(zip(head, *rows, strict=True)):
-        # No word is broken while all columns have room for their longest word; a name never is.
-        words = " ".join(cells).split()
-        longest = max(map(len, words), default=1)
-        least_width = longest if place == 0 else min(longest, out.width // 2)
-        table.add_column(Text(cells[0]), min_width=least_width, overflow="fold")
+    columns = list(zip(head, *rows, strict=True))
+    longest_cells = [max(map(len, cells)) for cells in columns]
+    longest_words = [max(map(len, " ".join(cells).split()), default=1) for cells in columns]
+    least_widths = [longest_cells[0], *longest_words[1:]]
+    gaps = 2 * (len(head) - 1)
+    spare = out.width - gaps - sum(least_widths)
+    if spare < 0:
+        print_blocks(head, rows)
+        return
+    # rich narrows the widest columns below their minimum, so the widths are set here: the longest
+    # word of each column, and a share of the spare columns of the terminal.
+    missing = [full - least for full, least in zip(longest_cells, least_widths, strict=True)]
+    fits = sum(missing) <= spare
+    # Folded rows need a blank line between them, or one row runs into the next.
+    table = Table(box=None, padding=(0, 2, 0 if fits else 1, 0), pad_edge=False)
+    for name, least, more in zip(head, least_widths, missing, strict=True):
+        width = least + (more if fits else spare * more // sum(missing))
+        table.add_column(Text(name), width=width, overflow="fold")
     for row in rows:
         table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
     out.print(table)
+
+
+def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print each row as its name, followed by one indented line or more per cell."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for row in rows:
+        out.print(Text(row[0], style="bold"), soft_wrap=True)
+        for name, cell in zip(head[1:], row[1:], strict=True):
+            if cell:
+                line = Text(f"{name}: {cell}")
+                line.stylize("dim", 0, len(name) + 1)
+                out.print(Padding(line, (0, 0, 0, 2)))
+        out.print()
 
 
 def print_list(

@@ -231,8 +231,10 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
     >>> did_you_mean("gendre", ["age", "gender", "race"])
     "did you mean 'gender'?"
     """
+    name_of_lower = {known.lower(): known for known in names}
     # From .5 on: "gendre" finds "gender".
-    close = difflib.get_close_matches(str(name).lower(), list(names), n=3, cutoff=0.5)
+    lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=0.5)
+    close = [name_of_lower[match] for match in lower]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
 
 

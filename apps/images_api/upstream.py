@@ -68,8 +68,11 @@ def checked_address(upstream: str) -> str:
     try:
         parts = urlsplit(upstream)
         _ = parts.port  # raises ValueError if it is not a number
-        shown = f"{parts.scheme}://{parts.hostname}{parts.path}"  # no password, no key
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+        has_host = bool(parts.hostname)
+        # Without the user, password and query, which may be keys.
+        place = parts.path.rpartition("@")[2]
+        shown = f"{parts.scheme}://{parts.hostname}{parts.path}" if has_host else repr(place)
+        is_address = parts.scheme in ("http", "https") and has_host
         is_plain = not (parts.username or parts.password or parts.query or parts.fragment)
     except (AttributeError, TypeError, ValueError):
         is_address = is_plain = False

@@ -426,3 +426,23 @@ def test_what_the_options_say_reaches_the_pages(
     )
     run("label", str(tmp_path), "--choices", "race")
     page.label.open_study.assert_called_with(tmp_path, [], ["race"], **how | {"most": 200})
+
+
+@pytest.mark.parametrize("args", [["demo", "--port", "abc"], ["demo", "--port=abc"]])
+def test_an_invalid_value_is_quoted(args: list[str]) -> None:
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code == 2
+    assert "got 'abc'" in result.output
+
+
+def test_a_suite_without_its_data_is_refused_before_torch_is_imported() -> None:
+    code = (
+        "import sys; from vldebias.cli import main; sys.argv[1:] = ['eval', 'waterbirds']\n"
+        "try: main()\n"
+        "finally: print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert "this suite needs --data-root" in done.stderr
+    assert done.stdout.split() == ["False"]

@@ -17,6 +17,7 @@ from vldebias.utils.names import (
     Listing,
     architectures,
     check_architecture,
+    check_name_without_weights,
     check_weights,
 )
 
@@ -134,3 +135,12 @@ def test_the_list_of_commands_shows_the_first_paragraph_of_each_help() -> None:
         assert command.name == name
         first = command.help.split("\n\n")[0]
         assert re.sub(r"\[/?bold\]", "", first) == entry.summary
+
+
+def test_a_misspelt_architecture_and_one_without_weights_are_refused_by_name() -> None:
+    with pytest.raises(InvalidInputError, match="did you mean '--model ViT-B-32 --pretrained TAG'"):
+        check_name_without_weights("ViT-B32")
+    with pytest.raises(InvalidInputError, match=r"without weights.*openai"):
+        check_name_without_weights("ViT-B-32")
+    for name in ("miniature", "bert-base-uncased", "gpt2"):  # ids of the hub pass
+        check_name_without_weights(name)

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.utils.names import check_architecture, check_weights, is_file_of_set, packaged_set
+from vldebias.utils.names import (
+    check_architecture,
+    check_name_without_weights,
+    check_weights,
+    is_file_of_set,
+    packaged_set,
+)
 
 WITHOUT_TAG = ("hf-hub:", "local-dir:")
 """How names start that open_clip finds without its list of architectures."""
@@ -49,10 +55,13 @@ def check_host(options: Mapping[str, Any]) -> None:
 
 def check_model(model: str | None, pretrained: str | None) -> None:
     """Refuse an architecture that open_clip does not have, and weights that it does not list."""
-    # Without a tag the name may be a transformers id, which only the hub can tell.
-    if model is not None and pretrained is not None and not model.startswith(WITHOUT_TAG):
+    if model is None or model.startswith(WITHOUT_TAG):
+        return
+    if pretrained is not None:
         check_architecture(model)
         check_weights(model, pretrained)
+    elif "/" not in model and not Path(model).exists():
+        check_name_without_weights(model)
 
 
 def check_file(option: str, path: Path | str | None) -> None:
@@ -65,6 +74,19 @@ def check_file(option: str, path: Path | str | None) -> None:
     if path is None or "*" in str(path) or Path(path).exists():
         return
     raise InvalidInputError(f"{option} {path}: no such file or folder; check the path")
+
+
+def check_needs_no_data(suite: str) -> None:
+    """Refuse a suite that measures on a data set; `check_suite` has passed its name."""
+    from vldebias.utils.files import packaged, read_yaml
+
+    # Read, not validated, which would import torch.
+    written = read_yaml(packaged("suites").get(suite, Path(suite)))
+    needs = str(written.get("needs", ""))
+    if "--data-root" in needs:
+        raise InvalidInputError(
+            f"{suite}: this suite needs {needs}; or --embeddings, features of these images"
+        )
 
 
 def check_suite(name: str) -> None:

@@ -77,14 +77,41 @@ class WithoutBlanks:
 
 
 class Command(TyperCommand):
-    """A command whose examples can be pasted: rich fills up lines with blanks, and a shell does not
-    join lines behind a backslash and a blank."""
+    """A command whose help can be pasted into a shell, and whose errors quote the wrong value.
+
+    rich pads lines with blanks, and a shell does not join lines after a backslash and a blank.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; an invalid value is quoted in the error."""
+        passed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            value = value_of_option(getattr(error.param, "opts", ()), passed)
+            message = error.message.removeprefix("Value error, ")
+            if value is not None and repr(value) not in message:
+                message += f"; got {value!r}"
+            error.message = message
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help to stdout."""
         output: Any = WithoutBlanks(sys.stdout)
         with redirect_stdout(output):
             super().format_help(ctx, formatter)
+
+
+def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
+    """Return the value that follows the last of some options, as `--port 80` or `--port=80`."""
+    value = None
+    for place, arg in enumerate(args):
+        name, equals, rest = arg.partition("=")
+        if name in names and equals:
+            value = rest
+        elif arg in names and place + 1 < len(args):
+            value = args[place + 1]
+    return value
 
 
 class App(typer.Typer):

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from vldebias.cli import results
-from vldebias.cli.checks import check_file, check_model, check_suite
+from vldebias.cli.checks import check_file, check_model, check_needs_no_data, check_suite
 from vldebias.cli.common import (
     App,
     check_out,
@@ -94,6 +94,9 @@ def run(
     methods = split_names(named.pop("methods", None))
     check_out(named.get("out"))
     check_suite(suite)
+    # Features take the place of a data set's images.
+    if named.get("data_root") is None and "embeddings" not in named:
+        check_needs_no_data(suite)
     check_methods(methods)
     check_model(named.get("model"), named.get("pretrained"))
     for option in ("data_root", "embeddings", "table", "texts", "reference"):
@@ -108,12 +111,6 @@ def run(
     from vldebias.study.suite import load_suite
 
     loaded = load_suite(suite)
-    # Features take the place of a data set's images.
-    has_images = named.get("data_root") is not None or "embeddings" in named
-    if not has_images and "--data-root" in loaded.needs:
-        raise InvalidInputError(
-            f"{suite}: this suite needs {loaded.needs}; or --embeddings, features of these images"
-        )
     settings: dict[str, Any] = {"out": Path(f"vldebias-{loaded.name}")}
     for name, value in named.items():
         settings[name] = value

@@ -7,6 +7,7 @@ The command line looks at its arguments before it imports torch, which takes sec
 from __future__ import annotations
 
 import ast
+import difflib
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -305,6 +306,28 @@ def check_architecture(name: str) -> None:
         f"{name!r} is not an open_clip architecture; see open_clip.list_models();"
         f" {did_you_mean(name, known)}"
     )
+
+
+def check_name_without_weights(name: str) -> None:
+    """Refuse an open_clip architecture without weights, also if it is misspelt.
+
+    Raises:
+        InvalidInputError: A name such as "ViT-B-32", or "ViT-B32". Other names pass: they may be
+            ids of transformers, which only the hub knows.
+    """
+    tags = _tags_of(name)
+    if tags:
+        raise InvalidInputError(
+            f"{name!r} is an architecture of open_clip, without weights; expected --model {name}"
+            f" --pretrained TAG (in `eval paper` --model {name}:TAG), with one of {', '.join(tags)}"
+        )
+    lower_names = {known.lower(): known for known in architectures()}
+    (closest,) = difflib.get_close_matches(name.lower(), lower_names, n=1, cutoff=0.85) or ("",)
+    if closest and lower_names[closest] != name:
+        raise InvalidInputError(
+            f"{name!r} is neither an open_clip architecture nor a folder; did you mean"
+            f" '--model {lower_names[closest]} --pretrained TAG'?"
+        )
 
 
 def check_weights(architecture: str, weights: str) -> None:

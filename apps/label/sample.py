@@ -19,7 +19,7 @@ import pandas as pd
 
 from vldebias.errors import InvalidInputError, warn
 from vldebias.judge.answers import AnnotationLog
-from vldebias.judge.plan import PLAN, GeneratedImages
+from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
 from vldebias.judge.stored import last_judgements
 from vldebias.utils.files import read_json, write_atomically
 from vldebias.utils.schema import Strict
@@ -165,9 +165,41 @@ def sampled(
     if sample is None:
         return None
     chosen = _only_sampled(images, sample, file)
+    if earlier is None:
+        _check_comparable(chosen, images, sample)
     if sample != earlier:
         write_atomically(file, sample.model_dump_json() + "\n")
     return chosen
+
+
+def _check_comparable(chosen: ImageFolder, images: ImageFolder, sample: LabelSample) -> None:
+    """Refuse a sample in which no prompt has an image of every method.
+
+    Figures of methods are compared prompt by prompt, so nothing could be computed from its answers.
+    """
+    methods = {record.variant for record in images.records}
+    if _some_prompt_has(methods, chosen.records):
+        return
+    needed = sample.labels
+    while not _some_prompt_has(methods, chosen.records):
+        needed += 1
+        larger = sample.model_copy(update={"labels": needed})
+        chosen = replace(
+            chosen, records=[record for record in images.records if record.path in larger.weights]
+        )
+    raise InvalidInputError(
+        f"--questions: in a sample of {sample.labels} images no prompt has an image of every"
+        f" method ({', '.join(sorted(methods))}), so the methods could not be compared; expected at"
+        f" least {needed} images, with one question for each attribute, or --sample turn"
+    )
+
+
+def _some_prompt_has(methods: set[str], records: Sequence[PlannedImage]) -> bool:
+    """Return whether some prompt has an image of each of the methods."""
+    methods_of_prompt: dict[str, set[str]] = {}
+    for record in records:
+        methods_of_prompt.setdefault(record.prompt, set()).add(record.variant)
+    return methods in methods_of_prompt.values()
 
 
 def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> ImageFolder:

@@ -15,6 +15,7 @@ from label_parts import draw
 
 from tests.refusals import refused
 from vldebias.cli.apps import page
+from vldebias.errors import InvalidInputError
 from vldebias.judge.scores import judge_images
 from vldebias.metrics import corrected_shares
 
@@ -192,7 +193,7 @@ def test_a_larger_sample_holds_the_smaller_one_and_weights_add_up(
     assert sorted(chain(*small.strata)) == sorted(f"{i}.png" for i in range(100))
 
 
-@pytest.mark.parametrize("labels", [1, 3, 12, 30])
+@pytest.mark.parametrize("labels", [4, 12, 30])
 def test_no_more_is_asked_than_the_number_of_questions(folder: Path, labels: int) -> None:
     """Few labels do for coarser strata: nine strata of two labels had asked for 36 of 12."""
     file = folder / f"{labels}.jsonl"
@@ -201,3 +202,17 @@ def test_no_more_is_asked_than_the_number_of_questions(folder: Path, labels: int
     weights = study.folder.weights
     assert len(records) == labels
     assert sum(weights.values()) == pytest.approx(60)
+
+
+def test_a_sample_that_could_not_compare_the_methods_is_refused_with_the_number_that_can(
+    folder: Path,
+) -> None:
+    with pytest.raises(InvalidInputError, match="no prompt has an image of every") as error:
+        label.open_study(folder, ["gender"], most=2)
+    assert not (folder / "answers.sample.json").exists()
+    needed = int(str(error.value).split("at least ")[1].split()[0])
+    study = label.open_study(folder, ["gender"], most=needed)
+    methods_of_prompt: dict[str, set[str]] = {}
+    for record in study.folder.records:
+        methods_of_prompt.setdefault(record.prompt, set()).add(record.variant)
+    assert {"none", "cali"} in methods_of_prompt.values()

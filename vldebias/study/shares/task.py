@@ -231,7 +231,9 @@ class SharesTask(Task):
         prompts = methods_of_prompt.index[methods_of_prompt == len(methods)]
         if prompts.empty:
             raise InvalidInputError(
-                f"{where}: no prompt has images of every method, {sorted(methods)}"
+                f"{where}: expected a prompt with images of every method"
+                f" ({', '.join(sorted(methods))}), since methods are compared prompt by prompt; got"
+                " none; label or add images of the same prompts under each method"
             )
         rows["number"] = prompts.get_indexer(rows.prompt)
         rows = rows[rows.number >= 0]

@@ -141,21 +141,31 @@ class Labelling:
         "no person" is about the image, so it answers all of its questions.
 
         Args:
-            shown: the step that was on the screen; where it is another one the answer is to a
-                picture that is gone (a key pressed twice), and nothing is written.
+            place: Where the annotator is.
+            choice: Number of the choice.
+            shown: The step that was on the screen. A key pressed while the previous answer was
+                being saved belongs to the previous picture: it corrects that answer.
 
         Raises:
             InvalidInputError: no choice of that number.
             OSError: the answer could not be written; the annotator stays where they are.
         """
-        if place.step is None or (shown is not None and shown != place.step):
+        step = place.step if shown is None else shown
+        latest = self._steps - 1 if place.step is None else place.step
+        if step is None or not 0 <= step <= latest:
             return place
-        record, question = self._asked(place.annotator, place.step)
+        record, question = self._asked(place.annotator, step)
         if not 0 <= choice < len(question.choices):
             raise InvalidInputError(
                 f"choice: expected 0 to {len(question.choices) - 1}, got {choice}"
             )
         value = question.choices[choice]
+        is_earlier = step != place.step
+        if (
+            is_earlier
+            and self._said.get((place.annotator, record.path, question.attribute)) == value
+        ):
+            return place  # the same key was pressed twice
         attributes = [question.attribute]
         if value == NO_PERSON:  # answers every question about the image
             attributes = [question.attribute for question in self.questions]
@@ -165,9 +175,11 @@ class Labelling:
             for attribute in attributes:
                 self.log.append(record.path, place.annotator, attribute, value, **how)
                 self._said[place.annotator, record.path, attribute] = value
+        if is_earlier:
+            return place
         # An answer that was not written is given again, and counts then.
         self._seconds[place.annotator].append(seconds)
-        return self._at(place.annotator, self._next_open(place.annotator, place.step + 1))
+        return self._at(place.annotator, self._next_open(place.annotator, step + 1))
 
     def back(self, place: Place) -> Place:
         """Go to the question before, to see or correct its answer."""

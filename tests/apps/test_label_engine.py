@@ -336,3 +336,16 @@ def test_any_folder_of_images_will_do_and_folders_below_are_variants(tmp_path: P
         ("a.JPG", "images", 0),
         ("b.png", "images", 1),
     ]
+
+
+def test_a_key_pressed_while_the_answer_is_saved_corrects_that_answer(tmp_path: Path) -> None:
+    draw(tmp_path / "images")
+    labelling = study(tmp_path / "images")
+    first = labelling.start("ada")
+    second = labelling.answer(first, 0, first.step)
+    # The first picture is still on the screen.
+    assert labelling.answer(second, 0, first.step) == second  # the same key again
+    assert labelling.answer(second, 1, first.step) == second
+    answers = labelling.log.read()
+    assert [answer.value for answer in answers] == ["male", "female"]
+    assert len({answer.image for answer in answers}) == 1

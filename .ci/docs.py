@@ -3,16 +3,22 @@ the commands' help."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from html import unescape
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+REFERENCES = ("reference.md", "reference-measuring.md")
+"""Pages that list public objects as `::: PATH`; each object gets a page of its own."""
+REFERENCE = re.compile(r"^::: (?P<path>[\w.]+)\n(?P<options>(?: +.*\n)*)", re.MULTILINE)
 
 ROOT = Path(__file__).parents[1]
 # page -> its title and the commands whose help it has, with all below them; `commands` has the
@@ -35,7 +41,38 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
     for page, content in _commands().items():
         files.append(File.generated(config, f"{page}.md", content=content))
+    for name in REFERENCES:
+        listed = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        for match in REFERENCE.finditer(listed):
+            for path in _objects(match):
+                content = f"# {path.rpartition('.')[2]}\n\n::: {path}\n"
+                files.append(File.generated(config, _page_of(path), content=content))
     return files
+
+
+def _objects(match: re.Match[str]) -> list[str]:
+    """Return the objects that a `:::` block documents: itself, or the members that it lists."""
+    members = re.search(r"members: \[(.*)\]", match["options"])
+    if members is None:
+        return [match["path"]]
+    return [f"{match['path']}.{name.strip()}" for name in members[1].split(",")]
+
+
+def _page_of(path: str) -> str:
+    """Return the page of a public object."""
+    return f"reference/{path.rpartition('.')[2]}.md"
+
+
+def _linked(match: re.Match[str]) -> str:
+    """Return a row of a table for each object of a `:::` block: a link, and its first sentence."""
+    rows = []
+    for path in _objects(match):
+        module, _, name = path.rpartition(".")
+        docstring = inspect.getdoc(getattr(import_module(module), name)) or ""
+        first_paragraph = " ".join(docstring.split("\n\n")[0].split())
+        sentence = re.split(r"(?<=[.:;]) ", first_paragraph)[0].rstrip(":;")
+        rows.append(f"| [`{name}`]({_page_of(path)}) | {sentence.replace('|', chr(92) + '|')} |")
+    return "\n".join(rows) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -43,6 +80,17 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     room."""
     if page.file.src_uri.startswith(WIDE):
         page.meta["hide"] = ["toc"]
+    if page.file.src_uri in REFERENCES:
+        markdown = re.sub(
+            r"(?:^:::.*\n(?:(?: +.*)?\n)*)+",
+            lambda block: (
+                "| object | purpose |\n| --- | --- |\n"
+                + REFERENCE.sub(_linked, block[0].replace("\n\n", "\n"))
+                + "\n"
+            ),
+            markdown,
+            flags=re.MULTILINE,
+        )
     return re.sub(
         r"\]\((\.\./)+eval/results/",
         lambda m: "](" + m[0][2:].replace("../eval/results/", "", 1) + "pictures/",

@@ -18,7 +18,14 @@ class Examples(griffe.Extension):
         if docstring is None or ">>> " not in docstring.value or "Examples:" in docstring.value:
             return
         before, mark, after = docstring.value.partition("\n>>> ")
-        if mark:
-            docstring.value = (
-                before + "\nExamples:\n" + textwrap.indent(mark.lstrip("\n") + after, "    ")
-            )
+        if not mark:
+            return
+        # Example first: directly after the summary.
+        paragraphs = before.split("\n\n")
+        end = 1
+        while end < len(paragraphs) and paragraphs[end - 1].rstrip().endswith(":"):
+            end += 1  # a list belongs to the sentence before it
+        summary = "\n\n".join(paragraphs[:end])
+        rest = "\n\n".join(paragraphs[end:])
+        example = textwrap.indent(mark.lstrip("\n") + after, "    ")
+        docstring.value = f"{summary}\n\nExamples:\n{example}\n\n{rest}"

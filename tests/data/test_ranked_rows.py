@@ -21,7 +21,7 @@ def gone(row: int) -> Any:
 @pytest.mark.parametrize("read", [gone, None])
 def test_pictures_that_are_gone_leave_a_note(read: Any, tmp_path: Path) -> None:
     suspects = Suspects(np.arange(201.0), tuple(map(str, range(201))), read=read)
-    page = suspects.page(tmp_path / "page.html", "gone", lambda row: ("", "")).read_text()
+    page = suspects.page(tmp_path / "page.html", "gone", lambda row: ("", ""), about="").read_text()
     assert (page.count("<img"), re.findall(r"<figcaption>(\d+)", page)) == (
         200,
         [str(i) for i in range(1, 201)],

@@ -138,12 +138,17 @@ class Suspects:
         title: str,
         say: Callable[[int], tuple[str, str]],
         *,
+        about: str,
         max_rows: int = 200,
     ) -> Path:
-        """Write one HTML file of the first rows, with their pictures, rank, score, remarks and
-        paths.
+        """Write one HTML file of the most suspicious rows with their pictures.
 
-        say: row -> its remarks: a word that marks it, "" for none, and a text.
+        Args:
+            path: File to write.
+            title: Heading.
+            say: Row -> a word that marks it ("" for none) and a text.
+            about: Sentences below the heading: what the scores mean and what to do next.
+            max_rows: Number of rows to show.
         """
         figures = []
         for rank, row in enumerate(self.order[:max_rows].tolist(), start=1):
@@ -163,7 +168,8 @@ class Suspects:
                 "</figcaption></figure>"
             )
         title = html.escape(title)
-        head = f"{_PAGE}<title>{title}</title><header><h1>{title}</h1></header>"
+        intro = f"<p>{html.escape(about)}</p>"
+        head = f"{_PAGE}<title>{title}</title><header><h1>{title}</h1>{intro}</header>"
         page = "\n".join([head, "<main>", *figures, "</main>", ""])
         return write_atomically(path, page)
 

@@ -96,7 +96,7 @@ def report_pairs(
 
     ranked.write(folder / "pairs.csv", {"caption": captions.__getitem__, "wrong": wrong_word})
     title = f"{pairs.name}: the most suspicious of {len(ranked.order):,} pairs"
-    ranked.page(folder / "pairs.html", title, page_words)
+    ranked.page(folder / "pairs.html", title, page_words, about=_about_pairs(wrong is not None))
     files = {
         "pairs, most suspicious first": "pairs.csv",
         "page of the most suspicious": "pairs.html",
@@ -114,6 +114,19 @@ def report_pairs(
         return files, None
     area = auroc(ranked_scores, ranked_wrong)._asdict()
     return files, {"scored": len(ranked_scores), "wrong": share, "auroc": area}
+
+
+def _about_pairs(has_noise: bool) -> str:
+    """Return what the page of suspicious pairs says below its heading."""
+    marked = ""
+    if has_noise:
+        marked = ' "Wrong" marks captions that this run shuffled on purpose (caption noise).'
+    return (
+        "The number is the cosine between an image and its caption in the trained model (-1 to 1):"
+        f" the lower, the less the two fit together.{marked} Look through these pairs; if most are"
+        " wrong, train again on the best of them (`--set keep=0.9` writes kept.parquet, to pass as"
+        " --data), or remove single rows with the help of pairs.csv, which lists all pairs."
+    )
 
 
 def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], path: Path) -> Path:

@@ -1,19 +1,14 @@
 """No command loses a word in a terminal of 80 columns."""
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
 
+from tests.terminals import printed_in_terminal
+
 ROOT = Path(__file__).parents[2]
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 FRAMES = re.compile(r"[─-╿]+")
 
 LISTS = ["methods", "eval list", "prompts list", "eval show waterbirds"]
@@ -49,43 +44,14 @@ MODELS = [
 ]
 
 
-def printed(command: str, columns: int, folder: Path) -> str:
-    """Return what a command prints in a terminal of so many columns."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
-    environment |= {"TERM": "xterm", "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "vldebias", *command.split()],
-        stdin=subprocess.DEVNULL,
-        stdout=follower,
-        stderr=follower,
-        cwd=folder,
-        env=environment,
-    )
-    os.close(follower)
-    chunks = []
-    while True:
-        try:
-            chunk = os.read(leader, 65536)
-        except OSError:  # Linux reports a closed terminal as an error
-            break
-        if not chunk:
-            break
-        chunks.append(chunk)
-    os.close(leader)
-    assert process.wait() == 0, b"".join(chunks).decode()
-    text = b"".join(chunks).decode().replace("\r\n", "\n")
-    return ESCAPES.sub("", text)
-
-
 def words(text: str) -> set[str]:
     return set(FRAMES.sub(" ", text).split())
 
 
 def check(command: str, folder: Path) -> None:
-    narrow = printed(command, 80, folder)
-    wide = printed(command, 400, folder)
+    words_of_command = [sys.executable, "-m", "vldebias", *command.split()]
+    narrow = printed_in_terminal(words_of_command, 80, folder)
+    wide = printed_in_terminal(words_of_command, 400, folder)
     assert words(wide) - words(narrow) == set()
     assert words(narrow) - words(wide) == set()
 

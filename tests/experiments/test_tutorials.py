@@ -1,0 +1,115 @@
+"""Each tutorial runs from its first line to its last in an empty folder, and prints what it shows.
+
+Blocks of `bash` and `python` run in order on the embedded models. Those of `console`, and Python
+that loads pretrained models, show the same for real weights (test_readme.py runs the latter). A line "..." in an output stands for any lines. `VLDEBIAS_REWRITE=1` writes what
+was printed into the pages.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eval.notebooks import alike
+from tests.terminals import printed_in_terminal
+from vldebias.cli.apps import page as page_of_app
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+BLOCKS = re.compile(
+    r"```(?P<kind>bash|python)\n(?P<code>.*?)```\n(?:\n```text\n(?P<output>.*?)```\n)?"
+    r"|<!-- answers: (?P<folder>\S+) -->",
+    re.DOTALL,
+)
+COLUMNS = 100
+
+
+def run_commands(code: str, folder: Path) -> str:
+    """Return what the lines of a block print in a terminal of `COLUMNS` columns."""
+    printed = ""
+    for line in code.replace("\\\n", " ").splitlines():
+        printed += printed_in_terminal(["bash", "-euc", line], COLUMNS, folder)
+    return printed
+
+
+def run_python(code: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def answer_as_two_people(folder: Path) -> None:
+    """Answer the questions of `vldebias label` about the images of a folder: what the judge saw, by
+    two annotators of whom one errs in every tenth image."""
+    from vldebias.judge.plan import GeneratedImages
+    from vldebias.judge.stored import last_judgements
+
+    study = page_of_app("label").open_study(folder, ["gender"], most=60)
+    (question,) = study.questions
+    generated = GeneratedImages.open(folder)
+    _, seen, _ = last_judgements(generated, question.attribute, question.values)
+    value_of_path = dict(zip([image.path for image in generated.images], seen, strict=True))
+    for name, errs_every in (("ada", 0), ("ben", 10)):
+        place = study.start(name)
+        while place.step is not None:
+            record, _ = study._asked(name, place.step)
+            value = value_of_path[record.path]
+            choice = len(question.values)  # "cannot tell"
+            if value in question.values:
+                choice = question.values.index(value)
+            if errs_every and place.step % errs_every == 0:
+                choice = (choice + 1) % len(question.values)
+            place = study.answer(place, choice)
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+def kept_lines(printed: str, expected: str) -> str:
+    """Return the printed lines that an expected output shows: all, or those around a "..."."""
+    lines = lines_of(printed)
+    shown = lines_of(expected)
+    if "..." not in shown:
+        return "\n".join(lines)
+    first = shown.index("...")
+    last = len(shown) - first - 1
+    end = lines[len(lines) - last :] if last else []
+    return "\n".join([*lines[:first], "...", *end])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_tutorial_runs_from_its_first_line_to_its_last(path: Path, tmp_path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    ran = 0
+    for block in BLOCKS.finditer(text):
+        if block["folder"]:
+            answer_as_two_people(tmp_path / block["folder"])
+            continue
+        if "pretrained" in block["code"]:
+            continue
+        run = run_python if block["kind"] == "python" else run_commands
+        printed = run(block["code"], tmp_path)
+        ran += 1
+        if block["output"] is None:
+            continue
+        kept = kept_lines(printed, block["output"])
+        if os.environ.get("VLDEBIAS_REWRITE") and not alike(block["output"], kept):
+            written = path.read_text(encoding="utf-8")
+            old = block[0]
+            assert written.count(old) == 1
+            path.write_text(written.replace(old, old.replace(block["output"], kept + "\n")))
+        else:
+            assert alike(block["output"], kept), f"{block['code']}\nprints\n{kept}"
+    assert ran

@@ -33,8 +33,8 @@ EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in
 
 # Every extra with models brings torch, so that a message about torch alone would name too little.
 _WITH_TORCH = (
-    "'vldebias[clip]' for CLIP models, 'vldebias[diffusers]' for pipelines, 'vldebias[eval]' to"
-    " measure, 'vldebias[train]' to fine-tune, or 'vldebias[torch]' for embeddings of your own"
+    "'.[clip]' for CLIP models, '.[diffusers]' for pipelines, '.[eval]' to measure, '.[train]' to"
+    " fine-tune, or '.[torch]' for embeddings of your own, in a checkout of vldebias"
 )
 
 # Frames of this package come before the user's line, and so do those of libraries that call it
@@ -128,7 +128,7 @@ def missing(package: str) -> MissingPackageError:
     if extra == "torch":
         wanted = _WITH_TORCH
     elif extra is not None:
-        wanted = f"'vldebias[{extra}]'"
+        wanted = f"'.[{extra}]', in a checkout of vldebias"
     else:
         wanted = package
     return MissingPackageError(f"{package} is not installed: pip install {wanted}", name=package)
@@ -180,7 +180,8 @@ def need_extras(*extras: str) -> None:
     absent = [package for package in packages if find_spec(package) is None]
     if absent:
         names = ", ".join(absent)
-        wanted = f"pip install 'vldebias[{','.join(extras)}]'"
+        # The package is on no index, so `pip install 'vldebias[...]'` would not find it.
+        wanted = f"pip install '.[{','.join(extras)}]', in a checkout of vldebias"
         raise MissingPackageError(f"not installed: {names}. For this: {wanted}", name=absent[0])
 
 

@@ -81,7 +81,7 @@ def test_a_command_that_is_called_without_its_group_is_named_with_it(
 
 def test_brackets_of_a_help_are_no_markup() -> None:
     help_text = CliRunner().invoke(app, ("mcp", "--help"), env={"COLUMNS": "100"}).output
-    assert "pip install 'vldebias[mcp]'" in " ".join(help_text.split())
+    assert "pip install '.[mcp]'" in " ".join(help_text.split())
 
 
 def test_help_and_lists_do_without_torch() -> None:
@@ -403,7 +403,7 @@ def test_without_gradio_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     )
     monkeypatch.setitem(sys.modules, "gradio", None)
     with pytest.raises(
-        MissingPackageError, match=r"gradio is not installed: pip install 'vldebias\[demo\]'"
+        MissingPackageError, match=r"gradio is not installed: pip install '\.\[demo\]'"
     ):
         run("demo")
 

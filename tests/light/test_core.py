@@ -139,7 +139,7 @@ print(json.dumps(refusals))
     for refusal in refusals.values():
         assert refusal.startswith(("torch is not installed", "numpy is not installed"))
         for extra in ("clip", "diffusers", "eval", "train", "torch"):
-            assert f"'vldebias[{extra}]'" in refusal
+            assert f"'.[{extra}]'" in refusal
 
 
 def test_a_command_that_needs_torch_names_the_extras_without_a_traceback(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_command_that_needs_torch_names_the_extras_without_a_traceback(tmp_pat
         assert code == 2, (command, message)
         assert output == ""
         assert message.startswith("error: ")
-        assert "pip install 'vldebias[" in message
+        assert "pip install '.[" in message
         assert "Traceback" not in message
     assert not (tmp_path / "vldebias-quickstart").exists()
 
@@ -159,7 +159,7 @@ def test_a_missing_package_is_a_sentence_with_the_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     extra = EXTRA_OF.get(package)
-    expected = package if extra is None else rf"'vldebias\[{extra}\]'"
+    expected = package if extra is None else rf"'\.\[{extra}\]'"
     with pytest.raises(
         MissingPackageError, match=rf"^{package} is not installed: pip install .*{expected}"
     ):

@@ -33,7 +33,8 @@ def mcp(
     """Offer balance_prompts and audit_prompts to assistants, by the Model Context Protocol.
 
     An assistant starts the command and talks to it over stdin and stdout; with --port it listens on
-    this machine alone, at http://127.0.0.1:PORT/mcp. Needs `pip install 'vldebias[mcp]'`.
+    this machine alone, at http://127.0.0.1:PORT/mcp. Needs `pip install '.[mcp]'` in a
+    checkout of vldebias.
 
     Examples:
       vldebias mcp

@@ -12,14 +12,12 @@ import vldebias
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import Judge
-from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.resampling import images_for_width, widest_interval, wilson_interval
 from vldebias.prompts import load_prompts
 from vldebias.study.pilot import (
     MOST_PROMPTS,
-    images_for_width,
     measure_prompts,
     pilot_prompts,
-    widest_interval,
 )
 from vldebias.utils.options import Options
 
@@ -27,7 +25,7 @@ GENDER = load_prompts("gender")
 
 
 def width(hits: float, n: int) -> float:
-    low, high = wilson_interval(hits, n)  # type: ignore[arg-type]
+    low, high = wilson_interval(hits, n)
     return high - low
 
 
@@ -78,7 +76,8 @@ def test_counts_are_those_of_the_judge_and_images_are_not_generated_again(
 
     def measured() -> pd.DataFrame:
         options = Options(out=tmp_path, steps=2)
-        return measure_prompts(pipe, PROMPTS, "gender", options, images=4, judge=judge)
+        counts, _ = measure_prompts(pipe, PROMPTS, "gender", options, images=4, judge=judge)
+        return counts
 
     counts = measured()
     assert counts[["prompt", "male", "female"]].values.tolist() == [[p, 0, 3] for p in PROMPTS]

@@ -65,8 +65,9 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         typer.Option(
             min=1,
             help=(
-                "Generate and judge N images of each prompt, of 30 prompts at most, with"
-                " --pipeline, to calibrate the audit on your own model. Run it again to continue."
+                "Generate and judge N images of each prompt, of 30 prompts at most (all of the"
+                " protocol), with --pipeline, to calibrate the audit on your own model. Writes a"
+                " record. Run it again to continue."
             ),
             metavar="N",
         ),
@@ -79,9 +80,16 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         float | None,
         typer.Option(help="Guidance scale for --measure. Default: the pipeline's.", metavar="X"),
     ] = None,
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
-        "vldebias-audit"
-    ),
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            help=(
+                "Folder for the page and the list. With --measure also a file RECORD.json, next to"
+                " the folder RECORD."
+            ),
+        ),
+    ] = Path("vldebias-audit"),
     original: Annotated[
         Path | None,
         typer.Option(
@@ -113,6 +121,8 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
           --width 0.1
       vldebias audit prompts.txt --attribute race --pipeline DIR \\
           --calibration judged.csv
+      vldebias audit protocol.txt --attribute gender --pipeline DIR --measure 8 \\
+          --out record.json
       vldebias audit --attribute gender --original users.txt \\
           --rewritten enhanced.txt
     """
@@ -122,6 +132,14 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
     if file is None or original is not None or rewritten is not None:
         raise InvalidInputError("expected FILE, or both of --original and --rewritten")
     _check_source(named, texts, measure, calibration)
+    record_file = folder / "record.json"
+    if folder.suffix == ".json":
+        if measure is None:
+            raise InvalidInputError(
+                f"--out {folder}: a record is written with --measure N; name a folder"
+            )
+        record_file = folder
+        folder = folder.with_suffix("")
     check_out(folder)
     check_sets([attribute])
     if texts is None:
@@ -152,7 +170,9 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         host = {"pipe": loaded} if "pipeline" in named else {"model": loaded}
         if measure is not None:
             pilot |= {"device": named["device"], "dtype": named.get("dtype")}
-            counts = _measured(loaded, listed.prompts, attribute, measure, guidance, pilot)
+            counts = _measured(
+                loaded, listed.prompts, attribute, measure, guidance, pilot, record_file
+            )
     result = audit(listed, attribute, calibration=counts, **host)
     write_atomically(folder / "prompts.csv", spreadsheet_csv(_listed(result), index=True))
     page = write_run(result, folder)
@@ -178,8 +198,9 @@ def _say_numbers(
     prompts: Sequence[str], attribute: str, images: int | None, width: float | None
 ) -> None:
     """Say how many images are generated or needed, and how wide their intervals are."""
+    from vldebias.measure.resampling import images_for_width, widest_interval
     from vldebias.prompts import load_prompts
-    from vldebias.study.pilot import images_for_width, pilot_prompts, widest_interval
+    from vldebias.study.pilot import pilot_prompts
 
     number = len(pilot_prompts(prompts, load_prompts(attribute)))
     if width is not None:
@@ -203,8 +224,9 @@ def _measured(
     images: int,
     guidance: float | None,
     pilot: Mapping[str, Any],
+    record_file: Path,
 ) -> pd.DataFrame:
-    """Return counts of images of the pipeline, which are written to measured.csv as well."""
+    """Return counts of images of the pipeline; write them to measured.csv and as a record."""
     from vldebias.prompts import load_prompts
     from vldebias.study.pilot import measure_prompts, pilot_prompts
     from vldebias.utils.files import spreadsheet_csv, write_atomically
@@ -214,7 +236,7 @@ def _measured(
     options = Options(**pilot)
     measured = pilot_prompts(prompts, load_prompts(attribute))
     with Progress(err.console) as progress:
-        counts = measure_prompts(
+        counts, record = measure_prompts(
             loaded,
             measured,
             attribute,
@@ -224,7 +246,8 @@ def _measured(
             progress=progress,
         )
     write_atomically(options.out / "measured.csv", spreadsheet_csv(counts))
-    say(f"counts: {options.out / 'measured.csv'}")
+    record.write(record_file)
+    say(f"counts: {options.out / 'measured.csv'}, {record_file}")
     return counts
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from math import ceil
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -119,7 +120,7 @@ def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tupl
     return min(value, low), max(value, high)
 
 
-def wilson_interval(hits: int, n: int, level: float = 0.95) -> tuple[float, float]:
+def wilson_interval(hits: float, n: float, level: float = 0.95) -> tuple[float, float]:
     """Return Wilson's score interval (1927) of a proportion, which covers it with probability
     `level`; its width is above 0 even if hits is 0 or n.
 
@@ -135,6 +136,37 @@ def wilson_interval(hits: int, n: int, level: float = 0.95) -> tuple[float, floa
     low = 0.0 if hits == 0 else (centre - half) / scale
     high = 1.0 if hits == n else (centre + half) / scale
     return low, high
+
+
+def images_for_width(width: float) -> tuple[int, int]:
+    """Return how many images of a prompt Wilson's 95 % interval of its share takes to be at most
+    `width` wide: where all images show one value, and where half of them do.
+
+    Args:
+        width: of the interval, between 0 and 1.
+
+    Returns:
+        The number for images that all show one value, and that for a share of a half.
+
+    >>> images_for_width(0.1)
+    (35, 381)
+
+    Raises:
+        InvalidInputError: a width that is not between 0 and 1.
+    """
+    if not 0 < width < 1:
+        raise InvalidInputError(f"width: got {width}; expected one between 0 and 1, such as 0.1")
+    square = NormalDist().inv_cdf(0.975) ** 2
+    # The interval is z / sqrt(n + z^2) wide at a share of a half, and z^2 / (n + z^2) at 0 and 1.
+    n_alike = ceil(square * (1 / width - 1))
+    n_mixed = ceil(square * (1 / width**2 - 1))
+    return max(n_alike, 1), max(n_mixed, 1)
+
+
+def widest_interval(images: int) -> float:
+    """Return the width of Wilson's 95 % interval of a share of a half among so many images."""
+    z = NormalDist().inv_cdf(0.975)
+    return float(z / (images + z * z) ** 0.5)
 
 
 def _blocks(limit: int, size: int, count: int) -> Iterator[int]:

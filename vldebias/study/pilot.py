@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from math import ceil
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+from vldebias.data import Labels
 from vldebias.errors import InvalidInputError, need
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import ClipJudge, Judge, MiniatureJudge
@@ -16,8 +15,11 @@ from vldebias.judge.plan import Plan
 from vldebias.judge.scores import judge_images
 from vldebias.judge.stored import SURE, decide
 from vldebias.prompts import PromptSet, load_prompts
+from vldebias.records.protocol import load_protocol
+from vldebias.records.schema import Record
 from vldebias.report.result import NONE
 from vldebias.study.inputs import Inputs
+from vldebias.study.recorded import record_of_images
 from vldebias.study.side_by_side import STEPS_AND_GUIDANCE, judged_as, plain_value
 from vldebias.study.suite import load_suite
 from vldebias.study.tasks.generation import GenerationTask
@@ -33,34 +35,9 @@ MOST_PROMPTS = 30  # of a pilot; shares of other prompts are predicted from thes
 BATCH_SIZE = 8
 
 
-def images_for_width(width: float) -> tuple[int, int]:
-    """Return how many images of a prompt Wilson's 95 % interval of its share takes to be at most
-    `width` wide: where all images show one value, and where half of them do.
-
-    >>> images_for_width(0.1)
-    (35, 381)
-
-    Raises:
-        InvalidInputError: a width that is not between 0 and 1.
-    """
-    if not 0 < width < 1:
-        raise InvalidInputError(f"width: got {width}; expected one between 0 and 1, such as 0.1")
-    square = NormalDist().inv_cdf(0.975) ** 2
-    # The interval is z / sqrt(n + z^2) wide at a share of a half, and z^2 / (n + z^2) at 0 and 1.
-    n_alike = ceil(square * (1 / width - 1))
-    n_mixed = ceil(square * (1 / width**2 - 1))
-    return max(n_alike, 1), max(n_mixed, 1)
-
-
-def widest_interval(images: int) -> float:
-    """Return the width of Wilson's 95 % interval of a share of a half among so many images."""
-    z = NormalDist().inv_cdf(0.975)
-    return float(z / (images + z * z) ** 0.5)
-
-
 def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
     """Return the prompts to measure: of those that leave the value of one person open at most
-    MOST_PROMPTS, evenly spaced over the list.
+    MOST_PROMPTS, evenly spaced over the list. A list of the protocol's prompts is measured whole.
 
     Raises:
         InvalidInputError: no prompt leaves it open.
@@ -76,6 +53,8 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
             " add some, such as 'a photo of a nurse'"
         )
     n = min(len(opened), MOST_PROMPTS)
+    if set(opened) <= {prompt.text for prompt in load_protocol().prompts()}:
+        n = len(opened)
     return [opened[i * len(opened) // n] for i in range(n)]
 
 
@@ -89,9 +68,9 @@ def measure_prompts(
     judge: Judge | None = None,
     guidance: float | None = None,
     progress: Progress = SILENT,
-) -> pd.DataFrame:
-    """Generate and judge images of each prompt, and return the counts that `vldebias.audit` takes
-    as `calibration`.
+) -> tuple[pd.DataFrame, Record]:
+    """Generate and judge images of each prompt; return the counts that `vldebias.audit` takes as
+    `calibration`, and their record.
 
     Args:
         pipe: of `vldebias.load_host`.
@@ -105,6 +84,7 @@ def measure_prompts(
 
     Returns:
         A row per prompt: `prompt`, a column of counts for each value, `model` and `guidance`.
+        And the record of these images.
 
     Raises:
         InvalidInputError: a judge that does not read the attribute, before anything is generated; a
@@ -145,19 +125,21 @@ def measure_prompts(
     )
     made = generate(pipe.host, plan, {}, folder, progress=progress)
     values = list(judge.names[name])
-    codes = decide(judge_images(judge, made, progress)[name], values, SURE).codes
-    pandas = need("pandas")
-    judged = pandas.DataFrame({"prompt": [image.prompt for image in made], "code": codes})
-    counts = pandas.crosstab(judged["prompt"], judged["code"])
-    counts = counts.reindex(index=list(prompts), columns=range(len(values)), fill_value=0)
-    if not counts.to_numpy().any():
+    labels = decide(judge_images(judge, made, progress)[name], values, SURE)
+    if (labels.codes < 0).all():
         raise InvalidInputError(
             f"{folder}: the judge knows {attribute.name} in none of {len(made)} images; look at"
             " them, or name another judge (--judge)"
         )
-    counts.columns = list(map(plain_value, values))
-    measured = counts.rename_axis("prompt").reset_index()
-    return measured.assign(model=pipe.name, guidance=plan.guidance)
+    named = Labels(labels.codes, tuple(map(plain_value, values)))
+    record = record_of_images(made, named, attribute=name, judge=judge, model=pipe.name)
+    assert record is not None  # every prompt of the plan is open
+    rows = []
+    for row in record.counts:
+        columns = dict(zip(record.values, row.counts, strict=True))
+        rows.append({"prompt": row.prompt, **columns})
+    counts = need("pandas").DataFrame(rows)
+    return counts.assign(model=pipe.name, guidance=plan.guidance), record
 
 
 def _judge_of_suite(options: Options, progress: Progress) -> Judge:

@@ -45,10 +45,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def packaged(kind: str) -> dict[str, Path]:
-    """Return the packaged YAML files by name; kind: "prompts" or "suites"."""
+    """Return the packaged YAML files by name; kind: "prompts", "prompts/protocol" or "suites"."""
     # A wheel has the files inside of the package, a checkout next to it.
     folder_in_wheel = _PACKAGE / "_resources" / kind
-    folder_in_checkout = _PACKAGE.parent / {"prompts": "prompts", "suites": "eval/suites"}[kind]
+    folder_in_checkout = _PACKAGE.parent / {"suites": "eval/suites"}.get(kind, kind)
     for folder in (folder_in_wheel, folder_in_checkout):
         file_of_name = {path.stem: path for path in folder.glob("*.yaml")}
         if file_of_name:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, SerializeAsAny
 
 from vldebias.data import processes
@@ -19,11 +20,12 @@ from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import JUDGES, ClipJudge, Judge, JudgeSpec
 from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.judge.scores import judge_images, scored
-from vldebias.judge.stored import SURE
+from vldebias.judge.stored import SURE, decide
 from vldebias.methods import get_method
 from vldebias.prompts import PromptSet, fill
 from vldebias.report.result import NONE, TaskResult
 from vldebias.study.inputs import Inputs
+from vldebias.study.recorded import record_of_images
 from vldebias.study.shares.rows import ABOUT_GAP
 from vldebias.study.task import Prompts, Task, register_task
 from vldebias.study.tasks.generated_rows import GeneratedRows, image_table
@@ -39,6 +41,7 @@ ABOUT = (
     f" the images that the judge can tell; the others are counted. {ABOUT_GAP} The interval of one"
     " prompt is over its images."
 )
+RECORDS = "records"  # folder of the records, below that of the images
 CODES = Mapping[str, Mapping[str, int]]  # attribute -> value in lower case -> code of the judge
 
 
@@ -365,6 +368,8 @@ class GenerationTask(Task):
             # All attributes share the images, so the first alone shows them.
             rows.add(result, attribute, stated_codes.get(attribute), has_pictures=place == 0)
             results.append(result)
+            if attribute in judge.names:
+                self._write_records(made, judge, attribute, answers[attribute])
         if scorer is not None and self.needs_scorer:
             encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
             texts = resolve(scorer.host, tokenizer=scorer.tokenizer)
@@ -380,6 +385,26 @@ class GenerationTask(Task):
                     seed=self.seed,
                 )
         return results
+
+    def _write_records(
+        self, made: GeneratedImages, judge: Judge, attribute: str, answers: np.ndarray
+    ) -> None:
+        """Write the record of every variant into the folder of the images."""
+        labels = decide(answers, judge.names[attribute], self.sure)
+        model = str(made.plan.model.get("id") or made.plan.model["pipeline"])
+        for variant in made.plan.variants:
+            record = record_of_images(
+                made,
+                labels,
+                attribute=attribute,
+                judge=judge,
+                model=model,
+                variant=variant,
+                sure=self.sure,
+            )
+            if record is not None:
+                name = file_slug(f"{attribute} {variant}")
+                record.write(made.folder / RECORDS / f"{name}.json")
 
     def _stated_codes(self, judge: Judge, codes: CODES) -> dict[str, dict[str, int]]:
         """Return the judge's attribute that the prompts state -> value -> the judge's code; empty

@@ -1,0 +1,201 @@
+r"""Compute the figures of a record from its counts.
+
+The prompts of a protocol are fixed, and every prompt counts alike. With :math:`s_j` the mean over
+prompts of the judge's answer j and :math:`\theta_{ja}` the share of people's answer a among the
+labelled images with that answer (the identity without labels), the share of value a among images
+of known value is
+
+.. math:: R_a = \frac{\sum_j s_j \theta_{ja}}{\sum_j s_j \sum_{b \text{ known}} \theta_{jb}}.
+
+Its variance has two parts, by linearisation: of the images within each prompt, and of the labels
+within each answer of the judge. The interval is Wilson's with the number of independent images
+that has the same variance (Korn and Graubard, 1998, "Confidence intervals for proportions with
+small expected number of positive counts estimated from survey data").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.errors import need
+from vldebias.measure.resampling import bootstrap_interval, wilson_interval
+from vldebias.measure.shares import LEAST, LEVEL, discrepancies
+from vldebias.records.schema import Figure, LabelCounts, PromptCounts, Record
+
+UNKNOWN = "unknown"
+Floats = NDArray[np.float64]
+
+
+def figures_of(record: Record) -> tuple[Figure, ...]:
+    """Return every figure that follows from the counts of a record.
+
+    Args:
+        record: a record; its stored figures are not read.
+
+    Returns:
+        For each wording the share of every value, the mean discrepancy of its prompts, and the
+        unknown rate if it is known. Shares and the unknown rate are corrected by people's labels if
+        the wording has LEAST labels or more; the discrepancy is always the judge's.
+    """
+    figures: list[Figure] = []
+    for qualifier in record.qualifiers:
+        rows = [row for row in record.counts if row.qualifier == qualifier]
+        labels = [row for row in record.labels if row.qualifier == qualifier]
+        figures += _figures_of_wording(record, qualifier, rows, labels)
+    return tuple(figures)
+
+
+def _figures_of_wording(
+    record: Record,
+    qualifier: str,
+    rows: Sequence[PromptCounts],
+    labels: Sequence[LabelCounts],
+) -> list[Figure]:
+    """Return the figures of the prompts of one wording."""
+    counts = count_matrix(rows)
+    counts = counts[counts.sum(axis=1) > 0]
+    n_values = len(record.values)
+    if not counts[:, :n_values].any():
+        return []
+    n_labels = sum(sum(row.counts) + row.unknown for row in labels)
+    people = None
+    if n_labels >= LEAST:
+        people = label_matrix(labels, record.values)
+    else:
+        n_labels = 0
+    figures = []
+    common = {"qualifier": qualifier, "images": int(counts.sum()), "prompts": len(counts)}
+    for place, value in enumerate(record.values):
+        share, low, high = share_with_interval(counts, place, people)
+        figures.append(
+            Figure(
+                metric="share",
+                value=value,
+                estimate=share,
+                low=low,
+                high=high,
+                labels=n_labels,
+                **common,
+            )
+        )
+    known = counts[:, :n_values]
+    gaps = discrepancies(known[known.sum(axis=1) > 0])
+    if len(gaps) > 1:
+        gap = bootstrap_interval(gaps)
+        figures.append(
+            Figure(metric="discrepancy", estimate=gap.value, low=gap.low, high=gap.high, **common)
+        )
+    if all(row.unknown is not None for row in rows):
+        rate, low, high = share_with_interval(counts, n_values, people)
+        figures.append(
+            Figure(metric="unknown", estimate=rate, low=low, high=high, labels=n_labels, **common)
+        )
+    return figures
+
+
+def count_matrix(rows: Sequence[PromptCounts]) -> Floats:
+    """Return counts (prompts, values + 1) whose last column is unknown, 0 if it is not known."""
+    return np.array([[*row.counts, row.unknown or 0] for row in rows], dtype=float)
+
+
+def label_matrix(labels: Sequence[LabelCounts], values: Sequence[str]) -> Floats:
+    """Return labels (answers of the judge, answers of people), both with unknown last.
+
+    Labels of unequal weight count for fewer: a row adds up to Kish's effective number,
+    (sum w)^2 / sum w^2.
+    """
+    answers = [*values, UNKNOWN]
+    matrix = np.zeros((len(answers), len(answers)))
+    squares = np.zeros(len(answers))
+    for row in labels:
+        place = answers.index(row.judged)
+        counts = np.array([*row.counts, row.unknown], dtype=float)
+        matrix[place] += row.weight * counts
+        squares[place] += row.weight**2 * counts.sum()
+    total = matrix.sum(axis=1)
+    return matrix * (total / np.maximum(squares, 1e-300))[:, None]
+
+
+def share_with_interval(
+    counts: Floats, place: int, people: Floats | None = None
+) -> tuple[float, float, float]:
+    """Return a share with its 95 % interval.
+
+    Args:
+        counts: images of each prompt by the judge's answer (p, k + 1), unknown last; every prompt
+            has at least one.
+        place: column of the answer. A value is a share of the images of known value; unknown, the
+            last column, is a share of all images.
+        people: labels (k + 1, k + 1) by the judge's answer and people's; None if the judge is
+            taken as correct.
+
+    Returns:
+        The share and the lower and upper end of its interval.
+    """
+    images = counts.sum(axis=1)
+    n_answers = counts.shape[1]
+    judged = (counts / images[:, None]).mean(axis=0)
+    truth = np.eye(n_answers) if people is None else _truth_by_answer(people)
+    shares = judged @ truth
+    # What the share is a part of: the images of known value, or all of them.
+    is_counted = np.ones(n_answers)
+    if place < n_answers - 1:
+        is_counted[-1] = 0
+    whole = float(shares @ is_counted)
+    share = float(shares[place]) / whole
+    # What each answer of people adds to the share, linearised.
+    effect = (np.eye(n_answers)[place] - share * is_counted) / whole
+    variance = _variance_of_images(counts, truth @ effect)
+    if people is not None:
+        variance += _variance_of_labels(judged, people, effect)
+    return share, *_interval(share, variance, float(images.sum()))
+
+
+def _truth_by_answer(people: Floats) -> Floats:
+    """Return the shares of people's answers for each answer of the judge; of all labels for an
+    answer that has none."""
+    n = people.sum(axis=1, keepdims=True)
+    overall = people.sum(axis=0) / people.sum()
+    return np.where(n > 0, people / np.maximum(n, 1), overall)
+
+
+def _variance_of_images(counts: Floats, effect: Floats) -> float:
+    """Return the variance of the mean over prompts of an effect (k + 1,) of the judge's answers."""
+    images = counts.sum(axis=1)
+    means = counts @ effect / images
+    squares = counts @ effect**2 / images
+    # Unbiased within each prompt. One image alone says nothing of its prompt's variance, which is
+    # taken to be that of all images.
+    within = (squares - means**2) * images / np.maximum(images - 1, 1)
+    overall = squares.mean() - means.mean() ** 2
+    within = np.where(images > 1, within, overall)
+    return float((within / images).sum()) / len(counts) ** 2
+
+
+def _variance_of_labels(judged: Floats, people: Floats, effect: Floats) -> float:
+    """Return the variance that the labels of each answer of the judge add."""
+    n = people.sum(axis=1)
+    # One more label, spread over all answers: an error that was not seen may still come.
+    smoothed = (people + 1 / people.shape[1]) / (n + 1)[:, None]
+    spread = smoothed @ effect**2 - (smoothed @ effect) ** 2
+    variance = float((judged**2 * spread / np.maximum(n, 1)).sum())
+    # Few labels know their own spread badly: Student's t over the normal quantile.
+    stats = need("scipy.stats")
+    upper = (1 + LEVEL) / 2
+    return variance * float(stats.t.ppf(upper, n.sum() - 1) / stats.norm.ppf(upper)) ** 2
+
+
+def _interval(share: float, variance: float, images: float) -> tuple[float, float]:
+    """Return Wilson's interval with as many images as have this variance."""
+    # Half an image of each kind keeps the spread above 0 where all images are alike.
+    middle = (share * images + 0.5) / (images + 1)
+    spread = middle * (1 - middle)
+    is_pure = share in (0.0, 1.0)
+    # Not less than if one of all images had come out differently.
+    least = spread / images if is_pure else 1 / images**2
+    effective = spread / max(variance, least)
+    low, high = wilson_interval(share * effective, effective)
+    return max(0.0, min(low, share)), min(1.0, max(high, share))

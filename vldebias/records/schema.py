@@ -1,0 +1,263 @@
+"""Define a record: the counts of one model, for one attribute, and how they were measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from vldebias.errors import InvalidInputError
+from vldebias.report.result import laid_out
+from vldebias.utils.files import explain, read_bytes, write_atomically
+from vldebias.utils.schema import Name, Strict
+
+VERSION = 1
+NEUTRAL = ""  # the wording without a qualifier
+Images = Annotated[int, Field(ge=0, strict=True)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Model(Strict):
+    """Describe what generated the images.
+
+    Attributes:
+        name: what tables call the model.
+        id: its name on a hub or at an API.
+        weights: digest of the weights; None if only an API or a publication is known.
+        pipeline: class of the pipeline, or the name of the API.
+        scheduler: class and settings of the scheduler.
+        method: the debiasing method that was attached; "none" for the model as released.
+        is_plain: whether this is the model as its makers released it.
+    """
+
+    name: str
+    id: str | None = None
+    weights: str | None = None
+    pipeline: str | None = None
+    scheduler: str | None = None
+    method: str = "none"
+    is_plain: bool = True
+
+
+class Generation(Strict):
+    """Describe how the images were generated; None where a publication does not say.
+
+    Attributes:
+        guidance: scale of classifier-free guidance.
+        steps: number of denoising steps.
+        seeds: how the noise of each image was chosen.
+        options: further arguments of the pipeline or API, such as the size.
+    """
+
+    guidance: float | None = None
+    steps: int | None = None
+    seeds: str | None = None
+    options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+
+
+class Judge(Strict):
+    """Describe who or what read the images.
+
+    Attributes:
+        kind: "model" for a classifier, "people" for human annotators.
+        name: the classifier, or who labelled.
+        fingerprint: changes whenever the answers of a classifier may change.
+        threshold: smallest probability with which an answer counts; below it the value is unknown.
+    """
+
+    kind: Literal["model", "people"]
+    name: str
+    fingerprint: str | None = None
+    threshold: Fraction | None = None
+
+
+class PromptCounts(Strict):
+    """Count the images of one prompt.
+
+    Attributes:
+        subject: what the prompt asks for, such as "nurse".
+        qualifier: the qualifier in front of it; "" for the neutral wording.
+        prompt: the text as it was sent to the model.
+        counts: number of images that show each value, in the order of the record's values.
+        unknown: number of images whose value cannot be told; None if a publication does not say.
+    """
+
+    subject: str
+    qualifier: str = NEUTRAL
+    prompt: str
+    counts: tuple[Images, ...]
+    unknown: Images | None = None
+
+
+class LabelCounts(Strict):
+    """Count what people say about images to which the judge gave one answer.
+
+    The labelled images must be chosen at random among all images with that answer and weight.
+
+    Attributes:
+        qualifier: wording of the images; "" for the neutral one.
+        judged: the judge's answer, a value or "unknown".
+        counts: number of images for which people name each value.
+        unknown: number of images for which people name none.
+        weight: one over the probability with which such an image was chosen for labelling, if
+            that is not the same for all images.
+    """
+
+    qualifier: str = NEUTRAL
+    judged: str
+    counts: tuple[Images, ...]
+    unknown: Images = 0
+    weight: Annotated[float, Field(gt=0)] = 1.0
+
+
+class Published(Strict):
+    """Hold a figure as a publication prints it.
+
+    Attributes:
+        metric: "share" of a value, "discrepancy" (mean over prompts), or "unknown" rate.
+        value: the attribute value that a share is about.
+        subject: the prompt that the figure is about; None for the mean over all prompts.
+        qualifier: the wording.
+        figure: the number as printed.
+        tolerance: how far a recomputed figure may be away; half of the last printed digit.
+        where: page, table or file of the source.
+    """
+
+    metric: Literal["share", "discrepancy", "unknown"]
+    value: str = ""
+    subject: str | None = None
+    qualifier: str = NEUTRAL
+    figure: float
+    tolerance: float = 0.0
+    where: str
+
+
+class Figure(Strict):
+    """Hold a figure that follows from the counts of a record.
+
+    Attributes:
+        metric: "share" of a value among images of known value, "discrepancy" (mean over prompts
+            of the distance from even shares), or "unknown", the share of images of unknown value.
+        value: the attribute value that a share is about.
+        qualifier: the wording.
+        estimate, low, high: the figure with its 95 % interval.
+        images, prompts, labels: numbers behind it; labels by people if it is corrected, else 0.
+    """
+
+    metric: Literal["share", "discrepancy", "unknown"]
+    value: str = ""
+    qualifier: str = NEUTRAL
+    estimate: float
+    low: float
+    high: float
+    images: int
+    prompts: int
+    labels: int = 0
+
+
+class Record(Strict):
+    """Hold one run: one model, one attribute, counts by prompt, and where they come from.
+
+    Attributes:
+        version: version of this schema.
+        name: file name of the record, without its suffix.
+        origin: "measured" if this package counted the images, "published" if the record was made
+            by hand or converted from published counts.
+        protocol: protocol that was followed, such as "who-appears-1"; None for another one.
+        attribute, values: what was counted.
+        counts: one entry per prompt; empty if no counts are available.
+        labels: labels by people, which correct the judge; may be empty.
+        annotators: number of people who labelled, or who counted if the judge is people.
+        published: figures that the source prints, which the counts must reproduce.
+        figures: what follows from the counts; `vldebias records check` recomputes them.
+        versions, commit: of the software that measured.
+        date: when the images were judged or published (ISO 8601).
+        measured_by: person or group.
+        source: citation or address; commit or file of the source in `source_files`.
+        licence: under which the counts may be used.
+        notes: what a reader should know.
+    """
+
+    version: Literal[1] = VERSION
+    name: Name
+    origin: Literal["measured", "published"]
+    protocol: str | None = None
+    model: Model
+    generation: Generation = Generation()
+    attribute: str
+    values: Annotated[tuple[str, ...], Field(min_length=2)]
+    judge: Judge | None = None
+    counts: tuple[PromptCounts, ...] = ()
+    labels: tuple[LabelCounts, ...] = ()
+    annotators: int | None = None
+    published: tuple[Published, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    versions: dict[str, str] = Field(default_factory=dict)
+    commit: str | None = None
+    date: str
+    measured_by: str
+    source: str | None = None
+    source_files: str | None = None
+    licence: str
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Refuse counts that do not fit the values, and prompts that are counted twice."""
+        n_values = len(self.values)
+        seen = set[tuple[str, str]]()
+        for row in self.counts:
+            key = (row.subject.casefold(), row.qualifier)
+            if len(row.counts) != n_values:
+                raise ValueError(
+                    f"counts of {row.prompt!r}: got {len(row.counts)} numbers; expected one for"
+                    f" each of {list(self.values)}"
+                )
+            if key in seen:
+                raise ValueError(f"counts: {row.prompt!r} is listed twice; add up its counts")
+            seen.add(key)
+        for label in self.labels:
+            if len(label.counts) != n_values or label.judged not in (*self.values, "unknown"):
+                raise ValueError(
+                    f"labels: got {label.judged!r} with {len(label.counts)} numbers; expected one"
+                    f" of {[*self.values, 'unknown']} with one number per value"
+                )
+        if self.counts and self.judge is None:
+            raise ValueError("judge: expected who or what counted the images")
+        if self.origin == "measured" and (not self.counts or not self.versions):
+            raise ValueError("a measured record needs counts and versions")
+        if self.origin == "published" and not self.source:
+            raise ValueError("source: a published record names where its counts come from")
+        return self
+
+    @property
+    def qualifiers(self) -> list[str]:
+        """Return the wordings that were counted, in their order."""
+        return list(dict.fromkeys(row.qualifier for row in self.counts))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Record:
+        """Read a record from its JSON file.
+
+        Args:
+            path: the file.
+
+        Returns:
+            The record, whose fields are valid; `check` also recomputes its figures.
+
+        Raises:
+            InvalidInputError: the file is missing or is no record; the message names the field.
+        """
+        try:
+            return cls.model_validate_json(read_bytes(Path(path)))
+        except ValidationError as error:
+            raise InvalidInputError(
+                f"{path}: {explain(error)}; expected a record (vldebias records schema)"
+            ) from None
+
+    def write(self, path: str | Path) -> Path:
+        """Write the record as JSON with one line per prompt."""
+        content = json.loads(self.model_dump_json())
+        return write_atomically(path, laid_out(content) + "\n")

@@ -58,6 +58,11 @@ COMMANDS = {
         "diagnose_command",
         "Probe embeddings for attribute leakage, worst-off groups, label errors and margins.",
     ),
+    "records": Entry(
+        "records",
+        "app",
+        "Record who appears in a model's images, and check, compare and predict from records.",
+    ),
     "rerank": Entry(
         "rerank",
         "rerank_command",

@@ -1,0 +1,255 @@
+"""`vldebias records`: plan, check, label, predict and show records of who appears."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vldebias.cli.common import App, echo, print_grid, print_json, say
+from vldebias.cli.flags import Json
+from vldebias.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from vldebias.records.forecast import Coverage, Forecast
+    from vldebias.records.schema import Record
+
+app = App(
+    """
+    Record who appears in a model's images, and check, compare and predict from records.
+
+    Examples:
+      vldebias records plan --width 0.1 --out protocol.txt
+      vldebias records check eval/records/*.json
+      vldebias records page eval/records --out who-appears.html
+    """
+)
+Files = Annotated[
+    list[Path],
+    typer.Argument(exists=True, metavar="FILE...", help="Records, or folders of records."),
+]
+
+
+@app.command("plan")
+def plan(
+    width: Annotated[
+        float, typer.Option(help="Wished width of the interval of a wording's mean share.")
+    ] = 0.1,
+    prompt_width: Annotated[
+        float | None, typer.Option(help="Wished width of the interval of a single prompt.")
+    ] = None,
+    error: Annotated[
+        float, typer.Option(help="Share of wrong answers that the judge is assumed to give.")
+    ] = 0.05,
+    neutral: Annotated[
+        bool, typer.Option("--neutral", help="Only the neutral wording, without qualifiers.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write the prompts to, one per line.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say how many images and labels the protocol needs for intervals of a width, and write its
+    prompts.
+
+    Examples:
+      vldebias records plan --width 0.1 --out protocol.txt
+      vldebias records plan --prompt-width 0.2 --neutral --json
+    """
+    from vldebias.measure.resampling import images_for_width, widest_interval
+    from vldebias.records.protocol import load_protocol, numbers_for_width
+    from vldebias.records.schema import NEUTRAL
+    from vldebias.utils.files import write_atomically
+
+    protocol = load_protocol()
+    prompts = protocol.prompts()
+    if neutral:
+        prompts = [prompt for prompt in prompts if prompt.qualifier == NEUTRAL]
+    n_subjects = len(protocol.subjects)
+    numbers = numbers_for_width(width, n_subjects, error)
+    images = numbers.images
+    if prompt_width is not None:
+        images = max(images, images_for_width(prompt_width)[1])
+    wordings = len(prompts) // n_subjects
+    facts = {
+        "protocol": protocol.name,
+        "prompts": len(prompts),
+        "images per prompt": images,
+        "images": images * len(prompts),
+        "labels per wording": numbers.labels,
+        "labels": numbers.labels * wordings,
+        "widest interval of one prompt": round(widest_interval(images), 3),
+    }
+    if out is not None:
+        write_atomically(out, "".join(f"{prompt.text}\n" for prompt in prompts))
+        say(f"{out}: {len(prompts)} prompts")
+    if as_json:
+        print_json(facts)
+    else:
+        print_grid(("what", "number"), [(name, str(number)) for name, number in facts.items()])
+
+
+@app.command("check")
+def check(files: Files, as_json: Json = False) -> None:
+    """Validate records and recompute every figure from their counts; exit code 1 if one is wrong.
+
+    Examples:
+      vldebias records check record.json
+      vldebias records check eval/records
+    """
+    from vldebias.records.check import problems_of
+    from vldebias.records.page import read_records
+
+    problems = {}
+    rows = []
+    for record in read_records(files):
+        problems[record.name] = problems_of(record)
+        state = "; ".join(problems[record.name]) or _state(record)
+        rows.append((record.name, record.origin, state))
+    if as_json:
+        print_json({"records": [{"name": n, "problems": found} for n, found in problems.items()]})
+    else:
+        print_grid(("record", "origin", "state"), rows)
+    if any(problems.values()):
+        raise typer.Exit(1)
+
+
+def _state(record: Record) -> str:
+    """Return what was checked of a record without problems."""
+    if not record.counts:
+        return "no counts to check"
+    images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
+    words = f"{len(record.figures)} figures follow from {images:,} images"
+    if record.published:
+        words += f"; {len(record.published)} published figures come back"
+    return words
+
+
+@app.command("label")
+def label(
+    file: Annotated[Path, typer.Argument(exists=True, metavar="RECORD", help="A record.")],
+    folder: Annotated[
+        Path, typer.Option("--images", exists=True, help="Folder of its images, with plan.json.")
+    ],
+    labels: Annotated[
+        list[Path], typer.Option(exists=True, help="Answers of vldebias label; repeatable.")
+    ],
+) -> None:
+    """Add people's labels of some of the images to a record, and correct its figures by them.
+
+    Examples:
+      vldebias label record/images --attribute gender
+      vldebias records label record.json --images record/images \\
+          --labels record/images/answers.jsonl
+    """
+    from vldebias.records.schema import Record
+    from vldebias.study.recorded import with_labels
+
+    record = with_labels(Record.read(file), folder, labels)
+    record.write(file)
+    number = sum(sum(row.counts) + row.unknown for row in record.labels)
+    say(f"{file}: {number} labels")
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON schema of a record.
+
+    Examples:
+      vldebias records schema > record.schema.json
+    """
+    from vldebias.records.schema import Record
+
+    echo(json.dumps(Record.model_json_schema(), indent=1, ensure_ascii=False))
+
+
+@app.command("page")
+def page(
+    files: Files,
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("who-appears.html"),
+) -> None:
+    """Write the table of records as one page, which needs no network.
+
+    Examples:
+      vldebias records page eval/records --out who-appears.html
+    """
+    from vldebias.records.page import read_records, write_page
+
+    records = read_records(files)
+    write_page(records, out)
+    say(f"{out}: {len(records)} records")
+
+
+@app.command("predict")
+def predict(
+    files: Files,
+    model: Annotated[str, typer.Option(help="Model as records name it, or another one.")],
+    prompts: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="Prompts, one per line. Default: those of the protocol."),
+    ] = None,
+    qualifier: Annotated[
+        str, typer.Option(help="Wording, such as corporate. Default: the neutral one.")
+    ] = "",
+    attribute: Annotated[str, typer.Option(help="What is predicted.")] = "gender",
+    value: Annotated[str, typer.Option(help="Whose share is predicted.")] = "female",
+    as_json: Json = False,
+) -> None:
+    """Predict from records what prompts will show, with an interval, and how many images would
+    settle it.
+
+    Abstains where intervals that leave one model or one subject out do not show that they hold.
+
+    Examples:
+      vldebias records predict eval/records --model "Stable Diffusion XL"
+      vldebias records predict eval/records --model "Stable Diffusion 1.5" \\
+          --prompts prompts.txt --json
+    """
+    from vldebias.auditing.prediction import subject
+    from vldebias.records.forecast import forecast
+    from vldebias.records.page import read_records
+    from vldebias.records.protocol import load_protocol
+    from vldebias.wording.prompt_file import read_prompts
+
+    subjects = load_protocol().subjects
+    if prompts is not None:
+        subjects = [subject(text) for text in read_prompts(prompts).prompts]
+    if not subjects:
+        raise InvalidInputError(f"{prompts}: got no prompts; expected one per line")
+    forecasts, coverage = forecast(
+        read_records(files),
+        subjects,
+        attribute=attribute,
+        value=value,
+        model=model,
+        qualifier=qualifier,
+    )
+    if as_json:
+        print_json(_facts(forecasts, coverage))
+        return
+    rows = []
+    for row in forecasts:
+        share = ""
+        if row.share is not None and row.low is not None and row.high is not None:
+            share = f"{row.share:.0%} [{row.low:.0%}, {row.high:.0%}]"
+        others = "" if row.others is None else f"{row.others:.0%}"
+        images = "" if row.images is None else str(row.images)
+        rows.append((row.subject, row.kind, share, others, images, row.reason))
+    head = ("subject", "what", value, "mean of other models", "images that settle it", "why not")
+    print_grid(head, rows)
+    low, high = coverage.interval
+    say(
+        f"Intervals held for {coverage.inside:.1f} of {coverage.tried} left-out {coverage.unit}"
+        f" [{low:.0%}, {high:.0%}]"
+    )
+
+
+def _facts(forecasts: list[Forecast], coverage: Coverage) -> dict[str, object]:
+    """Return forecasts and their coverage as JSON."""
+    low, high = coverage.interval
+    return {
+        "coverage": {**vars(coverage), "low": low, "high": high, "is_shown": coverage.is_shown},
+        "forecasts": [vars(row) for row in forecasts],
+    }

@@ -1,0 +1,208 @@
+"""Show records as one static page: a row per model, a column per wording, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vldebias.errors import InvalidInputError, need
+from vldebias.records.protocol import load_protocol
+from vldebias.records.schema import NEUTRAL, Figure, Record
+from vldebias.report.phrases import capitalised
+from vldebias.utils.files import write_atomically
+
+FIRST = ("female",)  # the value of a pair that a column shows, if it is among the values
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Hold what a cell shows: its text, a note below it, what it is sorted by, and an interval."""
+
+    text: str
+    note: str = ""
+    order: float | str | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """Hold a row.
+
+    title: the model. record: name of its record. lines: what is printed below the title. cells: of
+    the other columns; empty if there are no figures, and `missing` says why.
+    """
+
+    title: str
+    record: str
+    lines: list[str]
+    cells: list[Cell]
+    missing: str = ""
+
+
+@dataclass
+class Section:
+    """Hold the table of one attribute."""
+
+    title: str
+    about: str
+    caption: str
+    columns: list[str]
+    rows: list[Row] = field(default_factory=list)
+
+
+def read_records(paths: Sequence[Path]) -> list[Record]:
+    """Return the records of files, and of all files *.json in folders, by name.
+
+    Raises:
+        InvalidInputError: no record, or two of one name.
+    """
+    files: list[Path] = []
+    for path in paths:
+        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+    records = [Record.read(file) for file in files]
+    names = [record.name for record in records]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if not records or repeated:
+        raise InvalidInputError(
+            f"records: got {repeated or 'no file *.json'}; expected one file for each name"
+        )
+    return sorted(records, key=lambda record: record.name)
+
+
+def render(records: Sequence[Record]) -> str:
+    """Return the page as HTML.
+
+    Args:
+        records: what it shows; figures are those that the records store.
+    """
+    environment = need("jinja2").Environment(
+        loader=need("jinja2").FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        keep_trailing_newline=True,
+    )
+    template = environment.get_template("page.html.jinja")
+    html: str = template.render(sections=_sections(records), sources=records)
+    return html
+
+
+def write_page(records: Sequence[Record], path: Path) -> Path:
+    """Write the page of some records."""
+    return write_atomically(path, render(records))
+
+
+def _sections(records: Sequence[Record]) -> list[Section]:
+    """Return a table for each attribute, that with most records first."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.attribute, []).append(record)
+    sections = []
+    for attribute, group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        sections.append(_section(attribute, group))
+    return sections
+
+
+def _section(attribute: str, records: Sequence[Record]) -> Section:
+    """Return the table of the records of one attribute, those with counts first."""
+    values = _shown_values([record.values for record in records])
+    qualifiers = load_protocol().qualifiers
+    columns = ["Model", *(f"{capitalised(value)}, neutral wording" for value in values)]
+    # Of several values only the neutral wording is shown, or the table would have dozens of columns.
+    shown_qualifiers = qualifiers if len(values) == 1 else ()
+    columns += [f"“{qualifier}”" for qualifier in shown_qualifiers]
+    columns += ["Other wording", "Distance from even", "Unknown", "Images"]
+    section = Section(
+        title=capitalised(attribute),
+        caption=f"{capitalised(attribute)} in generated images, by model and wording",
+        about=(
+            "Share of each value among images whose value is known, every prompt counted alike."
+            " Distance from even: mean over prompts of the Euclidean distance of the shares from"
+            " even ones, 0 to 0.71 for two values; few images per prompt bias it upwards."
+        ),
+        columns=columns,
+    )
+    ordered = sorted(records, key=lambda r: (not r.counts, r.model.name.casefold(), r.name))
+    for record in ordered:
+        section.rows.append(_row(record, values, shown_qualifiers))
+    return section
+
+
+def _shown_values(values_of_record: Sequence[Sequence[str]]) -> list[str]:
+    """Return the values that have a column: one if any record counts a pair, else all."""
+    if any(len(values) == 2 for values in values_of_record):
+        first = values_of_record[0]
+        return [next((value for value in first if value in FIRST), first[0])]
+    return list(dict.fromkeys(value for values in values_of_record for value in values))
+
+
+def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Row:
+    """Return the row of a record."""
+    lines = _about(record)
+    if not record.counts and not record.published:
+        why = " ".join(("No usable counts.", *record.notes))
+        return Row(record.model.name, record.name, lines, [], why)
+    figures = {(f.metric, f.value, f.qualifier): f for f in record.figures}
+    cells = [_share(figures.get(("share", value, NEUTRAL))) for value in values]
+    for qualifier in qualifiers:
+        cells.append(_share(figures.get(("share", values[0], qualifier))))
+    known = (NEUTRAL, *load_protocol().qualifiers)
+    others = [q for q in record.qualifiers if q not in known]
+    other = _share(figures.get(("share", values[0], others[0]))) if others else Cell("")
+    if others:
+        other = Cell(other.text, f"{others[0]}; {other.note}", other.order, other.low, other.high)
+    cells.append(other)
+    wording = NEUTRAL if NEUTRAL in record.qualifiers else next(iter(record.qualifiers), NEUTRAL)
+    cells.append(_gap(record, figures.get(("discrepancy", "", wording))))
+    unknown = _share(figures.get(("unknown", "", wording)))
+    cells.append(Cell(unknown.text, unknown.note, unknown.order))
+    images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
+    note = f"{len(record.counts)} prompts" if images else ""
+    cells.append(Cell(f"{images:,}" if images else "", note, images or None))
+    return Row(record.model.name, record.name, lines, cells)
+
+
+def _share(figure: Figure | None) -> Cell:
+    """Return the cell of a share with its interval."""
+    if figure is None:
+        return Cell("")
+    note = f"{figure.low:.0%} to {figure.high:.0%}"
+    return Cell(f"{figure.estimate:.0%}", note, figure.estimate, figure.low, figure.high)
+
+
+def _gap(record: Record, figure: Figure | None) -> Cell:
+    """Return the cell of the distance from even shares, as printed if there are no counts."""
+    if figure is not None:
+        note = f"{figure.low:.2f} to {figure.high:.2f}"
+        if len(record.values) > 2:
+            note += f", {len(record.values)} values"
+        return Cell(f"{figure.estimate:.2f}", note, figure.estimate)
+    for published in record.published:
+        if published.metric == "discrepancy" and not record.counts:
+            return Cell(
+                f"{published.figure:.3f}", "as printed; no counts to check it", published.figure
+            )
+    return Cell("")
+
+
+def _about(record: Record) -> list[str]:
+    """Return what tells a record from others: method, judge, settings, and where counts are
+    from."""
+    lines = []
+    if record.model.method != "none":
+        lines.append(f"with {record.model.method}")
+    if record.judge is not None:
+        labels = max((figure.labels for figure in record.figures), default=0)
+        corrected = f", corrected by {labels} labels" if labels else ""
+        kind = "people" if record.judge.kind == "people" else "judge"
+        lines.append(f"{kind}: {record.judge.name}{corrected}")
+    settings = []
+    if record.generation.guidance is not None:
+        settings.append(f"guidance {record.generation.guidance:g}")
+    if record.counts:
+        settings.append(f"protocol {record.protocol}" if record.protocol else "source's prompts")
+        origin = "measured" if record.origin == "measured" else "published"
+        settings.append(f"{origin} {record.date}")
+    if settings:
+        lines.append(", ".join(settings))
+    return lines

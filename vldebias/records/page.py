@@ -190,7 +190,7 @@ def _about(record: Record) -> list[str]:
     from."""
     lines = []
     if record.model.method != "none":
-        lines.append(f"with {record.model.method}")
+        lines.append(f"method: {record.model.method}")
     if record.judge is not None:
         labels = max((figure.labels for figure in record.figures), default=0)
         corrected = f", corrected by {labels} labels" if labels else ""

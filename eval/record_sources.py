@@ -35,7 +35,7 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def gender_counts(table: pd.DataFrame, prompt: str, total: int | None = None) -> list[PromptCounts]:
-    """Return counts of women and men; total: images of each prompt, of which the rest is unknown."""
+    """Return counts of women and men; total: images of each prompt, the rest is unknown."""
     counts = []
     for row in table.itertuples(index=False):
         unknown = None if total is None else total - row.female - row.male
@@ -179,7 +179,9 @@ def sd35() -> Iterator[Record]:
                 " self-analysis-images.csv at commit e8a8495226fd"
             ),
             licence="MIT, Copyright (c) 2025 Erik V.",
-            notes=("The model is distilled for 4 steps without guidance; the source used 50 at 7.",),
+            notes=(
+                "The model is distilled for 4 steps without guidance; the source used 50 at 7.",
+            ),
         )
 
 
@@ -202,7 +204,9 @@ def stable_bias() -> Iterator[Record]:
             model=model,
             attribute="gender",
             values=GENDERS,
-            judge=Judge(kind="model", name="words of captions by a visual question answering model"),
+            judge=Judge(
+                kind="model", name="words of captions by a visual question answering model"
+            ),
             counts=tuple(counts),
             date="2023",
             measured_by="Luccioni et al.",
@@ -249,9 +253,9 @@ def paper() -> Iterator[Record]:
 def without_counts() -> Iterator[Record]:
     """Make the records of models for which no usable counts were found."""
     annotated = (
-        "github.com/bfair-ml/text2image-bias-dataset (commit a21bd8d9ad81) has 100 images labelled by"
-        " people, without a licence, and its table could not be read: the repository holds a pointer"
-        " to it."
+        "github.com/bfair-ml/text2image-bias-dataset (commit a21bd8d9ad81) has 100 images labelled"
+        " by people, without a licence, and its table could not be read: the repository holds a"
+        " pointer to it."
     )
     none_found = "No counts by prompt with a source and a usable licence were found."
     models = {

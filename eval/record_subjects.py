@@ -95,9 +95,7 @@ def written() -> str:
     professions = _listed(chosen_professions(SUBJECTS - len(EVERYDAY)))
     qualifiers = ", ".join(QUALIFIERS)
     everyday = _listed(EVERYDAY.values())
-    return (
-        f"{HEAD}qualifiers: [{qualifiers}]\nprofessions:\n{professions}\neveryday:\n{everyday}\n"
-    )
+    return f"{HEAD}qualifiers: [{qualifiers}]\nprofessions:\n{professions}\neveryday:\n{everyday}\n"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ _EXTRAS = {
     "train": "accelerate",
     "serve": "httpx2 python_multipart starlette uvicorn",
     "mcp": "mcp",
+    "inspect": "inspect_ai",
     "demo": "gradio",
     "lora": "peft",
     "ray": "ray",

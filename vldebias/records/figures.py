@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from vldebias.errors import need
 from vldebias.measure.resampling import bootstrap_interval, wilson_interval
 from vldebias.measure.shares import LEAST, LEVEL, discrepancies
-from vldebias.records.schema import Figure, LabelCounts, PromptCounts, Record
+from vldebias.records.schema import Figure, LabelCounts, Metric, PromptCounts, Record
 
 UNKNOWN = "unknown"
 Floats = NDArray[np.float64]
@@ -67,32 +67,31 @@ def _figures_of_wording(
     else:
         n_labels = 0
     figures = []
-    common = {"qualifier": qualifier, "images": int(counts.sum()), "prompts": len(counts)}
-    for place, value in enumerate(record.values):
-        share, low, high = share_with_interval(counts, place, people)
+
+    def add(metric: Metric, value: str, ends: tuple[float, float, float], labels: int) -> None:
+        estimate, low, high = ends
         figures.append(
             Figure(
-                metric="share",
+                metric=metric,
                 value=value,
-                estimate=share,
+                qualifier=qualifier,
+                estimate=estimate,
                 low=low,
                 high=high,
-                labels=n_labels,
-                **common,
+                images=int(counts.sum()),
+                prompts=len(counts),
+                labels=labels,
             )
         )
+
+    for place, value in enumerate(record.values):
+        add("share", value, share_with_interval(counts, place, people), n_labels)
     known = counts[:, :n_values]
     gaps = discrepancies(known[known.sum(axis=1) > 0])
     if len(gaps) > 1:
-        gap = bootstrap_interval(gaps)
-        figures.append(
-            Figure(metric="discrepancy", estimate=gap.value, low=gap.low, high=gap.high, **common)
-        )
+        add("discrepancy", "", bootstrap_interval(gaps), 0)
     if all(row.unknown is not None for row in rows):
-        rate, low, high = share_with_interval(counts, n_values, people)
-        figures.append(
-            Figure(metric="unknown", estimate=rate, low=low, high=high, labels=n_labels, **common)
-        )
+        add("unknown", "", share_with_interval(counts, n_values, people), n_labels)
     return figures
 
 

@@ -108,7 +108,7 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
     values = _shown_values([record.values for record in records])
     qualifiers = load_protocol().qualifiers
     columns = ["Model", *(f"{capitalised(value)}, neutral wording" for value in values)]
-    # Of several values only the neutral wording is shown, or the table would have dozens of columns.
+    # Of several values only the neutral wording is shown: the table would have dozens of columns.
     shown_qualifiers = qualifiers if len(values) == 1 else ()
     columns += [f"“{qualifier}”" for qualifier in shown_qualifiers]
     columns += ["Other wording", "Distance from even", "Unknown", "Images"]

@@ -13,8 +13,8 @@ from vldebias.report.result import laid_out
 from vldebias.utils.files import explain, read_bytes, write_atomically
 from vldebias.utils.schema import Name, Strict
 
-VERSION = 1
 NEUTRAL = ""  # the wording without a qualifier
+Metric = Literal["share", "discrepancy", "unknown"]
 Images = Annotated[int, Field(ge=0, strict=True)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -125,7 +125,7 @@ class Published(Strict):
         where: page, table or file of the source.
     """
 
-    metric: Literal["share", "discrepancy", "unknown"]
+    metric: Metric
     value: str = ""
     subject: str | None = None
     qualifier: str = NEUTRAL
@@ -146,7 +146,7 @@ class Figure(Strict):
         images, prompts, labels: numbers behind it; labels by people if it is corrected, else 0.
     """
 
-    metric: Literal["share", "discrepancy", "unknown"]
+    metric: Metric
     value: str = ""
     qualifier: str = NEUTRAL
     estimate: float
@@ -180,7 +180,7 @@ class Record(Strict):
         notes: what a reader should know.
     """
 
-    version: Literal[1] = VERSION
+    version: Literal[1] = 1
     name: Name
     origin: Literal["measured", "published"]
     protocol: str | None = None

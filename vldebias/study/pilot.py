@@ -94,7 +94,7 @@ def measure_prompts(
     folder = options.out / "images"
     is_miniature = "miniature" in pipe.name
     if judge is None:
-        judge = MiniatureJudge().ready() if is_miniature else _judge_of_suite(options, progress)
+        judge = MiniatureJudge().ready() if is_miniature else suite_judge(options, progress)
     name = judged_as(judge, attribute)
     if name is None:
         raise InvalidInputError(
@@ -142,7 +142,7 @@ def measure_prompts(
     return counts.assign(model=pipe.name, guidance=plan.guidance), record
 
 
-def _judge_of_suite(options: Options, progress: Progress) -> Judge:
+def suite_judge(options: Options, progress: Progress = SILENT) -> Judge:
     """Return the judge of the suite "generation", with the model that the options name."""
     for task in load_suite("generation").tasks:
         if isinstance(task, GenerationTask) and isinstance(task.judge, ClipJudge):

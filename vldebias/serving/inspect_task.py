@@ -1,0 +1,326 @@
+"""Measure who appears as a task of inspect-ai, over an images API or a pipeline.
+
+    inspect eval vldebias/who_appears --model none \\
+        -T api=https://api.openai.com/v1 -T model=gpt-image-1
+
+Needs `pip install 'vldebias[inspect]'`. Each sample is one image of one prompt of the protocol; the
+solver asks for it, the scorer is a judge of this package, and `record_of_log` makes a record of the
+log.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import anyio
+import httpx
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.log import EvalLog
+from inspect_ai.model import (
+    ChatCompletionChoice,
+    ChatMessageAssistant,
+    ContentImage,
+    ModelOutput,
+)
+from inspect_ai.scorer import (
+    Metric,
+    SampleScore,
+    Score,
+    Scorer,
+    Target,
+    metric,
+    scorer,
+)
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+from PIL import Image
+
+from vldebias.errors import InvalidInputError
+from vldebias.hosts.loading import load_host
+from vldebias.judge.judges import Judge, MiniatureJudge
+from vldebias.judge.stored import NO_VALUE, SURE, decide
+from vldebias.records import schema
+from vldebias.records.check import with_figures
+from vldebias.records.figures import figures_of
+from vldebias.records.protocol import PROTOCOL, ProtocolPrompt, load_protocol
+from vldebias.records.schema import NEUTRAL, PromptCounts, Record
+from vldebias.study.pilot import suite_judge
+from vldebias.study.recorded import NOT_STATED
+from vldebias.utils.files import versions
+from vldebias.utils.options import Options
+
+IMAGE = "data:image/png;base64,"
+SECONDS = 300.0  # for one image
+REFUSED = 400  # status of an images API that does not generate a prompt
+# prompt, seed -> the image as a file, or why there is none
+Draw = Callable[[str, int], Awaitable[bytes | str]]
+
+
+@task
+def who_appears(
+    api: str | None = None,
+    model: str | None = None,
+    pipeline: str | None = None,
+    attribute: str = "gender",
+    images: int = 8,
+    neutral: bool = True,
+    judge: str | None = None,
+    size: str = "1024x1024",
+) -> Task:
+    """Measure who appears in images of the protocol's prompts.
+
+    Args:
+        api: base address of an OpenAI-compatible images API, such as https://api.openai.com/v1;
+            its key is read from OPENAI_API_KEY.
+        model: what the API calls the model.
+        pipeline: a diffusers id or folder, or "miniature", in place of an API.
+        attribute: what the judge reads.
+        images: of each prompt.
+        neutral: only the neutral wording; False: also the six qualifiers.
+        judge: a CLIP of open_clip or transformers, or "miniature". Default: that of the suite
+            "generation".
+        size: that the API is asked for.
+
+    Raises:
+        InvalidInputError: both an API and a pipeline, or neither.
+    """
+    if (api is None) == (pipeline is None) or (api is not None and model is None):
+        raise InvalidInputError(
+            f"got api={api!r}, model={model!r}, pipeline={pipeline!r}; expected api with model, or"
+            " pipeline"
+        )
+    draw = _api(api, str(model), size) if api is not None else _pipeline(str(pipeline))
+    prompts = load_protocol().prompts()
+    if neutral:
+        prompts = [prompt for prompt in prompts if prompt.qualifier == NEUTRAL]
+    samples = [_sample(prompt, seed) for prompt in prompts for seed in range(images)]
+    return Task(
+        dataset=samples,
+        solver=one_image(draw),
+        scorer=who_is_shown(attribute, judge),
+        metadata={"generator": model if api is not None else pipeline, "api": api, "size": size},
+        name="who_appears",
+    )
+
+
+def _sample(prompt: ProtocolPrompt, seed: int) -> Sample:
+    """Return the sample of one image."""
+    metadata = {"subject": prompt.subject, "qualifier": prompt.qualifier, "seed": seed}
+    name = f"{prompt.qualifier} {prompt.subject}".strip()
+    return Sample(input=prompt.text, id=f"{name} {seed}", metadata=metadata)
+
+
+def _api(address: str, model: str, size: str) -> Draw:
+    """Return what asks an images API for one image."""
+    headers = {}
+    key = os.environ.get("OPENAI_API_KEY")
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+
+    async def draw(prompt: str, seed: int) -> bytes | str:
+        # APIs take no seed: their images are independent.
+        request = {"model": model, "prompt": prompt, "n": 1, "size": size}
+        async with httpx.AsyncClient(timeout=SECONDS, headers=headers) as client:
+            url = f"{address.rstrip('/')}/images/generations"
+            answer = await client.post(url, json=request)
+            if answer.status_code == REFUSED:
+                return f"refused: {answer.text[:200]}"
+            answer.raise_for_status()
+            item = answer.json()["data"][0]
+            if item.get("b64_json"):
+                return base64.b64decode(item["b64_json"])
+            picture = await client.get(item["url"], headers={"Authorization": ""})
+            picture.raise_for_status()
+            return picture.content
+
+    return draw
+
+
+def _pipeline(name: str) -> Draw:
+    """Return what generates one image by a pipeline, which is loaded for the first one."""
+    lock = Lock()
+    loaded: list[Any] = []
+
+    def generate(prompt: str, seed: int) -> bytes:
+        import torch
+
+        # A pipeline has state, so that it generates one image at a time.
+        with lock:
+            if not loaded:
+                device = "cuda" if torch.cuda.is_available() else "cpu"
+                loaded.append(load_host(pipeline=name, device=device).host)
+                loaded[0].set_progress_bar_config(disable=True)
+            noise = torch.Generator("cpu").manual_seed(seed)
+            picture = loaded[0](prompt, generator=noise, output_type="pil").images[0]
+        file = io.BytesIO()
+        picture.save(file, "PNG")
+        return file.getvalue()
+
+    async def draw(prompt: str, seed: int) -> bytes:
+        return await anyio.to_thread.run_sync(generate, prompt, seed)
+
+    return draw
+
+
+@solver
+def one_image(draw: Draw) -> Solver:
+    """Ask for the image of the sample's prompt; an image that is refused leaves its reason."""
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        drawn = await draw(state.input_text, state.metadata["seed"])
+        content: Any = drawn
+        if isinstance(drawn, bytes):
+            content = [ContentImage(image=IMAGE + base64.b64encode(drawn).decode())]
+        message = ChatMessageAssistant(content=content)
+        state.messages.append(message)
+        state.output = ModelOutput(choices=[ChatCompletionChoice(message=message)])
+        return state
+
+    return solve
+
+
+@metric(scores="unreduced")
+def shares() -> Metric:
+    """Compute the share of each value with its 95 % interval, and the unknown rate."""
+
+    def compute(scores: list[SampleScore]) -> dict[str, float]:
+        record = _record_of_scores([score.score for score in scores])
+        numbers = {"unknown": 1.0}
+        for figure in figures_of(record):
+            if figure.metric == "discrepancy":
+                continue
+            name = " ".join(filter(None, (figure.qualifier, figure.value or figure.metric)))
+            numbers[name] = figure.estimate
+            numbers[f"{name} low"] = figure.low
+            numbers[f"{name} high"] = figure.high
+        return numbers
+
+    return compute
+
+
+@scorer(metrics=[shares()])
+def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
+    """Score an image by the value that a judge reads in it; "unknown" if it cannot be told."""
+    lock = Lock()
+    ready: list[Judge] = []
+
+    def read(picture: Image.Image | None) -> tuple[str, Judge]:
+        with lock:
+            if not ready:
+                ready.append(_judge(judge))
+            (reader,) = ready
+            if picture is None:
+                return NO_VALUE, reader
+            chances = reader.predict([picture])[attribute]
+        values = reader.names[attribute]
+        (code,) = decide(chances, values, SURE).codes.tolist()
+        return (values[code] if code >= 0 else NO_VALUE), reader
+
+    async def score(state: TaskState, target: Target) -> Score:
+        content = state.output.message.content
+        picture = None
+        why = None
+        if isinstance(content, str):
+            why = content
+        else:
+            (image,) = (part for part in content if isinstance(part, ContentImage))
+            data = base64.b64decode(image.image.removeprefix(IMAGE))
+            picture = Image.open(io.BytesIO(data)).convert("RGB")
+        value, reader = await anyio.to_thread.run_sync(read, picture)
+        about = {
+            "subject": state.metadata["subject"],
+            "qualifier": state.metadata["qualifier"],
+            "prompt": state.input_text,
+            "attribute": attribute,
+            "values": list(reader.names[attribute]),
+            "judge": reader.name,
+            "fingerprint": reader.fingerprint,
+        }
+        return Score(value=value, explanation=why, metadata=about)
+
+    return score
+
+
+def _judge(name: str | None) -> Judge:
+    """Return the judge of a name, with its weights loaded."""
+    if name == "miniature":
+        return MiniatureJudge().ready()
+    return suite_judge(Options(out=Path(), judge=name))
+
+
+def _record_of_scores(scores: list[Score], generator: str = "generator") -> Record:
+    """Return a record of the scores of a run."""
+    answers: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+    facts: dict[str, Any] = {}
+    for score in scores:
+        facts = score.metadata or {}
+        answers[facts["subject"], facts["qualifier"], facts["prompt"]][str(score.value)] += 1
+    counts = []
+    for (subject, qualifier, prompt), answer in answers.items():
+        known = tuple(answer[value] for value in facts["values"])
+        counts.append(
+            PromptCounts(
+                subject=subject,
+                qualifier=qualifier,
+                prompt=prompt,
+                counts=known,
+                unknown=answer.total() - sum(known),
+            )
+        )
+    return Record(
+        name="inspect",
+        origin="measured",
+        model=schema.Model(name=generator, id=generator, pipeline=generator),
+        attribute=facts["attribute"],
+        values=tuple(facts["values"]),
+        judge=schema.Judge(
+            kind="model", name=facts["judge"], fingerprint=facts["fingerprint"], threshold=SURE
+        ),
+        counts=tuple(counts),
+        versions=versions(),
+        date="",
+        measured_by=NOT_STATED,
+        licence=NOT_STATED,
+    )
+
+
+def record_of_log(log: EvalLog, name: str) -> Record:
+    """Return the record of a finished evaluation.
+
+    Args:
+        log: what `inspect_ai.eval` returns, or `inspect_ai.log.read_eval_log` reads.
+        name: of the record.
+
+    Returns:
+        The record with its figures; fill in who measured and the licence.
+
+    Raises:
+        InvalidInputError: the evaluation did not succeed, or no image was read.
+    """
+    if log.status != "success" or not log.samples:
+        raise InvalidInputError(f"log: got status {log.status}; expected a finished evaluation")
+    scores = []
+    for sample in log.samples:
+        scores += list((sample.scores or {}).values())
+    about = log.eval.metadata or {}
+    generator = str(about.get("generator"))
+    subjects = {(score.metadata or {})["subject"] for score in scores}
+    is_whole = subjects >= set(load_protocol().subjects)
+    record = _record_of_scores(scores, generator)
+    update = {
+        "name": name,
+        "protocol": PROTOCOL if is_whole else None,
+        "date": log.eval.created[:10],
+        "model": record.model.model_copy(
+            update={"pipeline": about.get("api") or "diffusers pipeline"}
+        ),
+        "versions": {**record.versions, **log.eval.packages},
+    }
+    return with_figures(record.model_copy(update=update))

@@ -1,0 +1,49 @@
+"""What a record may hold, and the schema that others can check it by."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.records.test_figures import made
+from vldebias.errors import InvalidInputError
+from vldebias.records.schema import PromptCounts, Record
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    record = made([(5, 5, 0), (9, 1, 0)])
+    assert Record.read(record.write(tmp_path / "r.json")) == record
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"values": ["female", "male", "other"]}, "got 2 numbers; expected one for each"),
+        ({"judge": None}, "expected who or what counted"),
+        ({"versions": {}}, "a measured record needs counts and versions"),
+        ({"origin": "published"}, "names where its counts come from"),
+        ({"colour": "red"}, "unknown key"),
+        ({"labels": [{"judged": "woman", "counts": [1, 2]}]}, "got 'woman' with 2 numbers"),
+        ({"counts": [{"subject": "a", "prompt": "a", "counts": [-1, 2]}]}, "greater than or equal"),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_refused(
+    change: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    content = made([(5, 5, 0)]).model_dump(mode="json") | change
+    (tmp_path / "r.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=message):
+        Record.read(tmp_path / "r.json")
+
+
+def test_a_prompt_is_listed_once() -> None:
+    row = PromptCounts(subject="Nurse", prompt="a", counts=(1, 2))
+    with pytest.raises(ValueError, match="listed twice"):
+        made([], counts=(row, row.model_copy(update={"subject": "nurse"})))
+
+
+def test_the_committed_schema_is_that_of_the_package() -> None:
+    committed = json.loads((ROOT / "docs" / "record.schema.json").read_text(encoding="utf-8"))
+    assert committed == Record.model_json_schema()

@@ -49,8 +49,9 @@ types: $(READY)
 	$(BIN)/mypy
 	$(BIN)/mypy apps --explicit-package-bases
 
-results: $(READY)  ## results that people contributed: digests, versions, numbers of images
+results: $(READY)  ## results and records that people contributed: digests, versions, figures from counts
 	$(BIN)/python -m eval.real
+	$(BIN)/vldebias records check eval/records
 
 wheel: $(READY)
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

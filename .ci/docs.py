@@ -31,6 +31,7 @@ COMMANDS = {
         ("audit", "diagnose", "demo", "label"),
     ),
     "commands/eval": ("Commands: eval", ("eval",)),
+    "commands/records": ("Commands: records", ("records",)),
 }
 WIDE = ("methods/", "fine-tuning", "commands")
 
@@ -39,6 +40,9 @@ def on_files(files: Files, config: Any) -> Files:
     """Add `pictures/` (eval/results) and the pages of the commands."""
     for picture in sorted((ROOT / "eval" / "results").glob("*.png")):
         files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
+    for protocol in sorted((ROOT / "prompts" / "protocol").glob("*.yaml")):
+        place = f"protocol/{protocol.name}"
+        files.append(File.generated(config, place, abs_src_path=str(protocol)))
     for page, content in _commands().items():
         files.append(File.generated(config, f"{page}.md", content=content))
     for name in REFERENCES:
@@ -91,6 +95,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             markdown,
             flags=re.MULTILINE,
         )
+    # The prompts of the protocol lie in `protocol/` there.
+    markdown = markdown.replace("](../../prompts/protocol/", "](../protocol/")
     return re.sub(
         r"\]\((\.\./)+eval/results/",
         lambda m: "](" + m[0][2:].replace("../eval/results/", "", 1) + "pictures/",

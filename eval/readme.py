@@ -54,6 +54,8 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "left_alone": prompts.left_alone,
         "held_back": prompts.held_back,
     },
+    "docs/explanation/protocol.md": {"record_coverage": generation.record_coverage},
+    "docs/how-to/records.md": {"record_forecasts": generation.record_forecasts},
     "docs/how-to/images-api.md": {"images": times.images},
     "docs/explanation/how-languages-are-read.md": {"languages_blind": prompts.languages_blind},
     "docs/how-to/index-queries.md": {"queries": times.queries},

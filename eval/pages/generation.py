@@ -137,6 +137,41 @@ def audit_models() -> str:
     )
 
 
+def record_coverage() -> str:
+    """Write how often intervals of records contain planted shares, by judge and design."""
+    return crossed(
+        read("record_coverage").rows,
+        {
+            "the judge reads": lambda row: row.task,
+            "images of each prompt, labels": lambda row: row.subset.replace(
+                " images of each prompt, ", ", "
+            ).replace(" labels", ""),
+        },
+        {
+            "coverage": "runs that contain the planted share",
+            "interval_width": "width",
+            "bias": "bias",
+        },
+        cell=lambda row: span(row) if row.metric == "coverage" else f"{row.value:.3f}",
+        note="From `eval/results/record_coverage.json`.",
+    )
+
+
+def record_forecasts() -> str:
+    """Write how often intervals predicted from records contain what was left out."""
+    return crossed(
+        read("record_forecasts").rows,
+        {
+            "left out": lambda row: row.task.replace(" left out", ""),
+            "of": lambda row: row.subset,
+            "n": lambda row: ", ".join(f"{count} {unit}" for unit, count in row.n.items()),
+        },
+        {"coverage": "inside the interval", "interval_width": "width of the interval"},
+        cell=lambda row: span(row, ".2f") if row.metric == "coverage" else f"{row.value:.2f}",
+        note="From `eval/results/record_forecasts.json`.",
+    )
+
+
 def other_models() -> str:
     """Write how well the counts of other models predict a model that is left out."""
     result = read("audit_other_models")

@@ -1,0 +1,59 @@
+"""The table of records in a browser: sorted by a click, readable on a telephone and in the dark."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import NARROW, WIDE, looked_at, opened
+
+from eval.record_sources import RECORDS
+from vldebias.records.page import read_records, write_page
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    page = tmp_path_factory.mktemp("records") / "who-appears.html"
+    return write_page(read_records([RECORDS]), page).as_uri()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "light"), (WIDE, "dark")])
+def test_the_table_fits_and_is_readable(
+    browser: Any, address: str, width: int, scheme: str
+) -> None:
+    html = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
+    with opened(browser, "about:blank", width=width, color_scheme=scheme, go=False) as page:
+        page.set_content(html)
+        looked_at(page, f"records-{width}-{scheme}", full=False)
+        assert page.locator("tbody tr").count() == len(read_records([RECORDS]))
+
+
+def shares(page: Any) -> list[float]:
+    cells = page.locator("#t1 tbody tr td:nth-child(2)[data-value]")
+    return [float(value) for value in cells.evaluate_all("all => all.map(x => x.dataset.value)")]
+
+
+def test_a_click_sorts_by_a_column_and_another_one_turns_the_order(
+    browser: Any, address: str
+) -> None:
+    html = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
+    with opened(browser, "about:blank", go=False) as page:
+        page.set_content(html)
+        button = page.locator("#t1 thead th:nth-child(2) button")
+        assert shares(page) != sorted(shares(page))
+        button.click()
+        assert shares(page) == sorted(shares(page))
+        assert page.locator("#t1 thead [aria-sort=ascending]").count() == 1
+        button.click()
+        assert shares(page) == sorted(shares(page), reverse=True)
+        # Models without counts stay at the end.
+        assert "no" in page.locator("#t1 tbody tr").last.inner_text().lower()
+
+
+def test_a_telephone_sorts_by_a_list(browser: Any, address: str) -> None:
+    html = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
+    with opened(browser, "about:blank", width=NARROW, go=False) as page:
+        page.set_content(html)
+        page.locator(".sorter select").first.select_option("1")
+        assert shares(page) == sorted(shares(page))

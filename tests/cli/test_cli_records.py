@@ -61,12 +61,14 @@ def test_the_page_needs_no_network_and_escapes_names(tmp_path: Path) -> None:
 def test_predictions_of_a_new_model_abstain_with_the_reason(tmp_path: Path) -> None:
     prompts = tmp_path / "p.txt"
     prompts.write_text("A photo of a nurse.\n", encoding="utf-8")
-    arguments = ("records", "predict", RECORDS, "--prompts", str(prompts), "--model")
+    arguments = ("records", "predict", "--prompts", str(prompts), "--model")
     facts = json.loads(run(*arguments, "Stable Diffusion XL", "--json"))
     (row,) = facts["forecasts"]
     assert (row["kind"], row["subject"]) == ("abstains", "nurse")
     assert "left-out models" in row["reason"]
     assert not facts["coverage"]["is_shown"]
+    named = run("records", "predict", RECORDS, *arguments[2:], "Stable Diffusion XL", "--json")
+    assert json.loads(named) == facts
     output = run(*arguments, "Stable Diffusion 1.5", heard=True)
     assert "counted" in output
     assert "left-out subjects" in output

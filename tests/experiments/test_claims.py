@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # "0.97", ".97", "97 %", and not "3.11.7", "v4.4" or a part of a path.
 FIGURE = re.compile(r"(?<![\w./=-])[-+]?\d*\.\d+\b(?!\.\d)|\b\d+(?:\.\d+)? ?%")
-SOURCE = re.compile(r"\w+\.(?:json|csv|txt|parquet)\b|python -m eval|vldebias (?:eval|quickstart)")
+SOURCE = re.compile(
+    r"\w+\.(?:json|csv|txt|parquet)\b|python -m eval|vldebias (?:eval|quickstart|records)"
+)
 # What is no measurement of ours: numbers of tables, sections and theorems, levels of intervals,
 # versions.
 NO_FIGURE = re.compile(

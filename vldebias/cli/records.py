@@ -184,8 +184,15 @@ def page(
 
 @app.command("predict")
 def predict(
-    files: Files,
     model: Annotated[str, typer.Option(help="Model as records name it, or another one.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            exists=True,
+            metavar="[FILE...]",
+            help="Records, or folders of records. Default: those that come with the package.",
+        ),
+    ] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(exists=True, help="Prompts, one per line. Default: those of the protocol."),
@@ -203,14 +210,15 @@ def predict(
     Abstains where intervals that leave one model or one subject out do not show that they hold.
 
     Examples:
-      vldebias records predict eval/records --model "Stable Diffusion XL"
-      vldebias records predict eval/records --model "Stable Diffusion 1.5" \\
+      vldebias records predict --model "Stable Diffusion XL"
+      vldebias records predict my-records --model "Stable Diffusion 1.5" \\
           --prompts prompts.txt --json
     """
     from vldebias.auditing.prediction import subject
     from vldebias.records.forecast import forecast
     from vldebias.records.page import read_records
     from vldebias.records.protocol import load_protocol
+    from vldebias.utils.files import packaged
     from vldebias.wording.prompt_file import read_prompts
 
     subjects = load_protocol().subjects
@@ -219,7 +227,7 @@ def predict(
     if not subjects:
         raise InvalidInputError(f"{prompts}: got no prompts; expected one per line")
     forecasts, coverage = forecast(
-        read_records(files),
+        read_records(files or list(packaged("records").values())),
         subjects,
         attribute=attribute,
         value=value,

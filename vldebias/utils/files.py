@@ -45,15 +45,20 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def packaged(kind: str) -> dict[str, Path]:
-    """Return the packaged YAML files by name; kind: "prompts", "prompts/protocol" or "suites"."""
+    """Return the packaged files by name.
+
+    Args:
+        kind: "prompts", "prompts/protocol" or "suites", which are YAML, or "records", JSON.
+    """
     # A wheel has the files inside of the package, a checkout next to it.
     folder_in_wheel = _PACKAGE / "_resources" / kind
-    folder_in_checkout = _PACKAGE.parent / {"suites": "eval/suites"}.get(kind, kind)
-    for folder in (folder_in_wheel, folder_in_checkout):
-        file_of_name = {path.stem: path for path in folder.glob("*.yaml")}
+    place_in_checkout = {"suites": "eval/suites", "records": "eval/records"}.get(kind, kind)
+    pattern = "*.json" if kind == "records" else "*.yaml"
+    for folder in (folder_in_wheel, _PACKAGE.parent / place_in_checkout):
+        file_of_name = {path.stem: path for path in folder.glob(pattern)}
         if file_of_name:
             return dict(sorted(file_of_name.items()))
-    raise InvalidInputError(f"got no files *.yaml in {folder}; reinstall vldebias")
+    raise InvalidInputError(f"got no files {pattern} in {folder}; reinstall vldebias")
 
 
 @contextlib.contextmanager

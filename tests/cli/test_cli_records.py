@@ -36,6 +36,8 @@ def test_check_passes_the_committed_records_and_finds_a_changed_count(tmp_path: 
     problems = {entry["name"]: entry["problems"] for entry in output["records"]}
     assert problems["model"] == []
     assert "the counts give" in problems["forged"][0]
+    with pytest.raises(InvalidInputError, match="forged: figures"):
+        run("records", "page", str(tmp_path), "--out", str(tmp_path / "page.html"))
 
 
 def test_two_records_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -175,9 +175,16 @@ def page(
     Examples:
       vldebias records page eval/records --out who-appears.html
     """
+    from vldebias.records.check import problems_of
     from vldebias.records.page import read_records, write_page
 
     records = read_records(files)
+    for record in records:
+        problems = problems_of(record)
+        if problems:
+            raise InvalidInputError(
+                f"{record.name}: {problems[0]}; a page shows only what vldebias records check passes"
+            )
     write_page(records, out)
     say(f"{out}: {len(records)} records")
 

@@ -147,11 +147,8 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
     for qualifier in qualifiers:
         cells.append(_share(figures.get(("share", values[0], qualifier))))
     known = (NEUTRAL, *load_protocol().qualifiers)
-    others = [q for q in record.qualifiers if q not in known]
-    other = _share(figures.get(("share", values[0], others[0]))) if others else Cell("")
-    if others:
-        other = Cell(other.text, f"{others[0]}; {other.note}", other.order, other.low, other.high)
-    cells.append(other)
+    other = next((wording for wording in record.qualifiers if wording not in known), None)
+    cells.append(_share(figures.get(("share", values[0], str(other))), other))
     wording = NEUTRAL if NEUTRAL in record.qualifiers else next(iter(record.qualifiers), NEUTRAL)
     cells.append(_gap(record, figures.get(("discrepancy", "", wording))))
     unknown = _share(figures.get(("unknown", "", wording)))
@@ -162,11 +159,13 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
     return Row(record.model.name, record.name, lines, cells)
 
 
-def _share(figure: Figure | None) -> Cell:
-    """Return the cell of a share with its interval."""
+def _share(figure: Figure | None, wording: str | None = None) -> Cell:
+    """Return the cell of a share with its interval, and the wording if the column names none."""
     if figure is None:
         return Cell("")
     note = f"{figure.low:.0%} to {figure.high:.0%}"
+    if wording is not None:
+        note = f"{wording}; {note}"
     return Cell(f"{figure.estimate:.0%}", note, figure.estimate, figure.low, figure.high)
 
 

@@ -28,6 +28,7 @@ class Model(Strict):
         weights: digest of the weights; None if only an API or a publication is known.
         pipeline: class of the pipeline, or the name of the API.
         scheduler: class and settings of the scheduler.
+        precision: number format of the weights, such as "float16".
         method: the debiasing method that was attached; "none" for the model as released.
         is_plain: whether this is the model as its makers released it.
     """
@@ -37,6 +38,7 @@ class Model(Strict):
     weights: str | None = None
     pipeline: str | None = None
     scheduler: str | None = None
+    precision: str | None = None
     method: str = "none"
     is_plain: bool = True
 

@@ -92,6 +92,7 @@ def record_of_images(
             weights=None if fingerprint is None else hash_of(fingerprint),
             pipeline=plan.model.get("pipeline"),
             scheduler=plan.model.get("scheduler"),
+            precision=", ".join(plan.model.get("precision", ())) or None,
             method=variant,
             is_plain=variant == NONE,
         ),

@@ -183,7 +183,7 @@ def page(
         problems = problems_of(record)
         if problems:
             raise InvalidInputError(
-                f"{record.name}: {problems[0]}; a page shows only what vldebias records check passes"
+                f"{record.name}: {problems[0]}; correct it (vldebias records check)"
             )
     write_page(records, out)
     say(f"{out}: {len(records)} records")

@@ -16,6 +16,8 @@ EXPECTED = (
     "vldebias/miniature/weights/",
     "vldebias/report/templates/",
     "vldebias/_resources/prompts/gender.yaml",
+    "vldebias/_resources/prompts/protocol/who-appears-1.yaml",
+    "vldebias/_resources/records/sd15-stay-fair.json",
     "vldebias/_resources/suites/quickstart.yaml",
     "vldebias/cli/apps/demo/",
     "vldebias/cli/apps/label/",

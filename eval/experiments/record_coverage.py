@@ -190,5 +190,10 @@ def measure() -> Iterator[TaskResult]:
         yield out
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the experiment."""
     run("record_coverage", measure, parser(__doc__).parse_args().json)
+
+
+if __name__ == "__main__":
+    main()

@@ -86,5 +86,10 @@ def measure() -> Iterator[TaskResult]:
     yield left_out
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the experiment."""
     run("record_forecasts", measure, parser(__doc__).parse_args().json)
+
+
+if __name__ == "__main__":
+    main()

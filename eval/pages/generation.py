@@ -138,22 +138,22 @@ def audit_models() -> str:
 
 
 def record_coverage() -> str:
-    """Write how often intervals of records contain planted shares, by judge and design."""
+    """Write how often intervals of records contain planted shares: a line for each design, a column
+    for what the judge reads."""
+    rows = [row for row in read("record_coverage").rows if row.metric == "coverage"]
     return crossed(
-        read("record_coverage").rows,
+        rows,
         {
-            "the judge reads": lambda row: row.task,
-            "images of each prompt, labels": lambda row: row.subset.replace(
-                " images of each prompt, ", ", "
-            ).replace(" labels", ""),
+            "images of each prompt": lambda row: row.subset.split()[0],
+            "labels": lambda row: row.subset.split(", ")[1].split()[0],
         },
-        {
-            "coverage": "runs that contain the planted share",
-            "interval_width": "width",
-            "bias": "bias",
-        },
-        cell=lambda row: span(row) if row.metric == "coverage" else f"{row.value:.3f}",
-        note="From `eval/results/record_coverage.json`.",
+        {task: f"judge reads pictures {task}" for task in dict.fromkeys(r.task for r in rows)},
+        line=lambda row: row.subset,
+        column=lambda row: row.task,
+        note=(
+            "Part of 1,000 runs whose interval contains the planted share, with its own 95 %"
+            " interval. From `eval/results/record_coverage.json`."
+        ),
     )
 
 

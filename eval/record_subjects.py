@@ -84,8 +84,9 @@ source: >-
   Use Survey (Bureau of Labor Statistics, public domain).
 rule: >-
   100 subjects. 17 situations, one per category of the survey, in its order. The other 83 are those
-  of the paper's 100 professions that stand in most of the five public lists, in alphabetical order
-  among equals; actor and waiter are left out, since actress and waitress are in everyday use.
+  of the paper's 100 professions that appear in the largest number of the five public lists, in
+  alphabetical order among equals; actor and waiter are left out, since actress and waitress are in
+  everyday use.
 template: A photo of a {concept}.
 """
 

@@ -50,6 +50,8 @@ def test_a_subject_that_was_counted_has_its_share() -> None:
     hits = records[1].counts[3].counts[0]
     assert row.kind == "counted"
     assert (row.low, row.high) == pytest.approx(wilson_interval(hits, IMAGES))
+    is_settled = not wilson_interval(hits, IMAGES)[0] <= 0.5 <= wilson_interval(hits, IMAGES)[1]
+    assert (row.images == 0) == is_settled
 
 
 def test_another_subject_of_a_measured_model_is_predicted_near_its_share() -> None:

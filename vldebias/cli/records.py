@@ -249,9 +249,9 @@ def predict(
         share = ""
         if row.share is not None and row.low is not None and row.high is not None:
             share = f"{row.share:.0%} [{row.low:.0%}, {row.high:.0%}]"
-        others = "" if row.others is None else f"{row.others:.0%}"
+        mean = "" if row.other_models is None else f"{row.other_models:.0%}"
         images = "" if row.images is None else str(row.images)
-        rows.append((row.subject, row.kind, share, others, images, row.reason))
+        rows.append((row.subject, row.kind, share, mean, images, row.reason))
     head = ("subject", "what", value, "mean of other models", "images that settle it", "why not")
     print_grid(head, rows)
     low, high = coverage.interval

@@ -68,9 +68,9 @@ class Forecast:
         subject: what the prompt asks for.
         kind: "counted", "predicted", or "abstains".
         share, low, high: share of the value with its 95 % interval; None if nothing is predicted.
-        others: mean share of the other models, None if fewer than OTHERS counted the subject.
+        other_models: mean share of the other models; None if fewer than OTHERS counted the subject.
         images: number of images that would settle whether more or less than half show the value,
-            if the best guess is right; None without a guess.
+            if the best guess is right; 0 if the interval settles it, None without a guess.
         reason: why nothing is predicted.
     """
 
@@ -79,7 +79,7 @@ class Forecast:
     share: float | None
     low: float | None
     high: float | None
-    others: float | None
+    other_models: float | None
     images: int | None
     reason: str = ""
 
@@ -129,9 +129,9 @@ def mean_of_others(models: Mapping[str, Shares], left_out: str | None) -> dict[s
 def line_of_model(models: Mapping[str, Shares], model: str) -> ShareLine | None:
     """Return the line from the mean of the other models to a model's shares; None if too few
     subjects are known of both."""
-    others = mean_of_others(models, model)
-    shared = [subject for subject in models[model] if subject in others]
-    x = np.array([others[subject] for subject in shared])
+    means = mean_of_others(models, model)
+    shared = [subject for subject in models[model] if subject in means]
+    x = np.array([means[subject] for subject in shared])
     y = np.array([models[model][subject] for subject in shared])
     if len(x) < LEAST or np.ptp(x) < 1e-9:
         return None
@@ -161,8 +161,8 @@ def error_of_models(models: Mapping[str, Shares]) -> float | None:
     if no two models can be compared."""
     distances: list[float] = []
     for model, shares in models.items():
-        others = mean_of_others(models, model)
-        distances += [abs(shares[subject] - others[subject]) for subject in shares.keys() & others]
+        means = mean_of_others(models, model)
+        distances += [abs(shares[subject] - means[subject]) for subject in shares.keys() & means]
     if not distances:
         return None
     return float(np.quantile(distances, LEVEL, method="higher"))
@@ -181,15 +181,15 @@ def coverage_over_models(models: Mapping[str, Shares]) -> Coverage:
     for model, shares in models.items():
         rest = {name: known for name, known in models.items() if name != model}
         error = error_of_models(rest)
-        others = mean_of_others(rest, None)
-        subjects = shares.keys() & others
+        means = mean_of_others(rest, None)
+        subjects = shares.keys() & means
         if error is None or not subjects:
             continue
-        near = [abs(shares[subject] - others[subject]) <= error + 1e-9 for subject in subjects]
+        near = [abs(shares[subject] - means[subject]) <= error + 1e-9 for subject in subjects]
         inside += float(np.mean(near))
         tried += 1
         for subject in subjects:
-            widths.append(min(1.0, others[subject] + error) - max(0.0, others[subject] - error))
+            widths.append(min(1.0, means[subject] + error) - max(0.0, means[subject] - error))
     return Coverage(inside, tried, "models", float(np.mean(widths)) if widths else 1.0)
 
 
@@ -247,7 +247,7 @@ def forecast(
             f"got {attribute} {value!r}; expected an attribute and value of the records: {known}"
         )
     models = {name: shares_of(subject_counts) for name, subject_counts in counts.items()}
-    others = mean_of_others(models, model)
+    means = mean_of_others(models, model)
     if model in models:
         line = line_of_model(models, model)
         coverage = coverage_over_subjects(line)
@@ -258,7 +258,7 @@ def forecast(
     forecasts = []
     for subject in subjects:
         key = subject.casefold()
-        guess = others.get(key)
+        guess = means.get(key)
         share = low = high = None
         kind = "abstains"
         reason = ""
@@ -282,6 +282,8 @@ def forecast(
             low, high = max(0.0, guess - error), min(1.0, guess + error)
         best = guess if share is None else share
         images = None if best is None else images_to_settle(best)
+        if low is not None and high is not None and not low <= HALF <= high:
+            images = 0
         forecasts.append(Forecast(subject, kind, share, low, high, guess, images, reason))
     return forecasts, coverage
 

@@ -147,7 +147,7 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
     qualifier_of_prompt = {row.prompt: row.qualifier for row in record.counts}
     people = _by_image(read_answers(files), record.attribute)
     # (qualifier, the judge's answer, weight) -> what people say
-    said: dict[tuple[str, str, float], Counter[str]] = defaultdict(Counter)
+    values_of_group: dict[tuple[str, str, float], Counter[str]] = defaultdict(Counter)
     annotators: set[str] = set()
     for image, answer in zip(made, answers, strict=True):
         if image.variant != record.model.method or image.path not in people:
@@ -156,24 +156,24 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
             continue
         labels = people[image.path]
         annotators |= {label.annotator for label in labels}
-        values = {label.value for label in labels}
-        value = values.pop() if len(values) == 1 else NO_VALUE
+        named = {label.value for label in labels}
+        value = named.pop() if len(named) == 1 else NO_VALUE
         key = (qualifier_of_prompt[image.prompt], answer, labels[0].weight or 1.0)
-        said[key][value] += 1
-    if not said:
+        values_of_group[key][value] += 1
+    if not values_of_group:
         raise InvalidInputError(
             f"labels: got answers about none of the images in {folder} that the record"
             f" {record.name!r} counts"
         )
     rows = []
-    for (qualifier, answer, weight), values_said in said.items():
-        known = tuple(values_said[value] for value in record.values)
+    for (qualifier, answer, weight), values in values_of_group.items():
+        known = tuple(values[value] for value in record.values)
         rows.append(
             LabelCounts(
                 qualifier=qualifier,
                 judged=answer,
                 counts=known,
-                unknown=values_said.total() - sum(known),
+                unknown=values.total() - sum(known),
                 weight=weight,
             )
         )

@@ -1,12 +1,16 @@
-"""Score balanced prompts on prompts that were written before the rules were read, each once.
+"""Score balanced prompts on prompts that were labelled before the rules ran on them.
 
     python -m eval.fresh_prompts tests/wording/fresh_languages_rewritten.jsonl \\
       --json eval/results/languages/fresh_languages_rewritten.json
+    python -m eval.fresh_prompts tests/wording/fresh_kinds.jsonl \\
+      --json eval/results/languages/fresh_kinds.json
 
-Each line holds a prompt, "female" and "male": the texts that are right if all people get this
-value; the prompt itself where it must stay unchanged. "original": the prompt is what a language
-model made of it. A prompt is right if both texts are; a wrong edit changes one into a text that is
-not listed; a missed prompt is unchanged. Intervals are Wilson's, 95 %.
+Each line holds a prompt and two lists of acceptable texts: "female" if every open person is given
+that value, "male" likewise. Both contain only the prompt itself if it must stay unchanged.
+"original" is the prompt that a language model rewrote; "kind" and "language" name the rows of the
+table in which the prompt counts. A prompt is right if both texts are listed. A wrong edit changes
+it into a text that is not listed; a missed prompt is left unchanged. Intervals are 95 % Wilson
+intervals.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ def decide(row: Mapping[str, Any]) -> tuple[str, list[str]]:
 def kinds_of(row: Mapping[str, Any]) -> list[str]:
     """Return the names of the rows of the table in which a prompt counts."""
     is_open = row["female"] != [row["prompt"]] or row["male"] != [row["prompt"]]
-    kind = "rewritten" if "original" in row else "languages"
+    kind = row.get("kind") or ("rewritten" if "original" in row else "languages")
     state = "open" if is_open else "unchanged"
     return ["all", kind, f"{kind}, {state}", *([row["language"]] if "language" in row else [])]
 

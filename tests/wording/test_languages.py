@@ -26,7 +26,7 @@ IMAGES = 12
 REASONS = {
     "stated": ("stated", "named"),
     "named": ("named", "stated"),
-    "none": ("no person", "language"),
+    "none": ("no person", "not understood", "language"),
     "group": ("group",),
     "context": ("context",),
 }
@@ -634,7 +634,7 @@ def test_forms_of_women(prompt, woman):
 @pytest.mark.parametrize(
     ("original", "rewritten", "woman", "reason"),
     [
-        ("a doctor", "Un médecin sourit.", "Une médecin femme sourit.", None),
+        ("a doctor", "Un médecin sourit.", "Une médecin sourit.", None),
         ("ein Arzt", "Ein Bäcker grüßt einen Arzt.", "Ein Bäcker grüßt eine Ärztin.", None),
         ("ein Arzt", "Ein Bäcker grüßt einen Koch.", None, "rewritten: not understood"),
         ("ein Arzt", "Ein Arzt grüßt einen Arzt.", None, "rewritten: not understood"),
@@ -663,3 +663,29 @@ def test_in_a_rewritten_prompt_others_stay_as_they_are(original, rewritten, woma
 def test_a_woman_beside_somebody_else_leaves_this_one_open(prompt, woman):
     shares = {"female": 1, "male": 0}
     assert balance_prompts(prompt, "gender", shares=shares).prompts == [woman or prompt]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "female", "male"),
+    [
+        ("un agente de policía sonríe", "una agente de policía sonríe", None),
+        ("un peintre peint un mur", "une peintre peint un mur", None),
+        ("un médico, un pianista", None, "un médico varón, un pianista varón"),
+        ("l'artiste sourit", "l'artiste femme sourit", "l'artiste homme sourit"),
+        ("سائق حافلة متعب", "سائقة حافلة متعبة", "رجل سائق حافلة متعب"),
+        ("طبيب متعب", "طبيبة متعبة", "طبيب رجل متعب"),
+        ("老师给学生讲课", "女老师给女学生讲课", "男老师给男学生讲课"),
+    ],
+)
+def test_a_value_is_stated_once_and_where_a_native_speaker_writes_it(prompt, female, male):
+    for value, expected in (("female", female), ("male", male)):
+        shares = {"female": float(value == "female"), "male": float(value == "male")}
+        (written,) = balance_prompts(prompt, "gender", shares=shares).prompts
+        assert expected is None or written == expected
+
+
+@pytest.mark.parametrize("prompt", ["um técnico de enfermagem cansado", "медали судьи на столе"])
+def test_a_person_who_is_not_read_is_no_reason_to_say_that_there_is_none(prompt):
+    balanced = balance_prompts(prompt, "gender")
+    assert balanced.prompts == [prompt]
+    assert balanced.reasons == ["not understood"]

@@ -71,12 +71,6 @@ def test_what_was_added_becomes_the_value_that_is_dealt(original, rewritten, fem
 # original, rewritten, as it is for women, as it is for men
 OTHER_PEOPLE = [
     (
-        "a photographer",
-        "A photographer kneels before the bride and groom, his camera raised.",
-        "A female photographer kneels before the bride and groom, her camera raised.",
-        "A male photographer kneels before the bride and groom, his camera raised.",
-    ),
-    (
         "a soldier",
         "A soldier hugs his wife and two daughters.",
         "A female soldier hugs her wife and two daughters.",
@@ -119,22 +113,10 @@ OTHER_PEOPLE = [
         "An optician in a shop. The optician, a calm, middle-aged man, adjusts his tie.",
     ),
     (
-        "a clerk",
-        "A clerk helps a guest who smiles at him. The clerk is a young man.",
-        "A clerk helps a guest who smiles at her. The clerk is a young woman.",
-        "A clerk helps a guest who smiles at him. The clerk is a young man.",
-    ),
-    (
         "a nurse",
         "A nurse leans over the bed of an old woman and holds her hand.",
         "A female nurse leans over the bed of an old woman and holds her hand.",
         "A male nurse leans over the bed of an old woman and holds her hand.",
-    ),
-    (
-        "a librarian",
-        "A portrait of a woman in her fifties, a librarian, by a shelf.",
-        "A portrait of a woman in her fifties, a librarian, by a shelf.",
-        "A portrait of a man in his fifties, a librarian, by a shelf.",
     ),
     (
         "a weaver",
@@ -180,6 +162,9 @@ def test_each_person_keeps_the_own_value():
         ("a boxer", "A ring under bright light.", "rewritten: no person named boxer"),
         ("a teacher", "A teacher helps a student with his homework.", "rewritten: not understood"),
         ("a driver", "A man waves at a man.", "rewritten: not understood"),
+        ("a clerk", "A clerk helps a guest who smiles at him.", "rewritten: not understood"),
+        ("a clerk", "A clerk kneels before a guest, his head low.", "rewritten: not understood"),
+        ("a clerk", "A woman in a coat, a clerk, at a desk.", "rewritten: not understood"),
         ("an agent", "A portrait of an agent, capturing a man.", "rewritten: not understood"),
         ("two cooks", "Two cooks; one wipes his brow.", "rewritten: not understood"),
         ("a barber", "A barber strokes his beard.", "rewritten: beard"),

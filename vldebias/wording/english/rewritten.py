@@ -1,9 +1,9 @@
 """Give the people of a rewritten English prompt the values that their original leaves open.
 
-A language model that rewrites "a CEO in an office" may make it "a man in his fifties, in a suit".
-Only the phrase that corresponds to the person of the original changes, with the pronouns that refer
-to this person; everybody else stays as the rewriter wrote them. If the person or the owner of a
-pronoun is not certain, the prompt is left unchanged.
+A language model that rewrites "a CEO in an office" may turn the CEO into "a man in his fifties, in
+a suit". Only the phrase that corresponds to the person of the original changes, together with the
+pronouns that refer to it; everybody else stays as the rewriter wrote them. If the person or the
+referent of a pronoun is uncertain, the prompt is left unchanged.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 from vldebias.prompts.attribute import Attribute
@@ -43,11 +44,11 @@ _ADJECTIVES = frozenset(word for pair in _LISTS["adjective"] for word in pair.sp
 _SIDES = ("female", "male")
 _PRONOUNS = frozenset({"she", "her", "hers", "herself", "he", "his", "him", "himself"})
 _POSSESSIVE = frozenset({"his", "her", "their", "whose"})
-_CONJUNCTIONS = frozenset({"while", "as", "when", "where", "because", "but"})
 _RELATIVE = frozenset({"who", "whose"})
-# After such a word "her" is an object, "him", and no "his".
+_OPENS_CLAUSE = frozenset({"while", "as", "when", "where", "because", "but"}) | _RELATIVE
+# After such a word "her" is an object, "him", and not "his".
 _NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "away", "off", "too"})
-# Words for both genders state none: "a team of men and women".
+# Words for both genders state neither: "a team of men and women".
 _GENDERED = r"(?:(?:fe)?males?|(?:wo)?m[ae]n|boys?|girls?|ladies|gentlemen|he|she|his|hers?|him)"
 _BOTH = re.compile(rf"\b{_GENDERED}(?:\s*/\s*|,? (?:and|or|&) ){_GENDERED}\b", re.IGNORECASE)
 _DESCENT = re.compile(
@@ -70,22 +71,23 @@ _NOT_UNDERSTOOD = "rewritten: not understood"
 
 @cache
 def _counterparts() -> dict[str, tuple[str, str]]:
-    """Return word that states a gender -> its side, "female" or "male", and the word of the other
-    side."""
+    """Map each word that states a gender to its side, "female" or "male", and its counterpart."""
     words: dict[str, tuple[str, str]] = {}
     for name in ("noun", "relative", "adjective", "pronoun"):
         for pair in _LISTS[name]:
             female, male = pair.split("/")
             words.setdefault(female, ("female", male))
-            # A tailor is of either gender: nobody is made a seamstress.
+            # "seamstress" becomes "tailor", but a tailor can be a woman and stays a tailor.
             if gendered(male):
                 words.setdefault(male, ("male", female))
     return words
 
 
 def _side_and_counterpart(word: str) -> tuple[str, str]:
-    """Return the side of a word in lower case, "female" or "male", and the word of the other side;
-    two empty texts if it states none, or has no counterpart."""
+    """Return the side of a lower-case word and its counterpart.
+
+    Both are empty if the word states no gender or has no counterpart.
+    """
     known = _counterparts().get(word)
     if known is not None:
         return known
@@ -103,12 +105,12 @@ def _side_of(word: str) -> str:
 
 
 def is_pronoun(word: str) -> bool:
-    """Return whether a word in lower case is a pronoun that states a gender."""
+    """Return whether a lower-case word is a pronoun that states a gender."""
     return word in _PRONOUNS
 
 
 def _without_ending(word: str) -> str:
-    """Return a word without what an apostrophe adds to it: "man" of "man's"."""
+    """Remove what follows an apostrophe: "man's" becomes "man"."""
     return re.sub(r"'(?:s|d|ll)?$", "", word)
 
 
@@ -116,252 +118,241 @@ def _without_ending(word: str) -> str:
 
 
 class _Figure:
-    """Represent somebody whom a text mentions, or an animal.
+    """A person or an animal that a text mentions.
 
     Attributes:
-        words: positions of the words that name this one or refer to this one.
-        first: position of the first of them. heads: positions of the nouns.
-        number: of the corresponding person of the original; None if there is none.
-        side: the gender that the text states, "female" or "male"; "" if none.
-        is_plural, is_possessed, is_animal: of "three cooks", "his wife", "a dog".
-        is_certain: whether no pronoun may refer to this one or to somebody else.
-        mentions: position of each mention -> whether it is the subject of its clause.
+        words: positions of the words that name or refer to this figure.
+        heads: positions of its nouns.
+        number: index of the corresponding person of the original; None if there is none.
+        side: the gender that the text states, "female" or "male"; "" if it states none.
+        is_plural, is_possessed, is_animal: as in "three cooks", "his wife", "a dog".
+        is_certain: False if a pronoun may refer to this figure or to another one.
     """
 
     def __init__(
-        self, text: Text, words: Sequence[int], heads: Sequence[int], *, is_plural: bool
+        self,
+        text: Text,
+        words: Iterable[int],
+        heads: Sequence[int],
+        number: int | None = None,
+        *,
+        is_plural: bool = False,
+        is_animal: bool = False,
     ) -> None:
-        self.number: int | None = None
         self.words = [i for i in words if not is_pronoun(text.low[i])]
-        self.first = min(words)
         self.heads = heads
+        self.number = number
         sides = [_side_of(_without_ending(text.low[i])) for i in self.words]
         self.side = next(filter(None, sides), "")
         self.is_plural = is_plural
+        self.is_animal = is_animal
         opening = text.low[max(0, self.first - 2) : self.first + 1]
         self.is_possessed = not _POSSESSIVE.isdisjoint(opening)
-        self.is_animal = False
         self.is_certain = True
-        self.mentions: dict[int, bool] = {}
 
-    def last_mention(self, i: int, *, as_subject: bool = False) -> int:
+    @property
+    def first(self) -> int:
+        """Position of the first word."""
+        return min(self.words, default=self.heads[0])
+
+    @property
+    def is_person(self) -> bool:
+        """Whether this is no animal."""
+        return not self.is_animal
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether this is not named by a relation to somebody else."""
+        return not self.is_possessed
+
+    def can_be(self, side: str) -> bool:
+        """Return whether a pronoun of a side may refer to this figure."""
+        return not self.is_plural and self.side in ("", side)
+
+    def last_mention(self, i: int) -> int:
         """Return the position of the last mention before word i; -1 if there is none."""
-        places = [place for place in self.mentions if place < i]
-        if as_subject:
-            places = [place for place in places if self.mentions[place]]
-        return max(places, default=-1)
+        return max((place for place in self.words if place < i), default=-1)
 
 
 def match(
     text: Text, persons: Sequence[Sequence[Subject]], people: Sequence[NounValue]
 ) -> list[int | None]:
-    """Return for each person of a text the number of the corresponding one of the original.
+    """Return for each person of a text the index of the corresponding person of the original.
 
-    They have the same noun. If one person of the original remains, this is the only "man" or
-    "woman" of the text, or else the only person left in it.
+    Corresponding persons share a noun. If one person of the original remains, it corresponds to
+    the only "man" or "woman" that remains in the text, or else to the only remaining person.
     """
     matched: list[int | None] = [None] * len(persons)
     for number, (noun, _) in enumerate(people):
         last_word = singular(noun.lower().split()[-1])
         for place, mentions in enumerate(persons):
-            nouns = {singular(_without_ending(text.low[subject.head])) for subject in mentions}
-            if matched[place] is None and last_word in nouns:
+            if matched[place] is None and last_word in _nouns_of(text, mentions):
                 matched[place] = number
                 break
     remaining = [number for number in range(len(people)) if number not in matched]
-    candidates: list[int] = []
-    for place, mentions in enumerate(persons):
-        first = mentions[0]
-        is_other = first.plural or first.named or text.low[first.opening] in _POSSESSIVE
-        if matched[place] is None and not is_other:
-            candidates.append(place)
-    of_gender = [place for place in candidates if gendered(text.low[persons[place][0].head])]
-    candidates = of_gender or candidates
+    candidates = _candidates(text, persons, matched)
     if len(remaining) == 1 and len(candidates) == 1:
         matched[candidates[0]] = remaining[0]
     return matched
 
 
+def _nouns_of(text: Text, mentions: Sequence[Subject]) -> set[str]:
+    return {singular(_without_ending(text.low[mention.head])) for mention in mentions}
+
+
+def _candidates(
+    text: Text, persons: Sequence[Sequence[Subject]], matched: Sequence[int | None]
+) -> list[int]:
+    """Return which unmatched persons may be of the original, only "men" and "women" if there are
+    any."""
+    candidates: list[int] = []
+    for place, (first, *_) in enumerate(persons):
+        is_possessed = text.low[first.opening] in _POSSESSIVE
+        if matched[place] is None and not (first.plural or first.named or is_possessed):
+            candidates.append(place)
+    of_gender = [place for place in candidates if gendered(text.low[persons[place][0].head])]
+    return of_gender or candidates
+
+
 def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
-    """Return everybody whom a text mentions, each with the pronouns that refer to this one."""
+    """Return everybody whom a text mentions, each with the pronouns that refer to them."""
+    figures = _figures_of_phrases(text, people)
+    pronouns = _add_other_words(text, figures)
+    figures = _join_descriptions(text, figures)
+    _mark_uncertain(text, figures)
+    for i in pronouns:
+        candidates = _referents(text, figures, i)
+        if len(candidates) == 1:
+            candidates[0].words.append(i)
+            candidates[0].side = _side_of(text.low[i])
+        else:
+            for figure in candidates or figures:
+                figure.is_certain = False
+    return figures
+
+
+def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
+    """Return the figures of the noun phrases of a text."""
     subjects = find_subjects(text.prompt)
     persons = [] if isinstance(subjects, str) else group_mentions(text, subjects)
     figures: list[_Figure] = []
     for mentions, number in zip(persons, match(text, persons, people), strict=True):
-        # Of somebody who is not of the original, each phrase may be about the original's person.
+        # Each phrase about a person who is not in the original may describe somebody who is.
         parts = [[mention] for mention in mentions] if number is None else [mentions]
         for part in parts:
-            words = [i for mention in part for i in range(mention.opening, mention.head + 1)]
+            words = {i for mention in part for i in range(mention.opening, mention.head + 1)}
             heads = [mention.head for mention in part]
-            figures.append(_Figure(text, words, heads, is_plural=part[0].plural))
-            figures[-1].number = number
-    known = {i for figure in figures for i in figure.words}
-    spans_of_both = [found.span() for found in _BOTH.finditer(text.prompt)]
-    pronouns: list[int] = []
-    repeated: dict[int, int] = {}  # noun of "the man" -> the position of "the"
-    for i, word in enumerate(map(_without_ending, text.low)):
-        is_of_both = any(start <= text.start[i] < end for start, end in spans_of_both)
-        if i in known or text.silent[i] or is_of_both:
-            continue
-        named = [figure for figure in figures if word in [text.low[k] for k in figure.heads]]
-        is_animal = listed(singular(word), "animal")
-        if is_pronoun(word):
-            pronouns.append(i)
-        elif len(named) == 1 and (start := _start_of_definite(text, named[0], i)) is not None:
-            repeated[i] = start
-            named[0].words.append(i)
-        elif is_animal or (_side_of(word) and word not in _ADJECTIVES):
-            figures.append(_Figure(text, [i], [i], is_plural=singular(word) != word))
-            figures[-1].is_animal = is_animal
-    figures = _merged(text, figures, known, repeated)
-    figures.sort(key=lambda figure: figure.first)
-    for figure in figures:
-        is_shown = figure.number is None and text.low[figure.first - 1] in _SHOWS
-        if is_shown and figure.side:
-            for other in figures:
-                other.is_certain = False
-        for i in figure.words:
-            figure.mentions[i] = _is_subject(text, figures, repeated.get(i, figure.first))
-    _attach_pronouns(text, figures, pronouns)
+            figures.append(_Figure(text, words, heads, number, is_plural=part[0].plural))
     return figures
 
 
-def _attach_pronouns(text: Text, figures: Sequence[_Figure], pronouns: Sequence[int]) -> None:
-    """Add pronouns to the figures to whom they refer; mark the figures of whom that is not
-    certain."""
-    for i in pronouns:
-        owner = _owner(text, [figure for figure in figures if not figure.is_plural], i)
-        if owner is not None:
-            owner.words.append(i)
-            owner.mentions[i] = text.low[i] in ("he", "she")
-            owner.side = _side_of(text.low[i])
+def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
+    """Add the nouns outside of phrases to the figures, and return the positions of pronouns."""
+    known = {i for figure in figures for i in figure.words}
+    pronouns: list[int] = []
+    for i, word in enumerate(map(_without_ending, text.low)):
+        if i in known or text.silent[i] or _is_of_both(text, i):
             continue
-        for figure in figures:
-            figure.is_certain = figure.is_certain and not figure.is_plural  # "one of them ... his"
+        is_animal = listed(singular(word), "animal")
+        named = _named_again(text, figures, i)
+        if is_pronoun(word):
+            pronouns.append(i)
+        elif named is not None:
+            named.words.append(i)
+        elif is_animal or (_side_of(word) and word not in _ADJECTIVES):
+            is_plural = singular(word) != word
+            figures.append(_Figure(text, [i], [i], is_plural=is_plural, is_animal=is_animal))
+    return pronouns
 
 
-def _merged(
-    text: Text, figures: Sequence[_Figure], known: Collection[int], repeated: Mapping[int, int]
-) -> list[_Figure]:
-    """Return figures without those that say who another one is.
+def _is_of_both(text: Text, i: int) -> bool:
+    """Return whether word i is part of "men and women"."""
+    found = _BOTH.finditer(text.prompt)
+    return any(match.start() <= text.start[i] < match.end() for match in found)
 
-    known: positions of the words of phrases. repeated: nouns that name somebody again.
-    """
-    merged = list(figures)
+
+def _named_again(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
+    """Return the figure that noun i names again: "A girl on a swing. The little girl laughs"."""
+    if "the" not in text.low[max(text.clause_start(i), i - 3) : i]:
+        return None
+    word = _without_ending(text.low[i])
+    named = [figure for figure in figures if word in [text.low[k] for k in figure.heads]]
+    return named[0] if len(named) == 1 else None
+
+
+def _join_descriptions(text: Text, figures: Sequence[_Figure]) -> list[_Figure]:
+    """Add figures that say who another one is to that figure: "the optician, a man"."""
+    joined = list(figures)
+    for figure in sorted(figures, key=lambda figure: figure.first):
+        other = _described(text, joined, figure.first)
+        if other is None or other is figure or other.is_plural or other.is_animal:
+            continue
+        is_open_again = other.side in ("", figure.side) and figure.number is None
+        if is_open_again and not (figure.is_plural or figure.is_animal):
+            other.words += figure.words
+            other.side = figure.side
+            joined.remove(figure)
+    return joined
+
+
+def _mark_uncertain(text: Text, figures: Sequence[_Figure]) -> None:
+    """Mark figures who may be described by a phrase that was not joined to theirs."""
     for figure in figures:
-        is_noun = figure.first not in known
-        before = [other for other in merged if other.first < figure.first]
-        previous = max(before, key=lambda other: other.first, default=figure)
-        if _is_apposition(text, previous, figure):
-            figure.words += previous.words
-            figure.side = previous.side
-            figure.first = previous.first
-            merged.remove(previous)
-        if figure.number is not None or figure.is_plural or figure.is_animal:
+        if figure.number is not None or not figure.side or figure.is_possessed:
             continue
-        remaining = [other for other in merged if other is not figure]
-        described = _described(text, remaining, figure.first, None if is_noun else repeated)
-        if described is not None and described.side in ("", figure.side):
-            described.words += figure.words
-            described.side = figure.side
-            merged.remove(figure)
-    return merged
+        is_shown = text.low[figure.first - 1] in _SHOWS
+        for other in figures:
+            if is_shown or _may_be_apposition(text, figure, other):
+                other.is_certain = False
 
 
-def _is_apposition(text: Text, previous: _Figure, figure: _Figure) -> bool:
-    """Return whether a person of the original is named behind a comma: "a woman in her fifties, a
-    librarian, at a desk"."""
-    if figure.number is None or figure.side or not previous.side or previous.is_possessed:
+def _may_be_apposition(text: Text, figure: _Figure, other: _Figure) -> bool:
+    """Return whether a later phrase may name a figure: "a woman in her fifties, a librarian, by a
+    shelf"."""
+    if figure.first >= other.first or not text.is_same_sentence(figure.first, other.first):
         return False
-    is_between_commas = text.opens[figure.first] and text.opens[max(figure.heads) + 1]
-    is_in_sentence = not any(text.sentence[previous.first + 1 : figure.first + 1])
-    return previous.number is None and is_between_commas and is_in_sentence
+    return text.opens[other.first] and text.opens[max(other.heads) + 1]
 
 
-def _start_of_definite(text: Text, figure: _Figure, i: int) -> int | None:
-    """Return the position of the article if noun i names a figure again: "the civil engineer", or
-    "A civil engineer" at the start of a sentence."""
-    phrase = {text.low[k] for k in figure.words}
-    while not text.opens[i]:
-        i -= 1
-        if text.low[i] == "the" or (text.sentence[i] and text.low[i] in ("a", "an")):
-            return i
-        if text.low[i] not in phrase:
-            return None
-    return None
-
-
-def _described(
-    text: Text, figures: Sequence[_Figure], i: int, nouns: Collection[int] | None
-) -> _Figure | None:
-    """Return the figure of whom a phrase that begins at word i says who this is: "the optician, a
-    middle-aged man", "the optician is a man"; None if it is of nobody else.
-
-    nouns: positions of the nouns behind which it may stand; None: any.
-    """
+def _described(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
+    """Return whom a phrase that begins at word i describes: "the optician is a young man"."""
     while not text.sentence[i]:
         i -= 1
         for figure in figures:
             if i in figure.words:
-                is_other = (
-                    figure.is_plural or figure.is_animal or (nouns is not None and i not in nouns)
-                )
-                return None if is_other else figure
-        if not adjective(text.low[i]) and text.low[i] not in ("a", "an", "is", "was"):
+                return figure
+        is_adjective = adjective(text.low[i]) and text.low[i] not in _SHOWS
+        if not is_adjective and text.low[i] not in ("a", "an", "is", "was"):
             return None
     return None
 
 
-def _is_subject(text: Text, figures: Sequence[_Figure], first: int) -> bool:
-    """Return whether a phrase stands where a clause has its subject."""
-    if text.opens[first]:
-        return True
-    if text.low[first - 1] == "and":  # "the bride and groom" are one phrase
-        return not any(first - 2 in figure.words for figure in figures)
-    return text.low[first - 1] in _CONJUNCTIONS
-
-
-def _owner(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
-    """Return to whom pronoun i refers; None if that is not certain, or nobody is mentioned."""
+def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
+    """Return the figures to whom pronoun i may refer."""
     side = _side_of(text.low[i])
-    figures = [figure for figure in figures if figure.side in ("", side)]
-    before = [figure for figure in figures if figure.first < i]
-    if not before:
-        # "In her studio, a painter ..."
-        same = [figure for figure in figures if not any(text.sentence[i + 1 : figure.first + 1])]
-        return same[0] if same else None
-    opening = i
-    while not text.opens[opening] and text.low[opening] not in _CONJUNCTIONS | _RELATIVE:
-        opening -= 1
-    nearest = max(before, key=lambda figure: figure.last_mention(i))
-    if text.low[opening] in _RELATIVE and nearest.last_mention(i) == opening - 1:
-        is_object = text.low[i] in ("him", "her") and not text.after(i)
-        if not is_object:
-            return nearest
-        before.remove(nearest)  # "a guest who looks at him"
-        if not before:
-            return None
-    inside = [figure for figure in before if figure.last_mention(i) >= opening]
-    # A phrase behind a comma without a person of its own is about the subject: "kneels before the
-    # bride and groom, his camera raised".
-    is_clause = text.low[i] in ("he", "she") or text.low[opening] in ("and", *_CONJUNCTIONS)
-    is_behind_comma = text.prompt[: text.start[opening]].endswith(", ")
-    if not inside and is_behind_comma and not is_clause:
-        last = max(before, key=lambda figure: figure.last_mention(i, as_subject=True))
-        if last.last_mention(i, as_subject=True) >= 0:
-            return last
-    remaining = inside or before
-    for is_likely in (
-        lambda figure: figure.side == side,
-        lambda figure: not figure.is_animal,
-        lambda figure: not figure.is_possessed,
-    ):
-        remaining = list(filter(is_likely, remaining)) or remaining
-    if len(remaining) == 1:
-        return remaining[0]
-    for figure in remaining:
-        figure.is_certain = False
-    return None
+    figures = [figure for figure in figures if figure.can_be(side)]
+    remaining = [figure for figure in figures if figure.first < i]
+    if not remaining:  # "In her studio, a painter ..."
+        return figures[:1] if figures and text.is_same_sentence(i, figures[0].first) else []
+    is_object = text.low[i] in ("him", "her") and not text.after(i)
+    if not is_object:
+        opening = _start_of_clause(text, i)
+        inside = [figure for figure in remaining if figure.last_mention(i) >= opening]
+        # "leans over the bed of an old woman and holds her hand"
+        remaining = _preferred(inside, "side") or remaining
+    return _preferred(_preferred(remaining, "is_person"), "is_independent")
+
+
+def _start_of_clause(text: Text, i: int) -> int:
+    """Return the position of the first word of a clause; "a woman" opens "a woman who waits"."""
+    while not text.opens[i] and text.low[i] not in _OPENS_CLAUSE:
+        i -= 1
+    return i - 1 if text.low[i] in _RELATIVE else i
+
+
+def _preferred(figures: Sequence[_Figure], name: str) -> list[_Figure]:
+    """Return the figures with an attribute that is true, or all if there are none."""
+    return list(filter(attrgetter(name), figures)) or list(figures)
 
 
 def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
@@ -380,39 +371,52 @@ def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> li
 def replace_gender(
     text: str, attribute: Attribute, people: Sequence[NounValue]
 ) -> tuple[str, list[bool]]:
-    """Return a text with the gender of the people replaced; and for each of them, whether a noun
-    or an adjective states the value.
+    """Replace the gender of the people in a text.
+
+    Returns:
+        The text, and for each person whether one of its nouns or adjectives states the value.
 
     Raises:
-        RewrittenPromptError: a person or the owner of a pronoun is not certain, a word that states
+        RewrittenPromptError: a person or the referent of a pronoun is uncertain, a word that states
             a gender cannot be replaced, or somebody is named.
     """
-    sides: dict[int | None, str] = {}
-    for number, (_, value) in enumerate(people):
-        if value is not None:
-            sides[number] = attribute.words[value].lower() if isinstance(value, str) else "mixed"
+    sides = _sides_of(attribute, people)
     words = read_text(text)
     _check_names(words)
     text = _without_beards(words, _find_figures(words, people), sides)
     words = read_text(text)
-    figures = [figure for figure in _find_figures(words, people) if figure.number in sides]
+    figures = _find_figures(words, people)
     _check_all_found(words, {figure.number for figure in figures}, people)
     replacements: list[Replacement] = []
     is_said = [False] * len(people)
     for figure in figures:
+        if figure.number is None or figure.number not in sides:
+            continue
         side = sides[figure.number]
-        if figure.side and (figure.is_plural or side == "mixed"):
-            raise RewrittenPromptError("rewritten: group")
-        if not figure.is_certain or (figure.side and side not in _SIDES):
-            raise RewrittenPromptError(_NOT_UNDERSTOOD)
+        _check_replaceable(figure, side)
         for i in figure.words:
-            if not _side_of(_without_ending(words.low[i])):
-                continue
-            new = _word_of_side(words, i, side)
-            replacements.append(_replace(words, i, new))
-            if figure.number is not None and gendered(new) and not is_pronoun(new):
-                is_said[figure.number] = True
+            if _side_of(_without_ending(words.low[i])):
+                new = _word_of_side(words, i, side)
+                replacements.append(_replace(words, i, new))
+                is_said[figure.number] |= gendered(new) and not is_pronoun(new)
     return replace_all(text, replacements), is_said
+
+
+def _sides_of(attribute: Attribute, people: Sequence[NounValue]) -> dict[int, str]:
+    """Return index -> "female" or "male", for those people who get a value; "mixed" for groups."""
+    sides: dict[int, str] = {}
+    for number, (_, value) in enumerate(people):
+        if value is not None:
+            sides[number] = attribute.words[value].lower() if isinstance(value, str) else "mixed"
+    return sides
+
+
+def _check_replaceable(figure: _Figure, side: str) -> None:
+    """Raise RewrittenPromptError if the gender of a figure cannot be replaced by a side."""
+    if figure.side and (figure.is_plural or side == "mixed"):
+        raise RewrittenPromptError("rewritten: group")
+    if not figure.is_certain or (figure.side and side not in _SIDES):
+        raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 
 def _check_names(words: Text) -> None:
@@ -436,43 +440,50 @@ def _check_all_found(
             raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 
-def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int | None, str]) -> str:
-    """Return a text without the beards of those who are to be women.
+def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, str]) -> str:
+    """Return a text without the beards of those who become women.
 
-    sides: number of a person -> the gender that this one gets.
+    sides: index of a person -> the gender that this person gets.
 
     Raises:
-        RewrittenPromptError: a word states the gender of one of these people and cannot be left
-            out: "strokes his beard", "shirtless".
+        RewrittenPromptError: a word states the gender of one of these people and cannot be removed:
+            "strokes his beard", "shirtless".
     """
-    figure_of_word = {i: figure for figure in figures for i in figure.words}
-    singles = [figure for figure in figures if not figure.is_plural and not figure.is_animal]
     spans: list[tuple[int, int]] = []
     for i, word in enumerate(map(_without_ending, text.low)):
-        is_listed = word in _LISTS["beard"] or word in _LISTS["bearded"]
-        states = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
-        if text.silent[i] or not (is_listed or states):
+        if not _is_sign_of_gender(text, i, word):
             continue
-        nearest = max(singles, key=lambda figure: figure.last_mention(i), default=None)
-        figure = figure_of_word.get(i, nearest)
-        if figure is None:
+        figure = max(figures, key=lambda figure: figure.last_mention(i + 1), default=None)
+        if figure is None or figure.number is None or figure.number not in sides:
             continue
         is_in_phrase = i in figure.words
-        is_of_noun = word in _LISTS["of-noun"] and text.after(i)  # "a male voice", "blonde hair"
-        if figure.number not in sides or is_of_noun or (is_in_phrase and _side_of(word)):
-            continue
-        span = None
-        if is_in_phrase and word in _LISTS["bearded"]:
-            start = text.start[i]
-            # Of "a tall, bearded man" the comma goes too.
-            span = (start - 2 * text.prompt[:start].endswith(", "), start + len(text.words[i]))
-        elif word in _LISTS["beard"]:
-            span = _span_of_beard(text, i)
+        if is_in_phrase and _side_of(word):
+            continue  # it is replaced
+        span = _span_of_sign(text, i, word, is_in_phrase)
         if span is None:
             raise RewrittenPromptError(f"rewritten: {word}")
         if sides[figure.number] == "female":
             spans.append(span)
     return _take_out(text.prompt, spans)
+
+
+def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
+    """Return whether a word, no noun with a counterpart, states a gender: "beard", "shirtless"."""
+    is_about_noun = word in _LISTS["of-noun"] and text.after(i)  # "a male voice", "blonde hair"
+    if text.silent[i] or is_about_noun:
+        return False
+    if word in _LISTS["beard"] or word in _LISTS["bearded"]:
+        return True
+    return gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
+
+
+def _span_of_sign(text: Text, i: int, word: str, is_in_phrase: bool) -> tuple[int, int] | None:
+    """Return the characters that go if a man becomes a woman; None if they cannot be removed."""
+    if word in _LISTS["bearded"] and is_in_phrase:
+        start = text.start[i]
+        # In "a tall, bearded man" the comma goes with the adjective.
+        return start - 2 * text.prompt[:start].endswith(", "), start + len(text.words[i])
+    return _span_of_beard(text, i) if word in _LISTS["beard"] else None
 
 
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:

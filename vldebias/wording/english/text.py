@@ -77,6 +77,10 @@ class Text:
             i -= 1
         return i
 
+    def is_same_sentence(self, first: int, last: int) -> bool:
+        """Return whether no sentence begins between two words."""
+        return not any(self.sentence[first + 1 : last + 1])
+
     def after(self, i: int) -> str:
         """Return the word after word i in its clause; "" at the end of the clause."""
         if i + 1 >= len(self.low) or self.opens[i + 1]:

@@ -352,6 +352,10 @@ class SpacedLanguage(ListedLanguage):
         """Return the phrase whose noun is word i, or None where it is no person."""
 
     @abstractmethod
+    def noun_of(self, token: Token) -> Noun | None:
+        """Return the noun of a person that a word is a form of, or None."""
+
+    @abstractmethod
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender."""
 
@@ -424,6 +428,11 @@ class SpacedLanguage(ListedLanguage):
         for list_name, reason in (("group-left-alone", "group"), ("pronoun", "pronoun")):
             if self.matcher(list_name).find(tokens) is not None:
                 return reason
+        for i, token in enumerate(tokens):
+            is_person = self.noun_of(token) is not None and not token.quoted
+            if is_person and not self.matcher("thing").has_at(tokens, i):
+                if self.phrase_at(tokens, i) is None:
+                    return "not understood"
         return "no person"
 
     def phrases(self, tokens: Reading) -> list[Phrase]:

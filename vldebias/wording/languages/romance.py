@@ -178,7 +178,7 @@ class RomanceLanguage(SpacedLanguage):
             if is_feminine and is_masculine:
                 return None
             return Phrase(phrase.first, i, stated=True)
-        if noun is None:
+        if noun is None or self._says_kind(tokens, phrase):
             return None
         size = self.number_before(tokens, phrase.first)
         if noun.number == "many" or size is not None:
@@ -258,9 +258,31 @@ class RomanceLanguage(SpacedLanguage):
             return None
         behind = self._adjectives_behind(tokens, phrase.head)
         phrase = phrase._replace(noun=noun, behind=behind)
+        if self._has_unsure_complement(tokens, phrase.last):
+            return None
         if noun.gender == "f":
             return phrase
         return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
+
+    def _has_unsure_complement(self, tokens: Reading, last: int) -> bool:
+        """Return whether a participle may agree with a noun or with its complement: "técnico de
+        enfermagem cansado"."""
+        i = last + 3
+        if i >= len(tokens) or any(tokens[k].opens for k in range(last + 1, i + 1)):
+            return False
+        is_complement = self.matcher("of").has(tokens[last + 1]) and not self._is_article(
+            tokens[last + 2]
+        )
+        is_participle = tokens[i].low.endswith(self.entries("participle-ending"))
+        return is_complement and is_participle and self.is_adjective(tokens[i])
+
+    def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a noun says what kind of person the one before it is: "agente de
+        policía", "jefe de bomberos"."""
+        if phrase.article is not None or tokens[phrase.first].opens:
+            return False
+        i = phrase.first - 1
+        return self.matcher("of").has(tokens[i]) and self.noun_of(tokens.before(i)) is not None
 
     def _is_article(self, token: Token) -> bool:
         names = ("any-article", "feminine-article")
@@ -376,7 +398,9 @@ class RomanceLanguage(SpacedLanguage):
         if changes is None:
             # An ending is not known: "un juge, une femme".
             return None, f"{self.comma} {self.entries('count-female')[1]}{self.comma}"
-        return changes, self._word_behind(noun, "girl", "female") if noun.gender == "mf" else ""
+        # "una pianista": the article shows it; "l'artiste femme": it does not.
+        is_shown = noun.gender != "mf" or phrase.article in changes
+        return changes, "" if is_shown else self._word_behind(noun, "girl", "female")
 
     def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
         """Change "médico/a" into the masculine, where it has not become the feminine."""

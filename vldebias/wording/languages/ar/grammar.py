@@ -1,4 +1,4 @@
-"""Arabic: طبيب becomes طبيبة or رجل طبيب; شخص طموح becomes امرأة طموحة or رجل طموح."""
+"""Arabic: طبيب becomes طبيبة or طبيب رجل; شخص طموح becomes امرأة طموحة or رجل طموح."""
 
 from __future__ import annotations
 
@@ -81,6 +81,11 @@ class Arabic(SpacedLanguage):
                 return prefix, rest
         return "", token.low
 
+    def noun_of(self, token: Token) -> Noun | None:
+        """Return the noun of a person that a word is a form of, or None."""
+        _, form = self._split(token)
+        return self._nouns.get(form)
+
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender."""
         token = tokens[i]
@@ -146,8 +151,7 @@ class Arabic(SpacedLanguage):
         """Return whether the word before is a person, of whom this one says the kind."""
         if tokens[i].opens:
             return False
-        _, form = self._split(tokens[i - 1])
-        return form in self._nouns
+        return self.noun_of(tokens[i - 1]) is not None
 
     def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
         """Return the positions of the adjectives after a noun; they have its article."""
@@ -224,23 +228,31 @@ class Arabic(SpacedLanguage):
             self._agree(tokens, phrase, changes)
             adjectives = [feminine(word) for word in adjectives]
         elif gender == "male":
-            changes[phrase.head] = self._as_man(tokens, phrase, phrase.noun, prefix)
+            changes |= self._as_man(tokens, phrase, phrase.noun, prefix)
         if adjectives:
             article = "ال" if is_definite else ""
             last_word = changes.get(phrase.last, tokens[phrase.last].text)
             changes[phrase.last] = " ".join([last_word, *(article + word for word in adjectives)])
         return [Replacement(tokens[i].start, tokens[i].end, text) for i, text in changes.items()]
 
-    def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> str:
-        """Return the noun in apposition: رجل طبيب, الرجل الطبيب, الرجل مدير المبيعات."""
+    def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> dict[int, str]:
+        """Return the words that say a man: طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
         if noun.masculine == _HUMAN:
-            return f"{prefix}رجل"
-        if _is_definite(prefix):
-            return f"{prefix}رجل ال{noun.masculine}"
-        if tokens.after(phrase.head).low.startswith("ال"):
-            # A noun is definite by the one after it.
+            return {phrase.head: f"{prefix}رجل"}
+        following = tokens.after(phrase.head)
+        is_whole = not following.text or phrase.head + 1 in phrase.behind
+        if is_whole or self._is_verb(following) or self.matcher("no-adjective").has(following):
+            place = phrase.head
+            # An adjective of relation is part of the noun: مهندس معماري رجل.
+            while place + 1 in phrase.behind and self._is_relation(tokens[place + 1].low):
+                place += 1
+            man = "الرجل" if _is_definite(prefix) else "رجل"
+            return {place: f"{tokens[place].text} {man}"}
+        # Nothing can stand between the nouns of "a bus driver"; one is definite by the next.
+        if following.low.startswith("ال") and not _is_definite(prefix):
             prefix = prefix[:-1] + "لل" if prefix.endswith("ل") else prefix + "ال"
-        return f"{prefix}رجل {noun.masculine}"
+        article = "ال" if _is_definite(prefix) and not following.low.startswith("ال") else ""
+        return {phrase.head: f"{prefix}رجل {article}{noun.masculine}"}
 
     def _agree(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
         """Change what agrees with a noun into the feminine, up to the next person: verbs, "who",

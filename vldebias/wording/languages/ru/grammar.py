@@ -136,7 +136,8 @@ class Russian(SpacedLanguage):
                 return [stem + form for form in forms.split(",")]
         return []
 
-    def _noun_of(self, token: Token) -> Noun | None:
+    def noun_of(self, token: Token) -> Noun | None:
+        """Return the noun of a person that a word is a form of, or None."""
         noun = self._nouns.get(token.low)
         if noun is None and "-" in token.low:
             first, last = token.low.rsplit("-", 1)
@@ -164,7 +165,7 @@ class Russian(SpacedLanguage):
             return None
         if self._names_gender(tokens, i):
             return Phrase(self._first_adjective(tokens, i, None), i, stated=True)  # "женщина"
-        noun = self._noun_of(token)
+        noun = self.noun_of(token)
         if noun is None or self._is_before_noun(tokens, i):
             return None  # "дежурный" of "дежурный врач"
         first = self._first_adjective(tokens, i, noun)
@@ -179,7 +180,7 @@ class Russian(SpacedLanguage):
         """Return whether a feminine adjective stands directly before a noun and agrees with it: it
         says that the noun is of a woman."""
         word = tokens.before(i)
-        if self.matcher("no-adjective").has(word) or self._noun_of(word):
+        if self.matcher("no-adjective").has(word) or self.noun_of(word):
             return False  # "в ванной", "герой"
         possible_cases = _CASES_OF_FEMININE_PRONOUN.get(word.low, ())
         for ending, cases_of_ending in _CASES_OF_FEMININE_ENDING.items():
@@ -254,7 +255,7 @@ class Russian(SpacedLanguage):
         low = token.low
         if self.matcher("pronoun-plural").has(token):
             return True
-        if self._noun_of(token) or self.matcher("no-plural-adjective").has(token):
+        if self.noun_of(token) or self.matcher("no-plural-adjective").has(token):
             return False
         # The "н" of "древние" stands after a consonant, that of "решение" after a vowel.
         return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", low) is not None
@@ -293,13 +294,13 @@ class Russian(SpacedLanguage):
         is_adjectival = tokens[i].low.endswith(_ADJECTIVE_ENDINGS) and i + 1 < len(tokens)
         if not is_adjectival or tokens[i + 1].opens:
             return False
-        return self._noun_of(tokens[i + 1]) is not None
+        return self.noun_of(tokens[i + 1]) is not None
 
     def _describes(self, token: Token) -> bool:
         low = token.low
         if low in _PRONOUNS:
             return True
-        if self._noun_of(token) and low not in ("молодой",):
+        if self.noun_of(token) and low not in ("молодой",):
             return False
         return (
             len(low) > 4
@@ -389,7 +390,7 @@ class Russian(SpacedLanguage):
             changes[head + 1] = verb.text[:-2] + "ась"
         for i in range(head + 1, len(tokens)):
             token = tokens[i]
-            if tokens.opens_sentence(i) or self._noun_of(token):
+            if tokens.opens_sentence(i) or self.noun_of(token):
                 return
             if not token.opens:
                 continue

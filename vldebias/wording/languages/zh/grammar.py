@@ -80,6 +80,13 @@ class Chinese(UnspacedLanguage):
                 return True
         return bool(re.match(rf"[{surname}][\u4e00-\u9fff]{{1,2}}[，,]", text))
 
+    def is_out_of_picture(self, text: str, match: Match) -> bool:
+        """Return whether a person is not shown: 给学生的礼物, but not 给学生讲课."""
+        clause = re.split("[，。,.；;！？\n]", text[match.end :])[0]
+        if text[: match.start].endswith("给") and clause and "的" not in clause:
+            return False
+        return super().is_out_of_picture(text, match)
+
     def humans(self, text: str) -> list[Match]:
         """Return where 人 alone is a person: after 的 or a measure word."""
         matches: list[Match] = []

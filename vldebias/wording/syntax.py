@@ -29,12 +29,18 @@ _TAGS = re.compile(
 )
 # An angle bracket, "<lora:film:0.8>", and a prompt that is scheduled by steps, "[a cat:a dog:0.5]".
 _SCHEDULE = r"\[[^\[\]|:]*:[^\[\]|]*:\s*[\d.]+\s*\]"
-# Variables: ${job}, {$job}, $job, %job%, @job@, #job#.
-_VARIABLE = r"\$\{[^{}|]*\}|\{\$[^{}|]*\}|(?<![\w$])\$[A-Za-z]\w*|%[\w/.-]+%|@[\w/.-]+@|#[\w/.-]+#"
+# Variables: ${job}, {$job}, $job, @job, %job%, @job@, #job#.
+_VARIABLE = (
+    r"\$\{[^{}|]*\}|\{\$[^{}|]*\}|%[\w/.-]+%|@[\w/.-]+@|#[\w/.-]+#|(?<![\w$@])[$@][A-Za-z]\w*"
+)
 _MARKUP = re.compile(rf"<[^<>]*>|{_SCHEDULE}")
 _VARIABLES = re.compile(_VARIABLE)
 # Words that join prompts, in capitals: "and" in small letters joins persons.
-_JOINING = re.compile(r"\b(?:BREAK|AND|ADDCOMM|ADDROW|ADDCOL|ADDBASE)\b")
+_JOINING = re.compile(r"\b(?:(?:BREAK|AND|ADDCOMM|ADDROW|ADDCOL|ADDBASE)\b|COUPLE\([^()]*\))")
+# How many people regions show, who are named there: "2 people, park ADDCOL a doctor".
+_PEOPLE_OF_REGIONS = re.compile(
+    r"\A[^,]*\b(?:people|persons)\b(?=.*\bADD(?:COMM|BASE|ROW|COL)\b)", re.DOTALL
+)
 # snake_case, __wildcard__, embedding:name: names of files, in which a word says nothing.
 _NAMES = re.compile(r"\b(?:embedding|lora|lyco|hypernet):\s?\S+|(?<!\w)\w*_\w*", re.IGNORECASE)
 # What may state a value without being English: a name of a file, a wildcard, a variable.
@@ -214,6 +220,7 @@ def read_alternatives(prompt: str) -> list[str]:
         reading = _MARKUP.sub(_end_clause, _unquote(part))
         reading = _VARIABLES.sub(_blank, reading)
         reading = _EMPHASIS.sub(lambda phrase: _MARKS.sub(_blank, phrase[0]), reading)
+        reading = _PEOPLE_OF_REGIONS.sub(_blank, reading)
         reading = _JOINING.sub(_end_clause, reading)
         reading = _TAGS.sub(_blank, reading)
         readings += _read(_NAMES.sub(_blank, reading))

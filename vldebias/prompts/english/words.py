@@ -133,8 +133,12 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> 
 def singular(word: str) -> str:
     """Return the singular of a plural noun; return any other word unchanged."""
     # "people" and "thieves" are listed; other plurals are known by their endings.
-    irregular = dict(pair.split("/") for pair in lists()["plural/singular"])
-    return irregular.get(word) or _without(word, _PLURALS, "pnx")
+    return _singular_of_plural().get(word) or _without(word, _PLURALS, "pnx")
+
+
+@cache
+def _singular_of_plural() -> dict[str, str]:
+    return dict(pair.split("/") for pair in lists()["plural/singular"])
 
 
 @lru_cache(REMEMBERED_WORDS)

@@ -30,6 +30,7 @@ from vldebias.wording.english.text import Text, read_text
 _POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
 _AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
+_HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
@@ -218,16 +219,22 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     determiner = text.before(start)
     if after.endswith("s") and base(after) != after and not plural:
         return _is_verb(after, rest, determiner)
-    if text.before(start - 1) == "and" and determiner in ("a", "an", "the"):
-        # "a nurse and a pilot dance", not "a nurse and a guide dog"
-        if classes(after).startswith("v") and not plural:
-            return True
+    if _may_have_bare_verb(text, start) and classes(after).startswith("v") and not plural:
+        return True
     if listed(after, "made"):
         # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
         has_object = listed(rest, "determiner") or "a" in kinds(rest)
         if not has_object:
             return False
     return not _is_before_noun(text, i, plural)
+
+
+def _may_have_bare_verb(text: Text, start: int) -> bool:
+    """Return whether a verb without -s may follow a phrase: "a nurse and a pilot dance", "helping a
+    patient walk"; not "a nurse and a guide dog"."""
+    link = text.before(start - 1)
+    is_behind_helper = base(link) in _HELPERS
+    return text.before(start) in ("a", "an", "the") and (link == "and" or is_behind_helper)
 
 
 def _shows_body(text: Text, i: int) -> bool:
@@ -349,7 +356,7 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     """Return whether the word before start is part of the noun and no adjective: "civil
     engineer"."""
     word = text.low[start - 1]
-    describes = adjective(word) or listed(word, "size", "age", "skin")
+    describes = adjective(word) or listed(word, "size", "age", "skin", "style-adjective")
     if not describes or listed(word, "occupational"):
         return True
     if listed(word, "place-adjective") and text.words[start].istitle() and text.capital[start]:

@@ -61,8 +61,6 @@ _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
 _NOT_BEFORE_GENITIVE = _PREPOSITIONAL | {"с", "со", "за", "над", "под", "перед", "между", "во"}
 _PAST_ENDINGS = ("ал", "ил", "ел", "ял", "ул", "ёл")
 _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
-# What ends a verb in the plural: "обсуждают", "улыбаются", "собрались".
-_PLURAL_VERB_ENDINGS = ("ают", "яют", "уют", "еют", "ются", "утся", "атся", "ятся", "лись")
 _RELATIVE = {"который": "которая", "чей": "чья"}
 _BEHIND_PREPOSITION = dict.fromkeys(("которого", "которому", "которым", "котором"), "которой")
 
@@ -209,46 +207,14 @@ class Russian(SpacedLanguage):
             return Phrase(start - 1, i, plural=True, size=size)  # "три судьи"
         if number == "any" and noun.cases == (1, 3):
             number = "many" if tokens[first].opens else "one"  # "Учителя в классе"
-        elif number == "any":
-            number = "one" if first < i else self._number_behind_word(tokens, i)
         if number == "many":
             return Phrase(start, i, plural=True)
-        if number == "any":
-            return None  # "медали судьи"
+        # "судьи" is one judge in "портрет судьи" and "моего судьи"; else it may be several.
+        is_behind_picture = self.matcher("before-genitive").has(tokens.before(i))
+        is_genitive = first < i or (is_behind_picture and tokens[i - 1].opens)
+        if number == "any" and not is_genitive:
+            return None
         return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
-
-    def _number_behind_word(self, tokens: Reading, i: int) -> str:
-        """Return "one" if "судьи" is the genitive of one person by the word before it, "many" if it
-        is a plural, and "any" if that is left open."""
-        before = tokens.before(i)
-        is_many = (
-            self._has_plural_before(tokens, i)  # "24 судьи"
-            or self.matcher("plural-behind").has(before)
-            or self._is_plural_verb(before)  # "за столом сидят судьи"
-        )
-        if is_many or tokens.opens_sentence(i):
-            return "many"
-        if self.matcher("role-behind").has(before):
-            return "one"  # "в роли судьи"
-        # "обсуждали судьи", but "медали судьи"; "врач и судьи", but "портрет врача и судьи".
-        is_open = tokens[i].opens or self.matcher("joins-nouns").has(before)
-        if is_open or before.low.endswith("ли") or self.matcher("number-open").has(before):
-            return "any"
-        if self._is_plural_verb(tokens.after(i)):
-            # "На фото судьи сидят", but "на столе судьи лежат книги"
-            is_picture = self.matcher("picture").has(before)
-            return "many" if is_picture and tokens.before(i - 1).low == "на" else "any"
-        return "one"  # "портрет судьи"
-
-    def _has_plural_before(self, tokens: Reading, i: int) -> bool:
-        """Return whether a number or an adjective in the plural stands before word i."""
-        before = tokens.before(i)
-        if self.number_before(tokens, i) is not None or self._is_plural_adjective(before):
-            return True
-        return re.fullmatch(r"\d*[234]", before.low) is not None  # "24 судьи"
-
-    def _is_plural_verb(self, token: Token) -> bool:
-        return token.low.endswith(_PLURAL_VERB_ENDINGS) or self.matcher("verb-plural").has(token)
 
     def _is_plural_adjective(self, token: Token) -> bool:
         """Return whether a word is an adjective in the plural: "опытные", but not "решение"."""

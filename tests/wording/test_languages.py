@@ -677,3 +677,18 @@ def test_a_person_who_is_not_read_is_no_reason_to_say_that_there_is_none(prompt)
     balanced = balance_prompts(prompt, "gender")
     assert balanced.prompts == [prompt]
     assert balanced.reasons == ["not understood"]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "빈 병원, 의사 없음",
+        "医者がいない病院",
+        "ein Krankenhaus, kein Arzt",
+        "une rue vide, aucune personne",
+        "una calle vacía, ninguna persona",
+        "ни одного человека на улице",
+    ],
+)
+def test_a_person_who_is_said_to_be_absent_gets_no_value(prompt):
+    assert balance_prompts(prompt, "gender").prompts == [prompt]

@@ -139,3 +139,25 @@ def test_facts_about_persons_who_get_no_value_are_not_read(monkeypatch):
     out = balance_prompts(prompt, "gender", seed=0)
     assert [noun for noun, _ in out.people[0]] == nouns
     assert [text.split()[-1] for text in read] == nouns
+
+
+@pytest.mark.parametrize(
+    ("prompt", "written"),
+    [
+        ("a nurse helping an old patient walk", "a {v} nurse helping an old {v} patient walk"),
+        ("a barber at work on a client's wrist", "a {v} barber at work on a {v} client's wrist"),
+        (
+            "2 people, park ADDCOL a cook ADDCOL a vet",
+            "2 people, park ADDCOL a {v} cook ADDCOL a {v} vet",
+        ),
+        (
+            "COUPLE(0 0.5) a cook COUPLE(0.5 1) a vet",
+            "COUPLE(0 0.5) a {v} cook COUPLE(0.5 1) a {v} vet",
+        ),
+        ("@gender lawyer leaving the court", "@gender lawyer leaving the court"),
+    ],
+)
+def test_people_of_regions_verbs_and_body_parts_get_values(prompt, written):
+    shares = {"female": 1, "male": 0}
+    (balanced,) = balance_prompts(prompt, "gender", shares=shares).prompts
+    assert balanced == written.replace("{v}", "female")

@@ -338,8 +338,11 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
     if not is_object:
         opening = _start_of_clause(text, i)
         inside = [figure for figure in remaining if figure.last_mention(i) >= opening]
-        # "leans over the bed of an old woman and holds her hand"
-        remaining = _preferred(inside, "side") or remaining
+        if text.low[opening + 1] not in _RELATIVE:
+            # "leans over the bed of an old woman and holds her hand"; in "while the coach tapes her
+            # gloves" these may be anybody's.
+            inside = [figure for figure in inside if figure.side]
+        remaining = inside or remaining
     return _preferred(_preferred(remaining, "is_person"), "is_independent")
 
 

@@ -248,8 +248,9 @@ def _shows_body(text: Text, i: int) -> bool:
     start, _ = _extend_left(text, noun)
     if not is_possessive and listed(text.before(start), "determiner"):
         return False  # "a clown face"; "shocked gamer face" is a tag
-    following = text.after(i + 1)  # "a barista's hands pouring milk"
+    following = text.after(i + 1)  # "a barista's hands pouring milk", "a baker's hands knead dough"
     is_verb = following.endswith("ing") and not listed(following, "made")
+    is_verb = is_verb or (text.after(i).endswith("s") and classes(following).startswith("v"))
     return is_verb or not _noun_follows(text, i + 1)
 
 

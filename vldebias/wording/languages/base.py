@@ -500,6 +500,9 @@ class SpacedLanguage(ListedLanguage):
     def is_out_of_picture(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a person is not shown: "a uniform for nurses", "a statue of a soldier"."""
         first = phrase.first
+        nobody = self.matcher("no")
+        if nobody.has(tokens[first]) or nobody.has(tokens.before(first)):
+            return True  # "kein Arzt"
         if tokens[first].opens:
             return False
         before = tokens[first - 1]

@@ -270,9 +270,7 @@ class RomanceLanguage(SpacedLanguage):
         i = last + 3
         if i >= len(tokens) or any(tokens[k].opens for k in range(last + 1, i + 1)):
             return False
-        is_complement = self.matcher("of").has(tokens[last + 1]) and not self._is_article(
-            tokens[last + 2]
-        )
+        is_complement = self._is_of(tokens[last + 1]) and not self._is_article(tokens[last + 2])
         is_participle = tokens[i].low.endswith(self.entries("participle-ending"))
         return is_complement and is_participle and self.is_adjective(tokens[i])
 
@@ -282,7 +280,11 @@ class RomanceLanguage(SpacedLanguage):
         if phrase.article is not None or tokens[phrase.first].opens:
             return False
         i = phrase.first - 1
-        return self.matcher("of").has(tokens[i]) and self.noun_of(tokens.before(i)) is not None
+        return self._is_of(tokens[i]) and self.noun_of(tokens.before(i)) is not None
+
+    def _is_of(self, token: Token) -> bool:
+        """Return whether a word is "of", with or without an article: "de", "del", "d'"."""
+        return token.low.startswith("d") and self.matcher("of").has(token)
 
     def _is_article(self, token: Token) -> bool:
         names = ("any-article", "feminine-article")

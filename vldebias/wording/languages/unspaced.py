@@ -201,6 +201,9 @@ class UnspacedLanguage(ListedLanguage):
         pictures = self.pattern("picture-behind").pattern
         if re.match(rf"{link}(?:{things})(?!\s?(?:{pictures}))", behind):
             return True
+        absent = self.pattern("absent-behind").pattern
+        if re.match(rf"[가이은는도がはも]?\s?(?:{absent})", behind):
+            return True  # 사람 없음
         before = text[max(0, match.start - 6) : match.start].rstrip()
         for name in ("thing-before", "animal-before", "not-subject"):
             if any(before.endswith(word) for word in self.entries(name)):

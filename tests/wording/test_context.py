@@ -3,11 +3,12 @@
 import pytest
 
 from vldebias.prompts import load_prompts, make_prompt_set
+from vldebias.prompts.attribute import Attribute
 from vldebias.wording import balance_prompts
-from vldebias.wording.english.context import RULES, attribute_kind, find_rules
+from vldebias.wording.english.context import KINDS, RULES, find_rules
 from vldebias.wording.english.subject import find_subjects
 
-SETS = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age"}
+SETS = {"gender": "gender", "origin": "race", "skin": "skin-tone", "age": "age"}
 NAMES = [f"{rule.kind}: {rule.fixed}" for rule in RULES]
 
 
@@ -17,7 +18,7 @@ def rules_of(prompt, kind):
     if isinstance(subjects, str):
         return None
     subject = subjects[0]
-    return [rule for rule in find_rules(prompt, subject.start, subject.end) if rule.kind == kind]
+    return find_rules(prompt, subject.start, subject.end, kind)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
@@ -33,17 +34,17 @@ def test_no_rule_applies_to_what_looks_like_it(rule):
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [*SETS.items(), ("race", "fairface-race"), ("gender", "celeba"), ("", "waterbirds")],
+    [*SETS.items(), ("origin", "fairface-race"), ("gender", "celeba")],
 )
 def test_an_attribute_is_known_by_the_words_of_its_values(kind, name):
-    assert attribute_kind(load_prompts(name)) == kind
+    assert Attribute(load_prompts(name), {}, "mixed").kind == kind
 
 
 def test_a_prompt_that_is_fixed_is_left_alone_for_that_attribute_only():
     prompt = "a Catholic bishop blessing the crowd"
     assert balance_prompts(prompt, "gender").reasons == ["context"]
     assert balance_prompts(prompt, "race").reasons == [None]
-    assert {rule.kind for rule in find_rules(prompt, 2, 17)} == {"gender"}
+    assert [kind for kind in KINDS if find_rules(prompt, 2, 17, kind)] == ["gender"]
 
 
 def test_nothing_is_fixed_for_an_attribute_without_facts():

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from vldebias.prompts import load_prompts
 from vldebias.wording import balance_prompts
-from vldebias.wording.english.context import RULES, attribute_kind
+from vldebias.wording.english.context import RULES
 
 LABELLED = Path(__file__).with_name("labelled.jsonl")
-SETS = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age"}
+SETS = {"gender": "gender", "origin": "race", "skin": "skin-tone", "age": "age"}
 MEDIA = [
     ", shot on 35mm film",
     ", museum quality",
@@ -62,7 +61,6 @@ def test_a_medium_moves_no_labelled_prompt(medium: str) -> None:
 @pytest.mark.parametrize("medium", MEDIA)
 @pytest.mark.parametrize("kind", SETS)
 def test_a_medium_moves_no_rule(kind: str, medium: str) -> None:
-    assert attribute_kind(load_prompts(SETS[kind])) == kind
     rules = [rule for rule in RULES if rule.kind == kind]
     prompts = [rule.fixed for rule in rules] + [rule.open for rule in rules]
     shown = decisions([prompt + medium for prompt in prompts], SETS[kind])

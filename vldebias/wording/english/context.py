@@ -9,28 +9,14 @@ the table `RULES` at the end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from itertools import chain
 from typing import Any, NamedTuple
 
-from vldebias.prompts.english.words import has_gendered, lists, origins
-from vldebias.prompts.prompt_set import PromptSet
+from vldebias.prompts.english.words import origins
 from vldebias.wording.english.facts import lists_of_word
 from vldebias.wording.english.scene import Scene, is_capital, read_scene
 
-_KIND_OF_LIST = {"age": "age", "skin": "skin tone", "origin": "race"}
+KINDS = ("gender", "origin", "skin", "age")
 _ORIGINS = ("people", "people-capital")
-
-
-def attribute_kind(prompt_set: PromptSet) -> str:
-    """Return the `kind` of the rules about an attribute, by the words of its values: "gender",
-    "race", "skin tone" or "age"; "" for any other attribute, of which no facts are known."""
-    last_words = {word.lower().split()[-1] for word in chain(*prompt_set.attributes.values())}
-    if has_gendered(last_words):
-        return "gender"
-    known = {kind: len(last_words & lists()[name].keys()) for name, kind in _KIND_OF_LIST.items()}
-    likeliest = max(known, key=lambda kind: known[kind])
-    return likeliest if known[likeliest] else ""
 
 
 # ---- exceptions: facts that fix nothing
@@ -211,7 +197,7 @@ class Rule(NamedTuple):
     """Hold one way in which context fixes an attribute.
 
     Attributes:
-        kind: "gender", "race", "skin tone" or "age".
+        kind: of the attribute, one of `KINDS`.
         needs: what has to be in a scene, each as a function of it with its other arguments.
         unless: the exceptions, likewise.
         fixed: a prompt to which the rule applies.
@@ -226,10 +212,14 @@ class Rule(NamedTuple):
 
     def fixes(self, scene: Scene) -> bool:
         """Return whether a scene has all that the rule needs, and no exception."""
-        has_all = all(condition(scene, *arguments) for condition, *arguments in self.needs)
-        return has_all and not any(
-            condition(scene, *arguments) for condition, *arguments in self.unless
-        )
+        # Plain loops: this runs for each person of each prompt.
+        for condition, *arguments in self.needs:
+            if not condition(scene, *arguments):
+                return False
+        for condition, *arguments in self.unless:
+            if condition(scene, *arguments):
+                return False
+        return True
 
 
 # Exceptions. Where women fought as well, being in arms says no gender.
@@ -491,18 +481,22 @@ _AGE_RULES: tuple[_Row, ...] = (
 )
 RULES = (
     *(Rule("gender", *row) for row in _GENDER_RULES),
-    *(Rule("race", *row) for row in _RACE_RULES),
-    *(Rule("skin tone", *row) for row in _SKIN_RULES),
+    *(Rule("origin", *row) for row in _RACE_RULES),
+    *(Rule("skin", *row) for row in _SKIN_RULES),
     *(Rule("age", *row) for row in _AGE_RULES),
 )
+_RULES_OF_KIND = {kind: [rule for rule in RULES if rule.kind == kind] for kind in KINDS}
 
 
-@lru_cache(maxsize=1000)  # the images of a prompt ask again, and once for each attribute
-def find_rules(text: str, start: int, end: int) -> tuple[Rule, ...]:
+def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
     """Return the rules that fix an attribute of a person: the facts of the prompt leave one value.
 
-    start: offset of the noun phrase of the person, without its determiners. end: offset after its
-    last noun.
+    Args:
+        text: a prompt.
+        start, end: offsets of the person's noun phrase, without its determiners.
+        kind: of the attribute, as in `Attribute.kind`; no facts are known of others than `KINDS`.
     """
+    if kind not in _RULES_OF_KIND:
+        return []
     scene = read_scene(text, start, end)
-    return tuple(rule for rule in RULES if rule.fixes(scene))
+    return [rule for rule in _RULES_OF_KIND[kind] if rule.fixes(scene)]

@@ -19,6 +19,7 @@ _CENTURY_NAMES = (
 _UNITS = frozenset(
     {"x", "px", "mm", "words", "dpi", "k", "iso", "m", "km", "steps", "pieces", "fps", "by", "lbs"}
 )
+_CENTURIES = ("century", "centuries")
 _ERAS = frozenset({"bc", "bce", "ad", "ce"})
 MODERN = 2000
 _ANCIENT = 0
@@ -30,10 +31,12 @@ def year_of_word(text: Text, i: int) -> int | None:
     "1943" is 1943, "1870s" 1879, "14th-century" 1399; before our era is year 0, today is 2000.
     """
     word = text.bare[i]
+    following = text.after(i)
+    if word.isalpha() and following not in _CENTURIES:
+        return None
     if _MODERN_YEAR.fullmatch(word):
         return MODERN
     before = text.before(i)
-    following = text.after(i)
     has_era = following in _ERAS or before == "ad"
     if has_era and word.isdigit():
         return _ANCIENT  # "400 BC", "AD 79"
@@ -55,7 +58,7 @@ def _last_year_of_century(text: Text, i: int) -> int | None:
     """Return the last year of the century that word i and the next name: 1399 for "14th
     century"."""
     word = text.bare[i]
-    if not word.endswith("-century") and text.after(i) not in ("century", "centuries"):
+    if not word.endswith("-century") and text.after(i) not in _CENTURIES:
         return None
     match = _CENTURY.fullmatch(word)
     if match:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from vldebias.prompts.english.words import (
     STOPS,
@@ -44,13 +45,22 @@ def _find_figures(text: Text) -> list[tuple[int, int]]:
     """Return the words for figures whom everybody knows, and for somebody whom a fine-tuned model
     knows by a token: "sks person"."""
     runs = [(i, i + 2) for i, word in enumerate(text.low) if listed(word, "token")]
-    words = f" {' '.join(text.low)} "
-    for phrase in lists()["unique"]:
-        before, found, _ = words.partition(f" {phrase} ")
-        if found:
-            first = before.count(" ")
-            runs.append((first, first + phrase.count(" ") + 1))
+    for first, word in enumerate(text.low):
+        for phrase in _figures_of_first_word().get(word, ()):
+            stop = first + len(phrase)
+            if text.low[first:stop] == phrase:
+                runs.append((first, stop))
     return runs
+
+
+@cache
+def _figures_of_first_word() -> dict[str, list[list[str]]]:
+    """Return first word -> well-known figures, as their words."""
+    figures: dict[str, list[list[str]]] = {}
+    for phrase in lists()["unique"]:
+        words = phrase.split()
+        figures.setdefault(words[0], []).append(words)
+    return figures
 
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:

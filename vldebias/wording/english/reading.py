@@ -10,7 +10,7 @@ from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import has_gendered, is_proper
 from vldebias.prompts.prompt_set import StatedWords, append_word
-from vldebias.wording.english.context import attribute_kind, find_rules
+from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.rewritten import (
     is_pronoun,
@@ -197,10 +197,8 @@ def _person(
         reason = "stated"
     elif group is not None and (_leaves(group, attribute) or not (is_first or group.size)):
         reason = "group"  # "a teacher and students": the teacher gets a value
-    else:
-        rules = find_rules(text, subject.start, subject.end)
-        if attribute_kind(attribute.set) in {rule.kind for rule in rules}:
-            reason = "context"  # "a Catholic priest"
+    elif find_rules(text, subject.start, subject.end, attribute.kind):
+        reason = "context"  # "a Catholic priest"
     start, _ = subject.words[-1]
     noun = text[start : subject.end]
     # English writes a value before the first adjective that comes as late or later in its order.

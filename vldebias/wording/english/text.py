@@ -46,7 +46,7 @@ class Text:
         self.start = [token.start() for token in tokens]
         self.words = [token[0] for token in tokens]
         self.low = list(map(_lower, self.words))
-        self.bare = [re.sub(r"'s?$", "", word) for word in self.low]
+        self.bare = [re.sub(r"'s?$", "", word) if "'" in word else word for word in self.low]
         # What stands before each word and after the last one.
         ends = [0, *(token.end() for token in tokens)]
         starts = [*self.start, len(prompt)]

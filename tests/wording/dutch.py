@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vldebias.wording.language import Language, Person, Replacement
+from vldebias.wording.language import Language, Mention, Replacement
 
 NOUNS = ("dokter", "verpleegkundige", "kok", "leraar", "bakker", "persoon")
 STATED = re.compile(r"\b(?:vrouw|man|zij|hij|meisje|jongen|vrouwelijke?|mannelijke?)\b", re.I)
@@ -35,13 +35,13 @@ class Dutch(Language):
         persons = []
         for match in NOUN.finditer(text):
             start = match.start()
-            persons.append(Person(match[0], start, match.end(), (start, start)))
+            persons.append(Mention(match[0], start, match.end(), (start, start)))
         return tuple(persons) or "no person"
 
-    def write(self, text, sayings):
+    def write(self, text, assignments):
         """Return the adjective before each noun."""
         replacements = []
-        for person, attribute, value in sayings:
+        for person, attribute, value in assignments:
             word = WORDS[attribute.words[value]]
             replacements.append(Replacement(person.start, person.start, f"{word} "))
         return replacements

@@ -173,7 +173,7 @@ def test_a_balancer_forgets_the_prompt_asked_for_least_recently():
     balancer = Balancer("gender", seed=0, most=2)
     for prompt in ("a nurse", "a cook", "a nurse", "a pilot"):
         balancer.next([prompt])
-    assert [balancer._dealer.images_of(p) for p in ("a nurse", "a cook", "a pilot")] == [2, 0, 1]
+    assert [balancer._sampler.images_of(p) for p in ("a nurse", "a cook", "a pilot")] == [2, 0, 1]
     values = [balancer.next([f"a nurse in room {i}"]).values[0] for i in range(100)]
     assert Counter(values) == {"female": 50, "male": 50}
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.refusals import refused
 from vldebias.wording import Balancer, balance_prompts
-from vldebias.wording.decisions import Decider
+from vldebias.wording.decisions import UserDecisions
 
 NURSE = "a nurse in a clinic"
 PRIEST = "a Catholic priest at the altar"
@@ -82,12 +82,14 @@ def test_find_says_where_and_decide_which():
 
 
 def test_answers_may_be_forgotten_while_other_threads_read_theirs():
-    decider = Decider(lambda prompt, values: values, ("female", "male"), capacity=1)
+    decisions = UserDecisions(lambda prompt, values: values, ("female", "male"), capacity=1)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(decider.allowed, [f"a nurse in room {i}" for i in range(4000)]))
+            answers = list(
+                pool.map(decisions.allowed, [f"a nurse in room {i}" for i in range(4000)])
+            )
     finally:
         sys.setswitchinterval(interval)
     assert set(answers) == {("female", "male")}

@@ -14,7 +14,7 @@ from vldebias.prompts import PromptSet, load_prompts
 from vldebias.prompts.attribute import Attribute
 from vldebias.report.phrases import quantity
 from vldebias.report.result import Result, TaskProvenance, TaskResult
-from vldebias.wording.persons import Finder
+from vldebias.wording.persons import PersonReader
 from vldebias.wording.rewritten import values_in
 
 METHOD = "rewriter"
@@ -48,11 +48,11 @@ def audit_rewriter(
             " each, in their order"
         )
     prompts = load_prompts(attribute_set)
-    finder = Finder(Attribute(prompts, {}))
+    reader = PersonReader(Attribute(prompts, {}))
     written: list[tuple[str, object]] = []
     for texts in zip(original, rewritten, strict=True):
         try:
-            written += values_in(finder, *texts)
+            written += values_in(reader, *texts)
         except NotImplementedError as problem:
             raise InvalidInputError(
                 f"rewritten: {texts[1]!r}: {problem}; expected texts in English, in which alone a"

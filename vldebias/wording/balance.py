@@ -31,10 +31,10 @@ from vldebias.prompts.attribute import GROUPS, Attribute, words_of_values
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
 from vldebias.utils.markup import html_table
-from vldebias.wording.dealing import Dealer, block_length, draw_seed, seed_from
-from vldebias.wording.decisions import Decide, Decider
-from vldebias.wording.language import Language, Replacement, Saying, Value, replace_all
-from vldebias.wording.persons import NEXT_TEXT, Find, Finder
+from vldebias.wording.dealing import EvenSampler, block_length, draw_seed, seed_from
+from vldebias.wording.decisions import Decide, UserDecisions
+from vldebias.wording.language import Assignment, Language, Replacement, Value, replace_all
+from vldebias.wording.persons import NEXT_TEXT, Find, PersonReader
 from vldebias.wording.prompt_file import checked_texts
 from vldebias.wording.rewritten import why_not_replaced, write_rewritten
 
@@ -214,19 +214,19 @@ class Balancer:
             raise InvalidInputError(f"sets: got {self.sets!r}; expected at least one prompt set")
         shares = self.shares or {}
         _check_names_of_shares(shares, parts)
-        self._finders: list[Finder] = []
+        self._readers: list[PersonReader] = []
         for part in parts:
-            decider = None
+            decisions = None
             if self.decide is not None:
-                decider = Decider(self.decide, part.attributes, self.most)
+                decisions = UserDecisions(self.decide, part.attributes, self.most)
             attribute = Attribute(part, shares, self.groups)
-            finder = Finder(attribute, self.find, decider, one_person=self.one_person)
-            self._finders.append(finder)
-        _check_different(self._finders)
-        for finder in self._finders:
-            _warn_of_unseen_values(finder.attribute)
+            reader = PersonReader(attribute, self.find, decisions, one_person=self.one_person)
+            self._readers.append(reader)
+        _check_different(self._readers)
+        for reader in self._readers:
+            _warn_of_unseen_values(reader.attribute)
         self._single = is_one_set and len(parts) == 1
-        self._dealer = Dealer[Value](self.seed, self.most)
+        self._sampler = EvenSampler[Value](self.seed, self.most)
 
     def next(
         self, prompts: Iterable[str], original: Iterable[str] | None = None
@@ -239,7 +239,7 @@ class Balancer:
         self._check_strength()
         images = self._read(prompts, original)
         with self._lock:
-            self._deal(images, self._dealer)
+            self._assign(images, self._sampler)
             return self._result(images)
 
     def _read(self, prompts: Any, original: Any = None) -> list[_Image]:
@@ -255,36 +255,36 @@ class Balancer:
         for text, prompt in zip(received, originals, strict=True):
             images.append(_Image(_readable(prompt), _readable(text), text))
         # All prompts at once, since `decide` may take a list.
-        for finder in self._finders:
-            finder.ask([image.prompt for image in images])
+        for reader in self._readers:
+            reader.ask([image.prompt for image in images])
         if original is not None:
-            why_kept = cache(partial(why_not_replaced, self._finders))  # of equal images once
+            why_kept = cache(partial(why_not_replaced, self._readers))  # of equal images once
             for image in images:
                 image.kept = why_kept(image.prompt, image.text)
         return images
 
-    def _deal(self, images: Iterable[_Image], dealer: Dealer[Value]) -> None:
+    def _assign(self, images: Iterable[_Image], sampler: EvenSampler[Value]) -> None:
         """Give each image its values."""
         images_of_prompt = defaultdict[str, list[_Image]](list)
         for image in images:
-            image.values = [[] for _ in self._finders]
+            image.values = [[] for _ in self._readers]
             images_of_prompt[image.prompt].append(image)
         for prompt, equal_images in images_of_prompt.items():
             # Equal prompts get their values in an order that the seed decides.
-            generator = random.Random(f"{dealer.seed}/{dealer.images_of(prompt)}/{prompt}")
+            generator = random.Random(f"{sampler.seed}/{sampler.images_of(prompt)}/{prompt}")
             generator.shuffle(equal_images)
-            for number, finder in enumerate(self._finders):
+            for number, reader in enumerate(self._readers):
                 # A rewritten text may keep the value that it states.
-                dealt_images = [image for image in equal_images if number not in image.kept]
-                for person, outcomes in enumerate(finder.outcomes(prompt, self.strength)):
+                assigned_images = [image for image in equal_images if number not in image.kept]
+                for person, outcomes in enumerate(reader.outcomes(prompt, self.strength)):
                     # Equal values stand together: so persons and attributes cross evenly.
-                    dealt_images.sort(key=lambda image: list(map(str, chain(*image.values))))
+                    assigned_images.sort(key=lambda image: list(map(str, chain(*image.values))))
                     # Where the first person got nothing, the others get nothing either.
                     open_images = [
-                        image for image in dealt_images if image.values[number][:1] != [None]
+                        image for image in assigned_images if image.values[number][:1] != [None]
                     ]
-                    values = dealer.deal(number, person, prompt, len(open_images), outcomes)
-                    for image in dealt_images:
+                    values = sampler.assign(number, person, prompt, len(open_images), outcomes)
+                    for image in assigned_images:
                         image.values[number].append(None)
                     for image, value in zip(open_images, values, strict=True):
                         image.values[number][person] = value
@@ -297,15 +297,15 @@ class Balancer:
             values: list[Value] = []
             reasons: list[str | None] = []
             values_of_place: dict[tuple[Any, ...], list[Value]] = {}
-            for number, finder in enumerate(self._finders):
-                persons, why_nobody = finder.open_persons(image.prompt)
+            for number, reader in enumerate(self._readers):
+                persons, why_nobody = reader.open_persons(image.prompt)
                 value_of_first = next(iter(image.values[number]), None)
                 values.append(value_of_first)
                 reason = why_nobody or image.kept.get(number, "strength")
                 reasons.append(reason if value_of_first is None else None)
                 for person, value in zip(persons, image.values[number], strict=False):
                     if value is not None:
-                        row = values_of_place.setdefault(person.place, [None] * len(self._finders))
+                        row = values_of_place.setdefault(person.place, [None] * len(self._readers))
                         row[number] = value
             result.prompts.append(self._write(image))
             result.values.append(form(values))
@@ -321,21 +321,21 @@ class Balancer:
         """Return the text of an image with its values wherever a person is mentioned; as it was
         received where nothing is written."""
         if image.text != image.prompt:
-            written = write_rewritten(self._finders, image.prompt, image.values, image.text)
+            written = write_rewritten(self._readers, image.prompt, image.values, image.text)
             return image.received if written == image.text else written
         # Texts of one image, and alternatives of one text, may be in several languages.
-        sayings_of_text = defaultdict[tuple[int, Language], list[Saying]](list)
-        for finder, values in zip(self._finders, image.values, strict=True):
-            persons, _ = finder.open_persons(image.prompt)
+        assignments_of_text = defaultdict[tuple[int, Language], list[Assignment]](list)
+        for reader, values in zip(self._readers, image.values, strict=True):
+            persons, _ = reader.open_persons(image.prompt)
             for person, value in zip(persons, values, strict=False):
                 for number_of_text, mention, language in person.mentions:
                     if mention.can_be(value):
-                        saying = (mention, finder.attribute, value)
-                        sayings_of_text[number_of_text, language].append(saying)
+                        assignment = (mention, reader.attribute, value)
+                        assignments_of_text[number_of_text, language].append(assignment)
         texts = image.text.split(NEXT_TEXT)
         replacements = [list[Replacement]() for _ in texts]
-        for (number_of_text, language), sayings in sayings_of_text.items():
-            replacements[number_of_text] += language.write(texts[number_of_text], sayings)
+        for (number_of_text, language), assignments in assignments_of_text.items():
+            replacements[number_of_text] += language.write(texts[number_of_text], assignments)
         written = NEXT_TEXT.join(map(replace_all, texts, replacements))
         return image.received if written == image.text else written
 
@@ -344,7 +344,7 @@ class Balancer:
         with self._lock:
             self.seed = _whole_number("seed", seed)
             self.has_drawn_seed = False
-            self._dealer = Dealer[Value](self.seed, self.most)
+            self._sampler = EvenSampler[Value](self.seed, self.most)
 
     def at(
         self,
@@ -390,8 +390,8 @@ class Balancer:
         for prompt, index in zip(prompts, indices, strict=True):
             # The number of images over which the shares of all persons are even.
             length = 1
-            for finder in self._finders:
-                for outcomes in finder.outcomes(prompt, self.strength):
+            for reader in self._readers:
+                for outcomes in reader.outcomes(prompt, self.strength):
                     length *= block_length(outcomes)
             length = min(length, _LONGEST_BLOCK)
             block, row = divmod(index, length)
@@ -405,7 +405,7 @@ class Balancer:
     def _values_of_call(self, prompts: Sequence[str], seed: int) -> list[_Values]:
         """Return the values of images that remember no other call."""
         images = [_Image(prompt) for prompt in prompts]
-        self._deal(images, Dealer(seed, self.most))
+        self._assign(images, EvenSampler(seed, self.most))
         return [image.values for image in images]
 
     def next_texts(
@@ -470,13 +470,13 @@ class Balancer:
             return [[value] for value in self._as_row(values)]
         # A person may be open for one attribute and stated for another.
         places: set[tuple[Any, ...]] = set()
-        for finder in self._finders:
-            persons, _ = finder.open_persons(prompt)
+        for reader in self._readers:
+            persons, _ = reader.open_persons(prompt)
             places.update(person.place for person in persons)
         value_of_place = dict(zip(sorted(places), values, strict=False))
         values_of_attributes: _Values = []
-        for number, finder in enumerate(self._finders):
-            persons, _ = finder.open_persons(prompt)
+        for number, reader in enumerate(self._readers):
+            persons, _ = reader.open_persons(prompt)
             rows = [self._as_row(value_of_place.get(person.place)) for person in persons]
             values_of_attributes.append([row[number] for row in rows])
         return values_of_attributes
@@ -489,14 +489,14 @@ class Balancer:
         """
         row = [values] if self._single or values is None else values
         if values is None:
-            row = [None] * len(self._finders)
-        if not isinstance(row, list | tuple) or len(row) != len(self._finders):
+            row = [None] * len(self._readers)
+        if not isinstance(row, list | tuple) or len(row) != len(self._readers):
             raise InvalidInputError(
                 f"values: got {values!r} for a person; expected a tuple with a value for each of"
-                f" the {len(self._finders)} prompt sets, or None"
+                f" the {len(self._readers)} prompt sets, or None"
             )
-        for finder, value in zip(self._finders, row, strict=True):
-            known = list(finder.attribute.words)
+        for reader, value in zip(self._readers, row, strict=True):
+            known = list(reader.attribute.words)
             if value not in (None, *known) and not isinstance(value, Mapping):
                 raise InvalidInputError(
                     f"values: got {value!r} for a person; expected one of {known}, or None"
@@ -626,11 +626,11 @@ def _warn_of_unseen_values(attribute: Attribute) -> None:
             )
 
 
-def _check_different(finders: Sequence[Finder]) -> None:
+def _check_different(readers: Sequence[PersonReader]) -> None:
     """Raise InvalidInputError where two sets are about one attribute."""
     name_of_kind: dict[str, str] = {}
-    for finder in finders:
-        attribute = finder.attribute
+    for reader in readers:
+        attribute = reader.attribute
         name = attribute.set.name
         kinds = {attribute.kind} if attribute.kind else set(attribute.words.values())
         for kind in kinds:

@@ -1,4 +1,4 @@
-"""Deal outcomes to the images of prompts in given shares, evenly over all calls."""
+"""Assign outcomes to images in given shares, evenly over all calls."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ def block_length(shares: Mapping[Any, float]) -> int:
     return LONGEST_BLOCK
 
 
-class Dealer(Generic[Outcome]):
-    """Deal outcomes to images, and remember for each prompt how often it got which.
+class EvenSampler(Generic[Outcome]):
+    """Assign outcomes to images and count, for each prompt, how often it received which.
 
-    Attributes and persons are independent: each of them, by its number, has counts of its own.
+    Attributes and people are independent: each pair of indices has its own counts.
 
-    seed: decides the order. capacity: prompts that are remembered; the one that was asked for least
-    recently is forgotten first.
+    Args:
+        seed: determines the order.
+        capacity: number of prompts whose counts are kept; the least recently used is dropped first.
     """
 
     def __init__(self, seed: int, capacity: int) -> None:
@@ -58,56 +59,56 @@ class Dealer(Generic[Outcome]):
         self._totals = defaultdict[tuple[Any, ...], Counter[Outcome]](Counter)
 
     def images_of(self, prompt: str) -> int:
-        """Return how many images of a prompt were dealt to so far, for the first attribute."""
+        """Return how many images of a prompt have received a value of the first attribute."""
         counts = self._counts[0, 0].get(prompt)
         return counts.total() if counts else 0
 
-    def deal(
+    def assign(
         self, attribute: int, person: int, prompt: str, n: int, shares: Mapping[Outcome, float]
     ) -> list[Outcome]:
         """Return n outcomes for images of one prompt, spread evenly over them.
 
-        An outcome gets its share of n rounded down, or up where this prompt, and after it all
-        prompts together, have had too little of it so far.
+        Each outcome receives its share of n, rounded down, or rounded up if this prompt, or all
+        prompts together, have received too little of it so far.
 
         Args:
-            attribute, person: their numbers.
+            attribute, person: indices of the attribute and the person.
             prompt: the prompt of the images.
-            n: how many they are.
+            n: number of images.
             shares: outcome -> share; they sum to 1.
         """
-        # The prompt is now the one asked for most recently.
+        # Move the prompt to the most recent position.
         counts_of_prompt = self._counts[attribute, person]
-        dealt = counts_of_prompt.pop(prompt, Counter[Outcome]())
-        counts_of_prompt[prompt] = dealt
+        assigned = counts_of_prompt.pop(prompt, Counter[Outcome]())
+        counts_of_prompt[prompt] = assigned
         if len(counts_of_prompt) > self._capacity:
             oldest = next(iter(counts_of_prompt))
             del counts_of_prompt[oldest]
         totals = self._totals[attribute, person, *shares]
-        images = dealt.total() + n
+        images = assigned.total() + n
         all_images = totals.total() + n
-        # The number of images is part of the seed: each call of a prompt draws again.
+        # The number of images is part of the seed, so that each call draws a new order.
         seed = f"{self.seed}/{attribute}/{person}" if person else f"{self.seed}/{attribute}"
         rng = random.Random(f"{seed}/{images}/{prompt}")
         counts = {outcome: math.floor(share * n + 1e-9) for outcome, share in shares.items()}
         luck = {outcome: rng.random() for outcome in shares}
-        # Of the outcomes that were rounded down, those get one more that lack it most: by this
-        # prompt, then by all prompts, then by luck.
+        # The remaining images go to the outcomes that were rounded down and lack most: by this
+        # prompt, then by all prompts, then at random.
         lack_of_outcome: dict[Outcome, tuple[int, float, float]] = {}
         for outcome, share in shares.items():
             is_rounded = share * n - counts[outcome] > 1e-9
             if is_rounded:
-                missing = round(share * images - dealt[outcome] - counts[outcome], 9)
+                missing = round(share * images - assigned[outcome] - counts[outcome], 9)
                 overall = round(share * all_images - totals[outcome] - counts[outcome], 9)
                 urgency = (missing > 0) + (missing >= 1)
                 lack_of_outcome[outcome] = (urgency, overall, luck[outcome])
         ranked = sorted(lack_of_outcome, key=lack_of_outcome.__getitem__, reverse=True)
         for outcome in ranked[: n - sum(counts.values())]:
             counts[outcome] += 1
-        dealt.update(counts)
+        assigned.update(counts)
         totals.update(counts)
-        # Each outcome at even distances, shifted by luck: three of one among six others are after
-        # every second of them.
+        # Place each outcome at even distances with a random offset: three of one among six others
+        # follow every second of them.
         positions: list[tuple[float, Outcome]] = []
         for outcome, count in counts.items():
             positions += [((k + luck[outcome]) / count, outcome) for k in range(count)]

@@ -12,7 +12,7 @@ Decide = Callable[..., Any]
 _UNASKED = object()
 
 
-class Decider:
+class UserDecisions:
     """Ask `decide` once for each distinct prompt, and remember its answers.
 
     decide: (prompt, values) -> the values that the facts of the prompt allow, or None to let the

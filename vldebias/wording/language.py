@@ -18,17 +18,19 @@ Value = str | Mixture | None
 MOST_PERSONS = 4  # of a prompt that get a value; the first ones
 
 
-class Person(NamedTuple):
-    """Hold one person of a text, or the group that a noun in the plural names.
+class Mention(NamedTuple):
+    """A place in one text where a person or a group is named, and where a value can be written.
+
+    A language finds mentions. Images can name a person several times, in alternatives or in texts
+    for several encoders; `DepictedPerson` joins these mentions.
 
     Attributes:
-        noun: the noun as it is written; "" for a placeholder or a place that the user found.
-        start, end: the characters of the noun with the modifiers that are part of it, "police
-            officer".
-        place: the characters that a word for a value replaces; equal where it is inserted.
-        reason: why no value is written beside this person, "stated" or "group"; "" if one can be.
-            "context" (facts leave one value) can be overruled by the user's `decide`.
-        group: the persons of a noun in the plural.
+        noun: the noun as written; "" for a placeholder or a place that the user's `find` returned.
+        start, end: the characters of the noun with its compound modifiers, "police officer".
+        place: the characters that the word for a value replaces; equal offsets insert it.
+        reason: why this person gets no value, such as "stated" or "group"; "" if it can get one.
+            The user's `decide` can overrule "context" (the facts leave one value).
+        group: the group that a plural noun names.
     """
 
     noun: str
@@ -39,22 +41,24 @@ class Person(NamedTuple):
     group: Group | None = None
 
     def can_be(self, value: Value) -> TypeGuard[str | Mixture]:
-        """Return whether there is a value, and it can be said of this person; a mixture may have
-        been made for another text, "five nurses", than this one, "a nurse"."""
+        """Return whether a value is given and fits this mention.
+
+        A mixture may have been made for "five nurses" in another text and not fit "a nurse".
+        """
         if isinstance(value, Mapping):
             return self.group is not None and fits(self.group, value)
         return value is not None
 
 
-# A value of an attribute that is to be said of a person.
-Saying = tuple[Person, Attribute, str | Mixture]
+# A value of an attribute that is to be written at a mention.
+Assignment = tuple[Mention, Attribute, str | Mixture]
 
-# The noun of a person of an original prompt, and the value that this one gets; None: none.
+# The noun of a person in an original prompt and the value assigned to that person, or None.
 NounValue = tuple[str, Value]
 
 
 class Replacement(NamedTuple):
-    """Hold a text that takes the place of the characters from start to end."""
+    """A text that replaces the characters from start to end."""
 
     start: int
     end: int
@@ -62,7 +66,7 @@ class Replacement(NamedTuple):
 
 
 class RewrittenPromptError(ValueError):
-    """Say why a rewritten prompt keeps the values that it states: "rewritten: names Anna"."""
+    """A rewritten prompt must stay unchanged; the message is the reason."""
 
 
 class Language(ABC):
@@ -79,54 +83,53 @@ class Language(ABC):
         """Return whether a text is in this language."""
 
     def knows(self, text: str) -> bool:
-        """Return whether a text has a word of a woman, man, group or office of this language."""
+        """Return whether a text has a word for a woman, man, group or office in this language."""
         return False
 
     @abstractmethod
-    def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
+    def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         """Return every person whom a text shows, in order, or the reason why nobody gets a value.
 
         Args:
-            text: a reading of a prompt: as long as the prompt, but what is markup is blank, and
-                what ends a clause is a line end. So offsets in it are offsets in the prompt.
-            attribute: what is balanced. A person whose value of it is fixed has a `reason`.
+            text: a reading of a prompt. It is as long as the prompt, so that offsets agree, with
+                markup replaced by spaces and clause ends by line ends.
+            attribute: the attribute to balance. People whose value is fixed have a `reason`.
 
         Returns:
-            The persons; or "stated", "named", "no person", "not understood", "pronoun",
-            "group", ... as `vldebias.wording.reasons` says them in words.
+            The mentions, or a reason such as "stated", "named", "no person" or "not understood";
+            `vldebias.wording.reasons` explains them.
         """
 
     @abstractmethod
     def states(self, text: str, attribute: Attribute) -> bool:
-        """Return whether any word of a text states a value, of whatever it is said."""
+        """Return whether any word of a text states a value, about a person or not."""
 
     @abstractmethod
-    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
-        """Return what to replace in a text so that it says these values; no two overlap.
+    def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
+        """Return replacements that write these values into a text; they do not overlap.
 
-        All values of a text come at once, since endings may have to agree.
+        All values of a text are passed together because endings may have to agree.
         """
 
     def replace_values(self, text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
-        """Return a rewritten prompt in which the people of the original one have these values,
-        whatever the rewriter stated.
+        """Return a rewritten prompt in which the original's people have these values.
 
-        Whether that is possible must not depend on the values.
+        Whether this is possible must not depend on the values.
 
         Raises:
-            RewrittenPromptError: the text states a value that this language cannot replace.
+            RewrittenPromptError: the prompt must stay unchanged.
         """
         persons = self.find(text, attribute)
         if isinstance(persons, str):
             raise RewrittenPromptError(f"rewritten: {persons}")
-        # One person is the one of the original; of several, those with the same nouns.
+        # A single person corresponds to the original's; several people are matched by noun.
         nouns = [noun.lower() for noun, _ in people]
         if len(persons) != len(people) or len(people) > 1:
             found = [person.noun.lower() for person in persons]
             if any(found.count(noun) != 1 for noun in nouns):
                 raise RewrittenPromptError("rewritten: not understood")
             persons = tuple(persons[found.index(noun)] for noun in nouns)
-        sayings: list[Saying] = []
+        assignments: list[Assignment] = []
         for person, (_, value) in zip(persons, people, strict=True):
             if value is None:
                 continue
@@ -134,18 +137,18 @@ class Language(ABC):
                 raise RewrittenPromptError(f"rewritten: {person.reason}")
             if not person.can_be(value):
                 raise RewrittenPromptError("rewritten: group")
-            sayings.append((person, attribute, value))
-        return replace_all(text, self.write(text, sayings))
+            assignments.append((person, attribute, value))
+        return replace_all(text, self.write(text, assignments))
 
     def values_in(
         self, text: str, attribute: Attribute, people: Sequence[NounValue]
     ) -> list[Value]:
-        """Return which value a text states of each of these people; None where it states none."""
+        """Return the value that a text states for each of these people, or None."""
         raise NotImplementedError(f"{self.name}: no values are read")
 
 
 def replace_all(text: str, replacements: Iterable[Replacement]) -> str:
-    """Return a text with its replacements, made from its end to its start so that offsets hold."""
+    """Apply replacements from the end of a text to its start, so that offsets stay valid."""
     for start, end, new in sorted(replacements, reverse=True):
         text = text[:start] + new + text[end:]
     return text

@@ -9,10 +9,10 @@ from typing import Any
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts.attribute import Attribute
-from vldebias.wording.decisions import Decider
+from vldebias.wording.decisions import UserDecisions
 from vldebias.wording.emoji import has_stating_emoji
 from vldebias.wording.groups import mixtures
-from vldebias.wording.language import MOST_PERSONS, Language, Person, Value
+from vldebias.wording.language import MOST_PERSONS, Language, Mention, Value
 from vldebias.wording.languages import ENGLISH, language_of
 from vldebias.wording.syntax import (
     UnreadableSyntaxError,
@@ -31,22 +31,19 @@ _CACHED = 2000  # prompts
 # How reasons begin that leave the other texts of an image as they are.
 _NOBODY = ("no person", "not understood", "unknown language", "language: ")
 
-# A place that names a person: the number of the text of the image, the place in this text, and the
-# language that reads it.
-_Mention = tuple[int, Person, Language]
-
 
 class DepictedPerson:
-    """Describe a person whom the images of a prompt show.
+    """A person whom the images of a prompt show: the unit to which a value is assigned.
 
     Attributes:
-        mentions: where the person is named: once in each alternative and text of an image.
-        reason: why this person gets no value; "" if one is given.
-        noun, group: of the first mention.
-        place: number of its text, offset and noun; places sort in the order of the texts.
+        mentions: (number of the text, mention, language that read it), one for each alternative
+            and each text in which the person is named.
+        reason: why this person gets no value; "" if it gets one.
+        noun, group: those of the first mention.
+        place: text number, offset and noun of the first mention; places sort in text order.
     """
 
-    def __init__(self, mentions: Sequence[_Mention]) -> None:
+    def __init__(self, mentions: Sequence[tuple[int, Mention, Language]]) -> None:
         self.mentions = tuple(mentions)
         number_of_text, first, _ = self.mentions[0]
         self.noun = first.noun
@@ -65,24 +62,24 @@ class DepictedPerson:
         self.reason = reasons[0] if reasons else ""
 
 
-class Finder:
-    """Find the persons of prompts for one attribute.
+class PersonReader:
+    """Find the people of prompts for one attribute.
 
     Args:
-        attribute: whose values are assigned.
+        attribute: the attribute whose values are assigned.
         find, decide: see `balance_prompts`.
-        one_person: leave prompts unchanged that show more than one person, see `Balancer`.
+        one_person: leave prompts with more than one person unchanged, see `Balancer`.
 
     Attributes:
-        persons: a function that returns the persons of a prompt, whether they get a value or not;
-            or the reason why there are none. It remembers what it has read.
+        persons: a cached function that returns the people of a prompt, open or not, or the reason
+            why there are none.
     """
 
     def __init__(
         self,
         attribute: Attribute,
         find: Find | None = None,
-        decide: Decider | None = None,
+        decide: UserDecisions | None = None,
         *,
         one_person: bool = False,
     ) -> None:
@@ -169,7 +166,7 @@ class Finder:
 
     def _read(self, prompt: str) -> tuple[DepictedPerson, ...] | str:
         """Return the persons of a prompt, open or not, in all texts of the image; or a reason."""
-        readings: list[list[_Mention]] = []
+        readings: list[list[tuple[int, Mention, Language]]] = []
         reasons: list[str] = []
         for number, text in enumerate(prompt.split(NEXT_TEXT)):
             for reading in self._read_text(text):
@@ -184,7 +181,7 @@ class Finder:
                 return reason
         return tuple(map(DepictedPerson, _merge_mentions(readings))) or reasons[0]
 
-    def _read_text(self, text: str) -> list[list[tuple[Person, Language]] | str]:
+    def _read_text(self, text: str) -> list[list[tuple[Mention, Language]] | str]:
         """Return the persons of each reading of a text; or the reason why it has none.
 
         A text has one reading, or one for each of its alternatives: "a {nurse|doctor}".
@@ -206,7 +203,7 @@ class Finder:
             alternatives = read_alternatives(text)
         except UnreadableSyntaxError as problem:
             return [str(problem)]
-        readings: list[list[tuple[Person, Language]] | str] = []
+        readings: list[list[tuple[Mention, Language]] | str] = []
         for alternative in alternatives:
             language = language_of(alternative)
             if language is None:
@@ -240,7 +237,7 @@ def _in_one_line(prompt: str) -> str:
     return prompt.replace(NEXT_TEXT, " | ")
 
 
-def _mention_at(text: str, start: int, end: int) -> tuple[Person, Language]:
+def _mention_at(text: str, start: int, end: int) -> tuple[Mention, Language]:
     """Return a mention without a noun: a placeholder, or a place that the user's `find` returned.
 
     Raises:
@@ -251,15 +248,17 @@ def _mention_at(text: str, start: int, end: int) -> tuple[Person, Language]:
         raise InvalidInputError(
             f"find: got {start!r} for {text!r}; expected a character offset or None"
         )
-    return Person("", end, end, (start, end)), language_of(text) or ENGLISH
+    return Mention("", end, end, (start, end)), language_of(text) or ENGLISH
 
 
-def _merge_mentions(readings: Sequence[Sequence[_Mention]]) -> list[list[_Mention]]:
+def _merge_mentions(
+    readings: Sequence[Sequence[tuple[int, Mention, Language]]],
+) -> list[list[tuple[int, Mention, Language]]]:
     """Return the mentions of each person in the readings of a prompt; one reading has one of each.
 
     A person is the same at the same place, else by the same noun, else by the order.
     """
-    mentions_of_person: list[list[_Mention]] = []
+    mentions_of_person: list[list[tuple[int, Mention, Language]]] = []
     nouns_of_person: list[set[str]] = []
     for reading in readings:
         free = list(range(len(mentions_of_person)))  # persons who are not found in this reading

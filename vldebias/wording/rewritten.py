@@ -10,25 +10,25 @@ from collections.abc import Sequence
 from vldebias.wording.groups import Mixture
 from vldebias.wording.language import MOST_PERSONS, NounValue, RewrittenPromptError, Value
 from vldebias.wording.languages import language_of
-from vldebias.wording.persons import NEXT_TEXT, Finder
+from vldebias.wording.persons import NEXT_TEXT, PersonReader
 from vldebias.wording.syntax import json_texts
 
 
 def write_rewritten(
-    finders: Sequence[Finder], original: str, values: Sequence[Sequence[Value]], text: str
+    readers: Sequence[PersonReader], original: str, values: Sequence[Sequence[Value]], text: str
 ) -> str:
     """Return a rewritten prompt with the values of all attributes.
 
     values: for each attribute those of the open persons of the original; none where nothing is
     written.
     """
-    for finder, values_of_persons in zip(finders, values, strict=True):
+    for reader, values_of_persons in zip(readers, values, strict=True):
         if values_of_persons and values_of_persons[0] is not None:
-            text = _replace_values(finder, original, values_of_persons, text)
+            text = _replace_values(reader, original, values_of_persons, text)
     return text
 
 
-def _replace_values(finder: Finder, original: str, values: Sequence[Value], text: str) -> str:
+def _replace_values(reader: PersonReader, original: str, values: Sequence[Value], text: str) -> str:
     """Return a rewritten prompt with values of one attribute, whatever the rewriter stated.
 
     values: of the open persons of the original, in their order.
@@ -36,9 +36,9 @@ def _replace_values(finder: Finder, original: str, values: Sequence[Value], text
     Raises:
         RewrittenPromptError: the text states a value that cannot be replaced.
     """
-    people = _people(finder, original, values)
+    people = _people(reader, original, values)
     # Nothing is written into markup: "<random:male|female> astronaut" stays as it is.
-    if json_texts(text) is None and finder.states_in_syntax(text):
+    if json_texts(text) is None and reader.states_in_syntax(text):
         raise RewrittenPromptError("rewritten: stated")
     replaced: list[str] = []
     nobody: list[RewrittenPromptError] = []
@@ -48,7 +48,7 @@ def _replace_values(finder: Finder, original: str, values: Sequence[Value], text
         if language is None:
             raise RewrittenPromptError("rewritten: unknown language")
         try:
-            replaced.append(language.replace_values(part, finder.attribute, people))
+            replaced.append(language.replace_values(part, reader.attribute, people))
         except RewrittenPromptError as problem:
             # Of several texts of an image one may be about a style alone.
             if "no person" not in str(problem) or len(parts) == 1:
@@ -60,43 +60,43 @@ def _replace_values(finder: Finder, original: str, values: Sequence[Value], text
     return NEXT_TEXT.join(replaced)
 
 
-def why_not_replaced(finders: Sequence[Finder], original: str, text: str) -> dict[int, str]:
+def why_not_replaced(readers: Sequence[PersonReader], original: str, text: str) -> dict[int, str]:
     """Return number of an attribute -> why its values in a rewritten prompt cannot be replaced."""
     reasons: dict[int, str] = {}
-    for number, finder in enumerate(finders):
+    for number, reader in enumerate(readers):
         values: list[Value] = []
-        for outcomes in finder.outcomes(original, strength=1.0):
+        for outcomes in reader.outcomes(original, strength=1.0):
             # It is the same for all values, but numbers of women and men need a group.
             mixtures = [value for value in outcomes if isinstance(value, Mixture)]
             values.append(mixtures[0] if mixtures else next(iter(outcomes)))
         if original != text and values:
             try:
-                _replace_values(finder, original, values, text)
+                _replace_values(reader, original, values, text)
             except RewrittenPromptError as problem:
                 reasons[number] = str(problem)
     return reasons
 
 
-def values_in(finder: Finder, original: str, text: str) -> list[tuple[str, Value]]:
+def values_in(reader: PersonReader, original: str, text: str) -> list[tuple[str, Value]]:
     """Return the nouns of the open persons of an original prompt, each with the value that a
     rewritten one states of them."""
     language = language_of(text)
-    people = _people(finder, original, [None] * MOST_PERSONS)
+    people = _people(reader, original, [None] * MOST_PERSONS)
     if language is None:
         return []
-    values = language.values_in(text, finder.attribute, people)
-    persons, _ = finder.open_persons(original)
+    values = language.values_in(text, reader.attribute, people)
+    persons, _ = reader.open_persons(original)
     open_nouns = {person.noun for person in persons}
     pairs = zip(people, values, strict=True)
     return [(noun, value) for (noun, _), value in pairs if noun in open_nouns]
 
 
-def _people(finder: Finder, original: str, values: Sequence[Value]) -> list[NounValue]:
+def _people(reader: PersonReader, original: str, values: Sequence[Value]) -> list[NounValue]:
     """Return the nouns of all persons of an original prompt, those who are open with a value."""
-    persons = finder.persons(original)
+    persons = reader.persons(original)
     if isinstance(persons, str):
         return []
-    open_persons, _ = finder.open_persons(original)
+    open_persons, _ = reader.open_persons(original)
     value_of_place: dict[tuple[int, int, str], Value] = {}
     for person, value in zip(open_persons, values, strict=False):
         _, mention, _ = person.mentions[0]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from vldebias.prompts.english.words import has_listed, listed, lists, person, singular
-from vldebias.wording.english.subject import Subject
+from vldebias.wording.english.subject import PersonPhrase
 from vldebias.wording.groups import Group
 
 _COLLECTIVE_SIZES = {"pair": 2, "duo": 2, "trio": 3, "quartet": 4, "quintet": 5, "both": 2}
@@ -25,7 +25,7 @@ _NEXT_NOUN = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)")
 _BEFORE = 60  # characters before a noun in which its number stands
 
 
-def find_group(prompt: str, subject: Subject) -> Group | None:
+def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
     """Return the group that a subject names, or None if it is one person."""
     noun = re.search(r"[\w'\u2019-]+$", prompt[subject.start : subject.end])
     word = noun[0].lower() if noun else ""

@@ -20,17 +20,17 @@ from vldebias.wording.english.rewritten import (
     strip,
 )
 from vldebias.wording.english.statements import find_stated, group_mentions, is_joined, states
-from vldebias.wording.english.subject import Subject, find_subjects, is_foreign
+from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_foreign
 from vldebias.wording.english.text import read_text
 from vldebias.wording.groups import Group, Mixture, can_mix
 from vldebias.wording.language import (
     MOST_PERSONS,
+    Assignment,
     Language,
+    Mention,
     NounValue,
-    Person,
     Replacement,
     RewrittenPromptError,
-    Saying,
     Value,
     replace_all,
 )
@@ -54,14 +54,14 @@ class English(Language):
         """Return whether a text is in English, or at least in no other language."""
         return not is_foreign(read_text(text))
 
-    def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
+    def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         """Return the persons of a text, or the reason why nobody gets a value."""
         subjects = find_subjects(text)
         if isinstance(subjects, str):
             return "stated" if states(text, attribute) else _why_nobody(subjects, text)
         persons = group_mentions(read_text(text), subjects)
         is_stated = find_stated(text, persons, attribute)
-        found: list[Person] = []
+        found: list[Mention] = []
         n_open = 0
         for mentions, stated in zip(persons, is_stated, strict=True):
             # The facts about further persons are not read: these get no value.
@@ -81,12 +81,12 @@ class English(Language):
         """Return whether any word of a text states a value."""
         return states(text, attribute)
 
-    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
+    def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
         """Return the replacements that write values beside nouns, with the articles that fit."""
         in_capitals = is_in_capitals(text)  # "A CEO IN AN OFFICE" gets "FEMALE"
         # Words for one place are written together: "an old female nurse".
         words_of_place = defaultdict[_Place, list[tuple[int, str]]](list)
-        for person, attribute, value in sayings:
+        for person, attribute, value in assignments:
             after_noun = person.end if person.group is None else person.group.end
             if isinstance(value, Mapping):
                 is_young = person.group is not None and person.group.young
@@ -130,8 +130,8 @@ class English(Language):
         for number, (_, value) in enumerate(people):
             if value is not None and not is_said[number]:
                 unsaid[number] = value
-        sayings = _sayings_of_rest(replaced, attribute, people, unsaid)
-        return replace_all(replaced, self.write(replaced, sayings))
+        assignments = _remaining_assignments(replaced, attribute, people, unsaid)
+        return replace_all(replaced, self.write(replaced, assignments))
 
     def values_in(
         self, text: str, attribute: Attribute, people: Sequence[NounValue]
@@ -147,12 +147,12 @@ class English(Language):
         return [first, *[None] * (len(people) - 1)]
 
 
-def _sayings_of_rest(
+def _remaining_assignments(
     replaced: str,
     attribute: Attribute,
     people: Sequence[NounValue],
     unsaid: dict[int | None, str | Mixture],
-) -> list[Saying]:
+) -> list[Assignment]:
     """Return the values that are still to be written: of the people of whom no word says one yet.
 
     unsaid: number -> value; those who are found are removed from it.
@@ -165,7 +165,7 @@ def _sayings_of_rest(
     persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)
     is_stated = find_stated(replaced, persons, attribute)
     matched = match(words, persons, people)
-    sayings: list[Saying] = []
+    assignments: list[Assignment] = []
     for mentions, stated, matched_number in zip(persons, is_stated, matched, strict=True):
         if matched_number not in unsaid:
             continue
@@ -178,18 +178,18 @@ def _sayings_of_rest(
         person = _person(replaced, mentions[0], attribute, is_stated=False, is_first=True)
         if not person.can_be(value):
             raise RewrittenPromptError("rewritten: group")
-        sayings.append((person, attribute, value))
+        assignments.append((person, attribute, value))
     if unsaid:
         raise RewrittenPromptError("rewritten: not understood")
-    return sayings
+    return assignments
 
 
 # ---- whether a person is open
 
 
 def _person(
-    text: str, subject: Subject, attribute: Attribute, is_stated: bool, is_first: bool
-) -> Person:
+    text: str, subject: PersonPhrase, attribute: Attribute, is_stated: bool, is_first: bool
+) -> Mention:
     """Return the person of a phrase, with the reason why no value is written; "" if one can be."""
     group = find_group(text, subject)
     reason = ""
@@ -207,7 +207,7 @@ def _person(
         if rank_of(word) >= attribute.rank:
             place = offset
             break
-    return Person(noun, start, subject.end, (place, place), reason, group)
+    return Mention(noun, start, subject.end, (place, place), reason, group)
 
 
 def _leaves(group: Group, attribute: Attribute) -> bool:

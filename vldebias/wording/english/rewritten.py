@@ -29,7 +29,7 @@ from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.names import find_names
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.statements import group_mentions
-from vldebias.wording.english.subject import Subject, find_subjects
+from vldebias.wording.english.subject import PersonPhrase, find_subjects
 from vldebias.wording.english.text import Text, read_text
 from vldebias.wording.language import (
     NounValue,
@@ -175,7 +175,7 @@ class _Figure:
 
 
 def match(
-    text: Text, persons: Sequence[Sequence[Subject]], people: Sequence[NounValue]
+    text: Text, persons: Sequence[Sequence[PersonPhrase]], people: Sequence[NounValue]
 ) -> list[int | None]:
     """Return for each person of a text the index of the corresponding person of the original.
 
@@ -196,12 +196,12 @@ def match(
     return matched
 
 
-def _nouns_of(text: Text, mentions: Sequence[Subject]) -> set[str]:
+def _nouns_of(text: Text, mentions: Sequence[PersonPhrase]) -> set[str]:
     return {singular(_without_ending(text.low[mention.head])) for mention in mentions}
 
 
 def _candidates(
-    text: Text, persons: Sequence[Sequence[Subject]], matched: Sequence[int | None]
+    text: Text, persons: Sequence[Sequence[PersonPhrase]], matched: Sequence[int | None]
 ) -> list[int]:
     """Return which unmatched persons may be of the original, only "men" and "women" if there are
     any."""

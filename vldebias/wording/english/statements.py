@@ -13,7 +13,7 @@ from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import base, has_gendered, listed, person, singular
 from vldebias.wording.english.scene import read_scene
-from vldebias.wording.english.subject import Subject, is_gendered_noun
+from vldebias.wording.english.subject import PersonPhrase, is_gendered_noun
 from vldebias.wording.english.text import Text, read_text
 
 _FEMALE = frozenset({"she", "her", "hers", "herself"})
@@ -27,12 +27,12 @@ _UNSPECIFIED = re.compile(
 _MOST_READ = 16  # persons of a text whose statements are read; later ones are closed
 
 
-def group_mentions(text: Text, subjects: Sequence[Subject]) -> list[list[Subject]]:
+def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[PersonPhrase]]:
     """Return the persons of a text, each with all phrases that name this one.
 
     "a CEO, a leader of hundreds" is one person, "a cook, a waiter and a guest" are three.
     """
-    persons: list[list[Subject]] = []
+    persons: list[list[PersonPhrase]] = []
     for number, subject in enumerate(subjects):
         if not persons:
             persons.append([subject])
@@ -54,12 +54,12 @@ def group_mentions(text: Text, subjects: Sequence[Subject]) -> list[list[Subject
     return persons
 
 
-def is_joined(text: Text, subject: Subject) -> bool:
+def is_joined(text: Text, subject: PersonPhrase) -> bool:
     """Return whether "and" joins a phrase to what stands before it."""
     return text.low[subject.opening - 1] in _JOINS
 
 
-def _is_same(text: Text, subjects: Sequence[Subject], number: int) -> bool:
+def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
     """Return whether a phrase names the person of the phrase before it."""
     # In a list only commas part the phrases, until "and": "a cook, a waiter and a guest".
     words = _words_between(text, subjects, number)
@@ -88,18 +88,18 @@ def _is_same(text: Text, subjects: Sequence[Subject], number: int) -> bool:
     return not _SENTENCE_END.search(_gap(text, subjects, number))
 
 
-def _words_between(text: Text, subjects: Sequence[Subject], number: int) -> list[str]:
+def _words_between(text: Text, subjects: Sequence[PersonPhrase], number: int) -> list[str]:
     """Return the words between a phrase with its determiners and the phrase before it."""
     return text.low[subjects[number - 1].head + 1 : subjects[number].opening]
 
 
-def _gap(text: Text, subjects: Sequence[Subject], number: int) -> str:
+def _gap(text: Text, subjects: Sequence[PersonPhrase], number: int) -> str:
     """Return the characters between a phrase and the one before it."""
     return text.prompt[subjects[number - 1].end : text.start[subjects[number].opening]]
 
 
 def find_stated(
-    prompt: str, persons: Sequence[Sequence[Subject]], attribute: Attribute
+    prompt: str, persons: Sequence[Sequence[PersonPhrase]], attribute: Attribute
 ) -> list[bool]:
     """Return for each person of a prompt whether a value of an attribute is stated."""
     text = read_text(prompt)
@@ -144,7 +144,7 @@ def _states_by_set(text: str, attribute: Attribute) -> bool:
 def _without_others(
     prompt: str,
     text: Text,
-    persons: Sequence[Sequence[Subject]],
+    persons: Sequence[Sequence[PersonPhrase]],
     number: int,
     left_out: Iterable[int],
 ) -> str:
@@ -170,7 +170,9 @@ def _without(prompt: str, text: Text, words: Iterable[int]) -> str:
     return "".join(kept)
 
 
-def _owners_of_pronouns(text: Text, persons: Sequence[Sequence[Subject]]) -> dict[int, set[int]]:
+def _owners_of_pronouns(
+    text: Text, persons: Sequence[Sequence[PersonPhrase]]
+) -> dict[int, set[int]]:
     """Return position of a pronoun -> the persons, by number, for whom it may stand.
 
     It stands for a person before it: for the nearest, if that one is stated to be of its gender;
@@ -191,7 +193,7 @@ def _owners_of_pronouns(text: Text, persons: Sequence[Sequence[Subject]]) -> dic
     return owners
 
 
-def _gender_of(text: Text, subject: Subject) -> frozenset[str] | None:
+def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:
     """Return the pronouns of the gender that a phrase states; None if it states none."""
     words = [singular(word) for word in text.low[subject.opening : subject.head + 1]]
     for word in words:
@@ -203,7 +205,7 @@ def _gender_of(text: Text, subject: Subject) -> frozenset[str] | None:
 
 
 def _states_of_picture_alone(
-    rest: str, prompt: str, subject: Subject, attribute: Attribute
+    rest: str, prompt: str, subject: PersonPhrase, attribute: Attribute
 ) -> bool:
     """Return whether all that states a value says how a picture is made, or where a thing is from:
     "a nurse, Japanese woodblock print", "a chef in a Japanese restaurant"."""
@@ -217,7 +219,7 @@ def _states_of_picture_alone(
     return not _states_by_set("".join(both), attribute)
 
 
-def _states_in_phrase(text: str, subject: Subject, attribute: Attribute) -> bool:
+def _states_in_phrase(text: str, subject: PersonPhrase, attribute: Attribute) -> bool:
     """Return whether an adjective of the subject's phrase states a value."""
     for offset, word in subject.words[:-1]:
         if attribute.kind == "origin" and word.endswith("skinned"):

@@ -34,17 +34,19 @@ _HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
-class Subject(NamedTuple):
-    """Hold the noun phrase of a person in a prompt.
+class PersonPhrase(NamedTuple):
+    """The noun phrase of a person in an English text.
+
+    It is the syntax from which `English.find` makes a `Mention`; two phrases may name one person.
 
     Attributes:
-        words: offset and word in lower case of the adjectives and of the first noun.
-        start: offset of the phrase after its determiners ("tired" of "two tired coaches").
+        words: offset and lower-case word of each adjective and of the first noun.
+        start: offset of the phrase without its determiners ("tired" in "two tired coaches").
         end: offset after its last noun.
         plural: whether the last noun is a plural.
-        opening: position of its first determiner among the words of the text.
-        head: position of its last noun.
-        named: whether the prompt says who this is.
+        opening: index of its first determiner among the words of the text.
+        head: index of its last noun.
+        named: whether the text names the person.
     """
 
     words: list[tuple[int, str]]
@@ -57,7 +59,7 @@ class Subject(NamedTuple):
 
 
 @lru_cache(maxsize=1000)  # the images of a prompt ask again
-def find_subjects(prompt: str) -> tuple[Subject, ...] | str:
+def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     """Return the persons of a prompt in their order, or the reason why there are none."""
     text = read_text(prompt)
     if len(text.prompt) > 4 and text.prompt.isupper():
@@ -79,12 +81,12 @@ def is_foreign(text: Text) -> bool:
     return foreign > sum(listed(word, "english") for word in text.low)
 
 
-def _find_persons(text: Text) -> tuple[Subject, ...] | str:
+def _find_persons(text: Text) -> tuple[PersonPhrase, ...] | str:
     """Return the unnamed persons in the picture, or the reason why there are none."""
     names = find_names(text)
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     is_unclear = False
-    subjects: list[Subject] = []
+    subjects: list[PersonPhrase] = []
     nouns = set[str]()
     for i, word in enumerate(text.bare):
         if not _may_be_person(text, i):
@@ -150,7 +152,9 @@ def is_gendered_noun(word: str) -> bool:
     return gendered(word) and word.endswith(("man", "men", "woman", "women"))
 
 
-def _is_nobody_else(text: Text, subject: Subject, before: Subject, nouns: set[str]) -> bool:
+def _is_nobody_else(
+    text: Text, subject: PersonPhrase, before: PersonPhrase, nouns: set[str]
+) -> bool:
     """Return whether a phrase after another is not a further person.
 
     It names somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
@@ -177,7 +181,7 @@ def _is_nobody_else(text: Text, subject: Subject, before: Subject, nouns: set[st
 # ---- the phrase of a person
 
 
-def _phrase(text: Text, i: int) -> Subject | None:
+def _phrase(text: Text, i: int) -> PersonPhrase | None:
     """Return the phrase whose head is word i, a noun for a person; None where it is no person in
     the picture."""
     noun = singular(text.bare[i])
@@ -204,7 +208,7 @@ def _phrase(text: Text, i: int) -> Subject | None:
         return None
     words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
     end = text.start[i] + len(text.bare[i])
-    return Subject(words, text.start[start], end, is_plural, opening, i)
+    return PersonPhrase(words, text.start[start], end, is_plural, opening, i)
 
 
 def _is_head(text: Text, i: int, plural: bool) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vldebias.prompts.english.words import kinds, person
 from vldebias.wording.english.reading import English
-from vldebias.wording.language import Language, Replacement, Saying
+from vldebias.wording.language import Assignment, Language, Replacement
 from vldebias.wording.languages.detection import (
     LETTER_SCORE,
     NAMES,
@@ -55,7 +55,7 @@ class Unread(Language):
         """Return the reason with the name of the language."""
         return f"language: {self.name}"
 
-    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
+    def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
         """Return nothing."""
         return []
 

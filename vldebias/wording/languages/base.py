@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vldebias.prompts.english.words import read_lists
 from vldebias.wording.groups import Group
-from vldebias.wording.language import Language, Person, Replacement, Saying
+from vldebias.wording.language import Assignment, Language, Mention, Replacement
 
 if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
@@ -228,12 +228,12 @@ class ListedLanguage(Language):
             return True
         return not all(self.word_of(value, attribute) for value in attribute.words)
 
-    def words_of(self, sayings: Sequence[Saying]) -> tuple[str, list[str]]:
+    def words_of(self, assignments: Sequence[Assignment]) -> tuple[str, list[str]]:
         """Return the gender of one person, "female", "male" or "", and the adjectives of the
         other values."""
         gender = ""
         adjectives: list[str] = []
-        for _, attribute, value in sayings:
+        for _, attribute, value in assignments:
             if isinstance(value, Mapping):
                 continue
             value_gender = self.gender_of(value, attribute)
@@ -243,10 +243,10 @@ class ListedLanguage(Language):
                 adjectives.append(self.word_of(value, attribute))
         return gender, adjectives
 
-    def write_at_places(self, sayings: Sequence[Saying]) -> list[Replacement]:
+    def write_at_places(self, assignments: Sequence[Assignment]) -> list[Replacement]:
         """Return the words of values at placeholders, or at places that the user gives."""
         replacements: list[Replacement] = []
-        for person, attribute, value in sayings:
+        for person, attribute, value in assignments:
             word = self.word_of(value, attribute)
             replacements.append(Replacement(*person.place, word))
         return replacements
@@ -266,9 +266,9 @@ class ListedLanguage(Language):
         genders = [self.gender_of(value, attribute) for value in attribute.words]
         return sorted(genders) != ["female", "male"]
 
-    def mixture(self, saying: Saying) -> list[tuple[str, int | None]]:
+    def mixture(self, assignment: Assignment) -> list[tuple[str, int | None]]:
         """Return the genders of a group with their numbers, the larger first."""
-        _, attribute, counts = saying
+        _, attribute, counts = assignment
         parts: list[tuple[str, int | None]] = []
         assert isinstance(counts, Mapping)
         for value, count in counts.items():
@@ -401,7 +401,7 @@ class SpacedLanguage(ListedLanguage):
         """Return the words of a prompt."""
         return read(text, self.word)
 
-    def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
+    def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         """Return the persons of a text, or the reason why nobody gets a value."""
         tokens = self.read(text)
         kind = self.kind_of(attribute)
@@ -585,7 +585,7 @@ class SpacedLanguage(ListedLanguage):
 
     def _person(
         self, tokens: Reading, phrase: Phrase, attribute: Attribute, is_fixed: bool
-    ) -> Person:
+    ) -> Mention:
         """Return the person of a phrase, with the reason why no value is written.
 
         is_fixed: whether facts of the text leave one value.
@@ -606,11 +606,11 @@ class SpacedLanguage(ListedLanguage):
         if phrase.plural:
             is_young = self.matcher("child").has(tokens[phrase.head])
             group = Group(end, phrase.size, is_young, mixes=True)
-        return Person(tokens.text[start:end], start, end, (start, start), reason, group)
+        return Mention(tokens.text[start:end], start, end, (start, start), reason, group)
 
     # ---- writing
 
-    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
+    def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
         """Return what to replace in a text so that it says these values."""
         tokens = self.read(text)
         phrase_of_end: dict[int, Phrase] = {}
@@ -623,34 +623,34 @@ class SpacedLanguage(ListedLanguage):
             if not phrase.stated or end not in phrase_of_end:
                 phrase_of_end[end] = phrase
         replacements: list[Replacement] = []
-        sayings_of_person: dict[int, list[Saying]] = {}
-        for saying in sayings:
-            person, _, _ = saying
-            sayings_of_person.setdefault(person.end, []).append(saying)
-        for end, of_person in sayings_of_person.items():
+        assignments_of_mention: dict[int, list[Assignment]] = {}
+        for assignment in assignments:
+            person, _, _ = assignment
+            assignments_of_mention.setdefault(person.end, []).append(assignment)
+        for end, assignments_of_one in assignments_of_mention.items():
             phrase = phrase_of_end.get(end)
-            person, _, _ = of_person[0]
+            person, _, _ = assignments_of_one[0]
             if not person.noun:
-                replacements += self.write_at_places(of_person)
+                replacements += self.write_at_places(assignments_of_one)
             elif phrase is not None and phrase.plural:
-                replacements += self._write_group(tokens, of_person)
+                replacements += self._write_group(tokens, assignments_of_one)
             elif phrase is not None:
-                gender, adjectives = self.words_of(of_person)
+                gender, adjectives = self.words_of(assignments_of_one)
                 replacements += self.write_one(tokens, phrase, gender, adjectives)
                 for role in self.roles_of(tokens, phrase) if gender else ():
                     replacements += self.write_role(tokens, role, gender)
         return replacements
 
-    def _write_group(self, tokens: Reading, sayings: Sequence[Saying]) -> list[Replacement]:
+    def _write_group(self, tokens: Reading, assignments: Sequence[Assignment]) -> list[Replacement]:
         """Return the phrase with the numbers of women and men after a noun in the plural."""
         replacements: list[Replacement] = []
-        for saying in sayings:
-            person, _, value = saying
+        for assignment in assignments:
+            person, _, value = assignment
             if not isinstance(value, Mapping):
                 continue
             end = person.end
             is_young = person.group is not None and person.group.young
-            parts = [self.counted(*part, is_young) for part in self.mixture(saying)]
+            parts = [self.counted(*part, is_young) for part in self.mixture(assignment)]
             rest = tokens.text[end:]
             comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest) else self.comma
             replacements.append(

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from vldebias.wording.groups import Group
-from vldebias.wording.language import Person, Replacement, Saying
+from vldebias.wording.language import Assignment, Mention, Replacement
 from vldebias.wording.languages.base import ListedLanguage, blank_quotations
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class UnspacedLanguage(ListedLanguage):
         """Return whether any word of a text states a value, of a person or not."""
         return bool(self._stated(text[:_LONGEST_PROMPT], attribute))
 
-    def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
+    def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         """Return the persons of a text, or the reason why nobody gets a value."""
         text = blank_quotations(text[:_LONGEST_PROMPT])
         kind = self.kind_of(attribute)
@@ -127,7 +127,7 @@ class UnspacedLanguage(ListedLanguage):
         is_fixed = self.has(text, f"fixed-{kind}")
         if not matches:
             return "context" if is_fixed else self._why_nobody(text)
-        persons: list[Person] = []
+        persons: list[Mention] = []
         for match in matches:
             persons.append(self._person(text, match, attribute, match in stated_matches, is_fixed))
         return tuple(persons)
@@ -230,7 +230,7 @@ class UnspacedLanguage(ListedLanguage):
 
     def _person(
         self, text: str, match: Match, attribute: Attribute, is_stated: bool, is_fixed: bool
-    ) -> Person:
+    ) -> Mention:
         """Return the person of a noun, with the reason why no value is written."""
         is_group, size = self.size_of(text, match)
         reason = ""
@@ -244,39 +244,41 @@ class UnspacedLanguage(ListedLanguage):
         if is_group:
             is_young = match.noun.endswith(self.entries("child"))
             group = Group(match.end, size, is_young, mixes=True)
-        return Person(match.noun, match.start, match.end, (match.start, match.start), reason, group)
+        return Mention(
+            match.noun, match.start, match.end, (match.start, match.start), reason, group
+        )
 
     # ---- writing
 
-    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
+    def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
         """Return what to replace in a text so that it says these values."""
         replacements: list[Replacement] = []
-        sayings_of_person: dict[Person, list[Saying]] = {}
-        for saying in sayings:
-            person, _, _ = saying
+        assignments_of_mention: dict[Mention, list[Assignment]] = {}
+        for assignment in assignments:
+            person, _, _ = assignment
             person = person._replace(reason="", place=(0, 0))
-            sayings_of_person.setdefault(person, []).append(saying)
-        for person, of_person in sayings_of_person.items():
+            assignments_of_mention.setdefault(person, []).append(assignment)
+        for person, assignments_of_one in assignments_of_mention.items():
             if not person.noun:
-                replacements += self.write_at_places(of_person)
+                replacements += self.write_at_places(assignments_of_one)
                 continue
-            for saying in of_person:
-                _, _, value = saying
+            for assignment in assignments_of_one:
+                _, _, value = assignment
                 if isinstance(value, Mapping):
-                    replacements.append(self._mixed(text, person, saying))
-            gender, adjectives = self.words_of(of_person)
+                    replacements.append(self._mixed(text, person, assignment))
+            gender, adjectives = self.words_of(assignments_of_one)
             if gender or adjectives:
                 match = Match(person.start, person.end, person.noun)
                 for change in self.changes_for(text, match, gender, adjectives):
                     replacements.append(Replacement(*change))
         return replacements
 
-    def _mixed(self, text: str, person: Person, saying: Saying) -> Replacement:
+    def _mixed(self, text: str, person: Mention, assignment: Assignment) -> Replacement:
         """Return the numbers of women and men after a noun: 三名警察，两女一男."""
         end = self.end_of_group(text, person.end)
         is_young = person.group is not None and person.group.young
-        parts = [self.counted(*part, is_young) for part in self.mixture(saying)]
-        is_counted = all(count is not None for _, count in self.mixture(saying))
+        parts = [self.counted(*part, is_young) for part in self.mixture(assignment)]
+        is_counted = all(count is not None for _, count in self.mixture(assignment))
         return Replacement(end, end, self.mixed_text(parts, is_counted, text[end:]))
 
     def mixed_text(self, parts: list[str], is_counted: bool, rest: str) -> str:

@@ -16,6 +16,7 @@ from vldebias.wording.language import MOST_PERSONS, Language, Mention, Value
 from vldebias.wording.languages import ENGLISH, language_of
 from vldebias.wording.syntax import (
     UnreadableSyntaxError,
+    has_syntax,
     is_edit,
     json_texts,
     names_of_templates,
@@ -219,6 +220,8 @@ class PersonReader:
     def states_in_syntax(self, text: str) -> bool:
         """Return whether a value is stated where no person is read: in a text of a JSON, in markup,
         or by a variable that is named by the attribute, {{gender}}."""
+        if not has_syntax(text):
+            return False
         if json_texts(text) is not None:
             return self._states(text)  # "negative": "male" asks for others
         if any(map(self._states, texts_of_markup(text))):

@@ -37,6 +37,11 @@ _MARKUP = re.compile(rf"<[^<>]*>|{_SCHEDULE}")
 _VARIABLES = re.compile(_VARIABLE)
 # Words that join prompts, in capitals: "and" in small letters joins persons.
 _JOINING = re.compile(r"\b(?:(?:BREAK|AND|ADDCOMM|ADDROW|ADDCOL|ADDBASE)\b|COUPLE\([^()]*\))")
+# Without such a character or word a prompt is plain text. A final quotation mark is an apostrophe,
+# as in "the nurses' room", unless the prompt begins with one.
+_SIGN_OF_SYNTAX = re.compile(
+    rf"[<>{{}}\[\]()|$%@#_:\"\u201c\u2018\u00ab]|\A\s*'|{_JOINING.pattern}"
+)
 # How many people regions show, who are named there: "2 people, park ADDCOL a doctor".
 _PEOPLE_OF_REGIONS = re.compile(
     r"\A[^,]*\b(?:people|persons)\b(?=.*\bADD(?:COMM|BASE|ROW|COL)\b)", re.DOTALL
@@ -186,6 +191,11 @@ def texts_of_markup(prompt: str) -> list[str]:
     return [_words_of(match[0]) for match in _STATING.finditer(prompt)]
 
 
+def has_syntax(prompt: str) -> bool:
+    """Return whether a prompt may have markup, alternatives, variables or quotations."""
+    return _SIGN_OF_SYNTAX.search(prompt) is not None
+
+
 def names_of_templates(prompt: str) -> list[str]:
     """Return the names in brackets and angles that stand for a value: "gender" of [[gender]]."""
     names: list[str] = []
@@ -214,6 +224,8 @@ def read_alternatives(prompt: str) -> list[str]:
     if text is not None:
         return list(dict.fromkeys(_read(text)))
     text = prompt.lower() if prompt.isupper() else prompt
+    if not has_syntax(text):
+        return [_TAGS.sub(_blank, text)]
     readings: list[str] = []
     for part in _read_parts(text):
         # What is no English becomes spaces, and what ends a clause a line end.

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from vldebias.prompts.english.words import origins
-from vldebias.wording.english.facts import lists_of_word
+from vldebias.wording.english.facts import find_facts, lists_of_word
 from vldebias.wording.english.scene import Scene, is_capital, read_scene
+from vldebias.wording.english.text import Text, read_text
 
 KINDS = ("gender", "origin", "skin", "age")
 _ORIGINS = ("people", "people-capital")
@@ -232,6 +233,14 @@ _IN_ARMS = ((_is_shown,), (_has_women_too,))
 _IN_ARMS_SEEN = ((_is_shown,), (_has_women_too,), (_looks_on,))
 _TREATED = ((Scene.has_role, "treats", "staff-of-age", "works-with-age"),)
 _WAR_OF_VETERANS = ("veteran-war", "war", "war-site")  # those of fifty years ago
+
+# Facts that fix nothing without a date or a fact of another list.
+_INERT = frozenset(
+    {
+        *("medium", "aboard", "armed", "learned", "lawmaker", "observer", "visitor", "resident"),
+        *("treats", "treats-by-work", "league-staff", "staff-of-age", "works-with-age", "thing"),
+    }
+)
 
 # Place or profession, the year in which women were first admitted, and somebody there before.
 _ADMITTED = (
@@ -488,6 +497,13 @@ RULES = (
 _RULES_OF_KIND = {kind: [rule for rule in RULES if rule.kind == kind] for kind in KINDS}
 
 
+def _has_only_inert_facts(text: Text) -> bool:
+    """Return whether a prompt is too plain for any rule but those about ages."""
+    if "nursing" in text.bare or any(map(str.isdigit, text.prompt)):
+        return False
+    return all(fact.name in _INERT for fact in find_facts(text))
+
+
 def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
     """Return the rules that fix an attribute of a person: the facts of the prompt leave one value.
 
@@ -496,7 +512,7 @@ def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
         start, end: offsets of the person's noun phrase, without its determiners.
         kind: of the attribute, as in `Attribute.kind`; no facts are known of others than `KINDS`.
     """
-    if kind not in _RULES_OF_KIND:
+    if kind not in _RULES_OF_KIND or (kind != "age" and _has_only_inert_facts(read_text(text))):
         return []
     scene = read_scene(text, start, end)
     return [rule for rule in _RULES_OF_KIND[kind] if rule.fixes(scene)]

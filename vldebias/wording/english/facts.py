@@ -116,7 +116,8 @@ def plain(word: str) -> str:
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
-def find_facts(text: Text) -> list[Fact]:
+@lru_cache(maxsize=1000)
+def find_facts(text: Text) -> tuple[Fact, ...]:
     """Return the facts of a text in their order; a phrase does not cross the end of a clause."""
     index = _index()
     facts = []
@@ -135,4 +136,4 @@ def find_facts(text: Text) -> list[Fact]:
             stop += 1
             facts += [Fact(name, first, stop) for name in names]
             phrase = f"{phrase} {last}"
-    return facts
+    return tuple(facts)

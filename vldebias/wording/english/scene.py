@@ -83,7 +83,7 @@ class Scene:
         self.noun = self.text.bare[self.head] if self.text.bare else ""
         # "an astronomer-priest" is a priest as well.
         self.roles = lists_of_word(self.noun) | lists_of_word(self.noun.rsplit("-", 1)[-1])
-        facts = find_facts(self.text)
+        facts = list(find_facts(self.text))
         self._about_picture = self._find_picture(facts)
         self._ages = _of_lists(facts, _AGE_LISTS)
         self._facts = self._sort_facts(facts)

@@ -56,6 +56,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/explanation/protocol.md": {"record_coverage": generation.record_coverage},
     "docs/how-to/records.md": {"record_forecasts": generation.record_forecasts},
+    "docs/explanation/prompts-by-other-writers.md": {"new_prompts": prompts.new_prompts},
     "docs/how-to/images-api.md": {"images": times.images},
     "docs/explanation/how-languages-are-read.md": {"languages_blind": prompts.languages_blind},
     "docs/how-to/index-queries.md": {"queries": times.queries},

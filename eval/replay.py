@@ -48,6 +48,7 @@ NOT_HERE = {
     "prompt_rules_first_c": "first run on new prompts: the rules have read them since",
     "prompt_rules_first_e": "first run on new prompts: the rules have read them since",
     "prompt_rules_blind2": "first run on new prompts: the rules have changed since",
+    "prompt_rules_fresh": "first run on new prompts: the rules have changed since",
     "prompt_rules_scenes_blind": "first run on new prompts: the rules have changed since",
     "audit_models": "reads embeddings of texts by CLIP ViT-B/32, which are not in the repository",
     "rewritten_pairs": "reads FairPro's pairs, which are not in the repository",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 
-from eval.tables import crossed, listed, read, rows_in, span, table
+from eval.tables import RESULTS, crossed, listed, read, rows_in, span, table
 from vldebias.report.result import Measurement
 
 
@@ -102,6 +103,43 @@ def kinds() -> str:
             lines.append([row.task, writer, kind, str(row.n["prompts"]), *figures])
     files = ", ".join(f"`eval/results/{name}.json`" for name in WRITERS)
     return table(*lines, note=f"From {files}.")
+
+
+# Sets of prompts that were labelled before they were scored, each once, in the order of time.
+SCORED_ONCE = {
+    "fresh_languages_rewritten": ("languages", "rewritten"),
+    "fresh_kinds": ("plain", "scene", "language", "rewritten", "negative or system", "all"),
+}
+NAMES_OF_KINDS = {
+    "language": "ten languages",
+    "languages": "ten languages",
+    "negative or system": "negative and system prompts",
+}
+
+
+def new_prompts() -> str:
+    """Write how prompts came out that were scored once, and how many were changed wrongly."""
+    lines = [["prompts", "kind", "n", "right [95 %]", "wrong edits [95 %]"]]
+    for row in rows_of("prompt_rules_fresh", "right", "wrong_edits"):
+        is_edit = row.metric == "wrong_edits"
+        if is_edit or row.subset.startswith("kind: "):
+            kind = "all" if is_edit else KINDS[row.subset.removeprefix("kind: ")]
+            figures = ["", span(row)] if is_edit else [span(row), ""]
+            lines.append([row.task, kind, str(row.n["prompts"]), *figures])
+    for name, kinds_of_set in SCORED_ONCE.items():
+        path = RESULTS / "languages" / f"{name}.json"
+        rates = json.loads(path.read_text(encoding="utf-8"))["rates"]
+        for kind in kinds_of_set:
+            rate = rates[kind]
+            figures = [_share(rate[metric], rate["n"]) for metric in ("right", "wrong edit")]
+            known_kind = NAMES_OF_KINDS.get(kind) or KINDS.get(kind, kind)
+            lines.append([name, known_kind, str(rate["n"]), *figures])
+    names = ", ".join(f"`eval/results/languages/{name}.json`" for name in SCORED_ONCE)
+    return table(*lines, note=f"From `eval/results/prompt_rules_fresh.json`, {names}.")
+
+
+def _share(rate: Mapping[str, float], n: int) -> str:
+    return f"{rate['count'] / n:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]"
 
 
 def left_alone() -> str:

@@ -150,7 +150,7 @@ def test_a_result_is_replayed_or_says_why_not() -> None:
 
 
 # Those that depend on no time and no model; `python -m eval.replay` runs all quick commands.
-REPLAYED = ("default_choice", "prompt_rules_scenes", "prompt_rules_fresh")
+REPLAYED = ("default_choice", "prompt_rules_scenes")
 
 
 @pytest.mark.slow

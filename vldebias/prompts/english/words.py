@@ -43,15 +43,13 @@ def _words() -> dict[str, str]:
 
 
 def classes(word: str) -> str:
-    """Return the classes of a word or phrase, most frequent first (see `eval/lexicon.py`); "" if
-    unknown."""
+    """Return the classes of a word or phrase, most frequent first; "" if it is unknown."""
     return _words().get(word, "")
 
 
 @cache
 def lists() -> dict[str, dict[str, None]]:
-    """Return the lists of `words.txt` by name; the keys of a list are its words in
-    order."""
+    """Map each list name in `words.txt` to its words, as ordered keys."""
     return read_lists(_HERE / "words.txt")
 
 
@@ -113,8 +111,7 @@ def has_listed(words: Iterable[str], *names: str) -> bool:
 
 
 def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> str:
-    """Return the word of the wanted classes of which `word` is a form with one of the endings; else
-    `word`."""
+    """Strip an inflectional ending if a base form of a wanted class remains."""
     for ending, replacements in endings.items():
         stem = word.removesuffix(ending)
         if stem == word:
@@ -143,8 +140,7 @@ def _singular_of_plural() -> dict[str, str]:
 
 @lru_cache(REMEMBERED_WORDS)
 def base(word: str) -> str:
-    """Return the base form of a verb in its third person, past or -ing form; return any other word
-    unchanged."""
+    """Return the base form of an inflected verb, and any other word unchanged."""
     return _without(word, _VERBS, "v")
 
 
@@ -156,8 +152,7 @@ def kinds(word: str) -> str:
 
 @lru_cache(REMEMBERED_WORDS)
 def person(word: str) -> bool:
-    """Return whether a noun in lower case, singular or plural, is a person without a stated
-    gender."""
+    """Return whether a lower-case noun names a person without stating a gender."""
     noun = singular(word)
     if listed(noun, "also-person") or noun.endswith(tuple(lists()["person-ending"])):
         return True

@@ -159,8 +159,7 @@ def _nurses_in_old_war(scene: Scene) -> bool:
 
 
 def _is_of_a_people(scene: Scene) -> bool:
-    """Return whether the subject's own words say where the person is from: "Hmong farmer",
-    "Vikings"."""
+    """Return whether the subject's own words state an origin: "Hmong farmer", "Vikings"."""
     for fact in scene.facts(*_ORIGINS):
         if fact.name == "people-capital" and not is_capital(scene.text, fact.first):
             continue

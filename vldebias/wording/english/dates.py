@@ -55,8 +55,7 @@ def year_of_word(text: Text, i: int) -> int | None:
 
 
 def _last_year_of_century(text: Text, i: int) -> int | None:
-    """Return the last year of the century that word i and the next name: 1399 for "14th
-    century"."""
+    """Return the last year of the century at word i: 1399 for "14th century"."""
     word = text.bare[i]
     if not word.endswith("-century") and text.after(i) not in _CENTURIES:
         return None

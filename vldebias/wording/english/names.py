@@ -24,8 +24,7 @@ _NUMBER = re.compile(r"\d+(?:st|nd|rd|th|s)?")
 
 
 def find_names(text: Text) -> list[tuple[int, int]]:
-    """Return the runs of words (first, one after the last) that may name a person or a well-known
-    figure."""
+    """Return the (first, stop) runs of words that may name a person or a famous figure."""
     runs: list[tuple[int, int]] = []
     stop = -1  # of the last run
     for i in range(len(text.words)):
@@ -42,8 +41,7 @@ def find_names(text: Text) -> list[tuple[int, int]]:
 
 
 def _find_figures(text: Text) -> list[tuple[int, int]]:
-    """Return the words for figures whom everybody knows, and for somebody whom a fine-tuned model
-    knows by a token: "sks person"."""
+    """Return the runs of famous figures, and of tokens of fine-tuned models: "sks person"."""
     runs = [(i, i + 2) for i, word in enumerate(text.low) if listed(word, "token")]
     for first, word in enumerate(text.low):
         for phrase in _figures_of_first_word().get(word, ()):
@@ -109,8 +107,7 @@ def _is_in_full_name(text: Text, i: int) -> bool:
 
 
 def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
-    """Return whether a run of name words is that of a person, not of a place, a brand or a
-    thing."""
+    """Return whether a run of name words names a person, not a place, brand or thing."""
     words = text.bare[first:stop]
     if any(_is_in_full_name(text, i) for i in range(first, stop)):
         return True
@@ -128,8 +125,7 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
 
 
 def is_of_picture(text: Text, first: int) -> bool:
-    """Return whether a name says how a picture is made: "in the style of Monet", "Monet style",
-    "oil painting, Monet"; not "a painting of Monet"."""
+    """Return whether a name says how a picture is made: "Monet style", "oil painting, Monet"."""
     if text.credited[first]:
         return True
     if text.before(first) in ("of", "with"):
@@ -138,8 +134,7 @@ def is_of_picture(text: Text, first: int) -> bool:
 
 
 def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> bool:
-    """Return whether one of the names is that of the person at word i, whose phrase begins at
-    `opening`."""
+    """Return whether a name belongs to the person at word i, whose phrase starts at `opening`."""
     has_title = listed(text.before(i), "title")
     is_capitalised = text.words[i].istitle()
     if text.capital[i] and is_capitalised and (has_title or text.before(i) == "the"):

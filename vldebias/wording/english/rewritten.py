@@ -203,8 +203,7 @@ def _nouns_of(text: Text, mentions: Sequence[PersonPhrase]) -> set[str]:
 def _candidates(
     text: Text, persons: Sequence[Sequence[PersonPhrase]], matched: Sequence[int | None]
 ) -> list[int]:
-    """Return which unmatched persons may be of the original, only "men" and "women" if there are
-    any."""
+    """Return the unmatched people who may be the original's, preferably "men" and "women"."""
     candidates: list[int] = []
     for place, (first, *_) in enumerate(persons):
         is_possessed = text.low[first.opening] in _POSSESSIVE
@@ -307,8 +306,7 @@ def _mark_uncertain(text: Text, figures: Sequence[_Figure]) -> None:
 
 
 def _may_be_apposition(text: Text, figure: _Figure, other: _Figure) -> bool:
-    """Return whether a later phrase may name a figure: "a woman in her fifties, a librarian, by a
-    shelf"."""
+    """Return whether a later phrase may describe a figure: "a woman in a coat, a clerk,"."""
     if figure.first >= other.first or not text.is_same_sentence(figure.first, other.first):
         return False
     return text.opens[other.first] and text.opens[max(other.heads) + 1]
@@ -423,8 +421,7 @@ def _check_replaceable(figure: _Figure, side: str) -> None:
 
 
 def _check_names(words: Text) -> None:
-    """Raise RewrittenPromptError if a text names a person: a name states a gender, and has no
-    counterpart."""
+    """Raise RewrittenPromptError if a text names a person, since names state a gender."""
     for first, stop in find_names(words):
         is_word = stop - first == 1 and words.sentence[first]  # "Rich colors."
         is_silent = words.credited[first] or words.silent[first] or is_word
@@ -521,8 +518,7 @@ def _word_of_side(words: Text, i: int, side: str) -> str:
 
 
 def _replace(words: Text, i: int, new: str) -> Replacement:
-    """Return the replacement that writes a new word in place of word i, with its capitals and its
-    ending; "a" or "an" before it is changed to what fits."""
+    """Replace word i, keeping its capitals and ending and correcting the article before it."""
     old = words.words[i]
     new = new.replace("_", " ")
     if len(old) > 1 and old.isupper():
@@ -570,8 +566,7 @@ def strip(text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
 
 
 def _take_out(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return a text without some of its characters, with one space or the comma in their place, and
-    with the article that fits what follows.
+    """Remove characters from a text and correct the spaces, commas and articles around them.
 
     >>> _take_out("an old nurse, in her forties, at work", [(3, 6), (12, 28)])
     'a nurse, at work'

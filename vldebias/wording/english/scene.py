@@ -96,8 +96,7 @@ class Scene:
             self.year = _LAST_YEAR_OF_PERIODS
 
     def _sort_facts(self, facts: list[Fact]) -> dict[str, list[Fact]]:
-        """Return the facts of each list that are true of the scene: not of its picture or of a
-        thing."""
+        """Group the facts that hold for the scene, not for the picture or a thing, by list."""
         facts_of_list = defaultdict[str, list[Fact]](list)
         for fact in facts:
             if self._about_picture[fact.first]:
@@ -242,8 +241,7 @@ class Scene:
         return all(self._follows(fact, "speaks-of") for fact in self._facts[name])
 
     def _follows(self, fact: Fact, name: str) -> bool:
-        """Return whether a word of a list stands at most four words before a fact, after the
-        subject."""
+        """Return whether a listed word occurs up to four words before a fact, after the subject."""
         first = max(self.head + 1, fact.first - 4)
         return any(name in lists_of_word(word) for word in self.text.bare[first : fact.first])
 
@@ -317,8 +315,7 @@ class Scene:
         return ages
 
     def _words_at(self, start: int, end: int) -> tuple[int, int]:
-        """Return the first word that begins in characters start to end, and the one after the
-        last."""
+        """Return the range of words that begin in characters start to end."""
         first = bisect_left(self.text.start, start)
         stop = bisect_left(self.text.start, end)
         return (first, stop) if first < stop else (0, 0)
@@ -356,8 +353,7 @@ class Scene:
         return self.first <= fact.first and fact.stop <= self.head + 1
 
     def _describes(self, fact: Fact) -> bool:
-        """Return whether a fact stands after the subject, linked to it: "a pledge of a
-        sorority"."""
+        """Return whether a fact is linked to the subject before it: "a pledge of a sorority"."""
         between = range(self.head + 1, fact.first)
         if fact.first <= self.head or len(between) >= _NEAR:
             return False
@@ -374,8 +370,7 @@ class Scene:
         return person(self.text.bare[i]) or gendered(word)
 
     def _owner(self, fact: Fact) -> int:
-        """Return the position of the person whom a fact describes: the one after it ("a prostate
-        cancer patient") or else the last one before it."""
+        """Return the index of the person whom a fact describes: the next, or else the last."""
         for i in range(fact.first, min(fact.stop + 3, len(self.text.bare))):
             if i > fact.first and not self._goes_on(i):
                 break
@@ -387,8 +382,7 @@ class Scene:
         return listed(self.text.low[i], *STOPS)
 
     def _names_thing(self, fact: Fact) -> bool:
-        """Return whether a fact only says which thing is meant: "a Viking museum", "Victorian
-        house"."""
+        """Return whether a fact only qualifies a thing: "a Viking museum", "Victorian house"."""
         if fact.first > self.head and self._is_thing(fact.stop):
             is_origin = self.text.bare[fact.first] in origins()  # "Chinese medicine"
             # "making a Japanese lantern"; not "leading a Zulu army", "at the Tudor court"
@@ -412,8 +406,7 @@ class Scene:
         return False
 
     def _word_before_object(self, fact: Fact) -> str:
-        """Return the word after the subject that a fact is the object of: "making" of "making a
-        ..."."""
+        """Return the word that governs a fact after the subject: "making" in "making a kimono"."""
         i = fact.first - 1
         while i > self.head and listed(self.text.low[i], "determiner"):
             i -= 1

@@ -207,8 +207,7 @@ def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:
 def _states_of_picture_alone(
     rest: str, prompt: str, subject: PersonPhrase, attribute: Attribute
 ) -> bool:
-    """Return whether all that states a value says how a picture is made, or where a thing is from:
-    "a nurse, Japanese woodblock print", "a chef in a Japanese restaurant"."""
+    """Return whether only the medium or a thing states a value: "woodblock print of a nurse"."""
     if attribute.gender and has_gendered(read_text(rest).low):
         return False
     if _is_unspecified(rest, attribute):

@@ -126,8 +126,7 @@ def _may_be_person(text: Text, i: int) -> bool:
 
 
 def _has_face(text: Text, i: int) -> bool:
-    """Return whether word i is an agent whose face or portrait the prompt asks for: "the face of a
-    mover", "a headshot of a tile setter", not "the face of a river"."""
+    """Return whether the prompt asks for the face or portrait of word i: "the face of a mover"."""
     noun = singular(text.low[i])
     if not noun.endswith(_AGENT_ENDINGS) or listed(noun, "agent-like", "animal"):
         return False
@@ -182,8 +181,7 @@ def _is_nobody_else(
 
 
 def _phrase(text: Text, i: int) -> PersonPhrase | None:
-    """Return the phrase whose head is word i, a noun for a person; None where it is no person in
-    the picture."""
+    """Return the phrase with head i, or None if it is no person in the picture."""
     noun = singular(text.bare[i])
     is_plural = text.bare[i] != noun
     start, first_noun = _extend_left(text, i)
@@ -234,8 +232,7 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
 
 
 def _may_have_bare_verb(text: Text, start: int) -> bool:
-    """Return whether a verb without -s may follow a phrase: "a nurse and a pilot dance", "helping a
-    patient walk"; not "a nurse and a guide dog"."""
+    """Return whether a base verb may follow a phrase: "helping a patient walk"."""
     link = text.before(start - 1)
     is_behind_helper = base(link) in _HELPERS
     return text.before(start) in ("a", "an", "the") and (link == "and" or is_behind_helper)
@@ -259,8 +256,7 @@ def _shows_body(text: Text, i: int) -> bool:
 
 
 def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
-    """Return whether word i is no noun, or says of which kind the next noun is: "an alien
-    liquid"."""
+    """Return whether word i modifies the next noun: "an alien liquid"."""
     after = text.after(i)
     word_classes = kinds(text.low[i])
     is_person = word_classes.startswith("p") and not listed(text.low[i], "size")
@@ -276,8 +272,7 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
 
 
 def _is_verb(word: str, rest: str, determiner: str) -> bool:
-    """Return whether a word in -s after a noun is a verb: "the chef cooks a meal", not "nurse
-    uniforms on a rack".
+    """Return whether a word in -s is a verb: "the chef cooks a meal", not "nurse uniforms".
 
     rest: the word after it. determiner: that of the noun.
     """
@@ -306,8 +301,7 @@ def _ends_with_head(after: str, rest: str) -> bool:
 
 
 def _noun_follows(text: Text, i: int) -> bool:
-    """Return whether a noun follows word i, at once or after adjectives, and is the head: "a giant
-    floating castle"."""
+    """Return whether word i is followed by a head noun: "a giant floating castle"."""
     word = text.after(i)
     while word and not listed(word, *STOPS, "tag"):
         if not adjective(word):
@@ -318,8 +312,7 @@ def _noun_follows(text: Text, i: int) -> bool:
 
 
 def _extend_left(text: Text, i: int) -> tuple[int, int]:
-    """Return where the phrase of word i starts, and where its nouns do: "tired old | police
-    officer"."""
+    """Return where the phrase of word i and its nouns start: "tired old | police officer"."""
     start = i
     first_noun = i
     while not text.opens[start] and i - start < _LONGEST_PHRASE:
@@ -342,8 +335,7 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
 
 
 def _joins_adjectives(text: Text, start: int) -> bool:
-    """Return whether the word before start goes on with adjectives: "tall and tired", "very
-    tired"."""
+    """Return whether the word before start continues adjectives: "tall and tired"."""
     word = text.low[start - 1]
     if word != "and" or start < 2:
         return word in ("very", "quite", "most", "so")
@@ -358,8 +350,7 @@ def _is_compound(word: str, following: str) -> bool:
 
 
 def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
-    """Return whether the word before start is part of the noun and no adjective: "civil
-    engineer"."""
+    """Return whether the word before start belongs to the noun: "civil engineer"."""
     word = text.low[start - 1]
     describes = adjective(word) or listed(word, "size", "age", "skin", "style-adjective")
     if not describes or listed(word, "occupational"):
@@ -376,8 +367,7 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
 
 
 def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
-    """Return whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a
-    server in a rack"."""
+    """Return whether a noun is an animal or a thing here: "a toy soldier", "a rack server"."""
     after = text.after(i)
     is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
     if is_picture or _is_made_or_animal(noun, modifiers):
@@ -426,8 +416,7 @@ def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
 
 
 def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -> bool:
-    """Return whether a noun without a determiner is a subject: "doctor, 4k", not "a lake, award
-    winning photographer"."""
+    """Return whether a noun without a determiner is a subject: "doctor, 4k"."""
     clauses_before = sum(text.opens[1 : start + 1])
     if listed(noun, "style-tag") and not modifiers:
         return False
@@ -440,8 +429,7 @@ def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -
 
 
 def _is_on_thing(text: Text, where: int) -> bool:
-    """Return whether the noun at a position is a picture inside of the picture: "a cook beside a
-    poster of a nurse", not "a poster of a nurse" or "taking a picture of a nurse"."""
+    """Return whether a noun is a picture in the picture: "a cook beside a poster of a nurse"."""
     if not listed(text.low[where], "picture"):
         return False
     start, _ = _extend_left(text, where)
@@ -452,8 +440,7 @@ def _is_on_thing(text: Text, where: int) -> bool:
 
 
 def _shows_person(text: Text, where: int, bare: bool, head: int) -> bool:
-    """Return whether what stands before a phrase leaves the person in the picture: not "a painting
-    by a master".
+    """Return whether the words before a phrase leave the person in the picture.
 
     where: position of the word before the phrase. bare: whether it has no determiner.
     """

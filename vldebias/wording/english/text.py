@@ -89,8 +89,7 @@ class Text:
 
 
 def _is_title(words: list[str]) -> bool:
-    """Return whether most words are written with a capital, as in a title: then capitals say
-    nothing."""
+    """Return whether most words are capitalized, as in a title: then capitals mean nothing."""
     # "of" and "the" are in small letters in a title as well.
     words = [word for word in words if not listed(word, "preposition", "determiner")]
     is_capital = [word[0].isupper() for word in words if word[0].isalpha()]
@@ -118,8 +117,7 @@ def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
 
 
 def _is_credited(words: list[str]) -> list[bool]:
-    """Return for each word whether it may be part of an artist's name: after "by" or "style
-    of"."""
+    """Return for each word whether it may be part of an artist's name: after "by"."""
     credited = []
     credits = False
     for i, word in enumerate(words):

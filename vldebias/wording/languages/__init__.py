@@ -134,8 +134,7 @@ def _latin_language(text: str) -> Language | None:
 
 
 def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
-    """Return the language of a text that is not English: of those nearly as likely as the best, the
-    one that knows a noun of the text. None where neither scores nor nouns tell.
+    """Return the most likely language that knows a noun of the text, or None.
 
     scores: language -> how much its function words speak for it.
     """

@@ -70,8 +70,7 @@ class Reading(list[Token]):
     text: str = ""
 
     def before(self, i: int) -> Token:
-        """Return the word before word i in its clause; at the start of one, a word without
-        letters."""
+        """Return the word before word i in its clause, or an empty word."""
         return NO_WORD if self[i].opens else self[i - 1]
 
     def after(self, i: int) -> Token:
@@ -229,8 +228,7 @@ class ListedLanguage(Language):
         return not all(self.word_of(value, attribute) for value in attribute.words)
 
     def words_of(self, assignments: Sequence[Assignment]) -> tuple[str, list[str]]:
-        """Return the gender of one person, "female", "male" or "", and the adjectives of the
-        other values."""
+        """Return one person's gender ("" for none) and the adjectives of the other values."""
         gender = ""
         adjectives: list[str] = []
         for _, attribute, value in assignments:
@@ -452,8 +450,7 @@ class SpacedLanguage(ListedLanguage):
         return phrases
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        """Return whether a phrase says what the person before it is: "eine Person, die als Pilot
-        arbeitet" is one person."""
+        """Return whether a phrase is the role of the person before it: "als Pilot"."""
         if person.plural or phrase.plural or not phrase.first:
             return False
         if self._has_trade(tokens, person, phrase):
@@ -540,8 +537,7 @@ class SpacedLanguage(ListedLanguage):
         return self._states_at(tokens, positions, attribute)
 
     def _are_apart(self, tokens: Reading, phrase: Phrase, following: Phrase) -> bool:
-        """Return whether two phrases are of two people: "eine Lehrerin hilft einem Schüler", and
-        not "der Arzt ist eine Frau", "das Porträt einer Frau als Pilot", "la hija de un médico"."""
+        """Return whether two phrases name two people: "eine Lehrerin hilft einem Schüler"."""
         between = tokens[phrase.last + 1 : following.first]
         links = ("copula", "role-behind", "role-verb", "trade")
         if any(self.matcher(name).has(token) for name in links for token in between):

@@ -87,8 +87,7 @@ def scripts_of(text: str) -> Counter[str]:
 
 
 def code_of_script(text: str, script: str) -> str:
-    """Return the code of the language that a text in a script is in, or the name of one that is
-    not read."""
+    """Return the language code of a text in a script, or the name of an unsupported language."""
     letters = set(text.lower())
     if script in ("CJK", "HIRAGANA", "KATAKANA"):
         return "ja" if _is_japanese(text) else "zh"
@@ -102,8 +101,7 @@ def code_of_script(text: str, script: str) -> str:
 
 
 def _is_japanese(text: str) -> bool:
-    """Return whether a text with Chinese characters is Japanese: by its kana, by characters that
-    Japan alone writes, or by a tag that is a Japanese noun."""
+    """Return whether a text with Chinese characters is Japanese."""
     scripts = scripts_of(text)
     if scripts["HIRAGANA"] + scripts["KATAKANA"] > 0 or not _JAPANESE.isdisjoint(text):
         return True

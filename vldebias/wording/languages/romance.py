@@ -190,20 +190,12 @@ class RomanceLanguage(SpacedLanguage):
         first = self._first_adjective(tokens, i)
         conjunctions = self.entries("and")
         adjectives = tuple(j for j in range(first, i) if tokens[j].low not in conjunctions)
-        if self.matcher("english-head").has(tokens[i]) and first == i:
-            # English modifiers of a noun: "un community manager".
-            for start in (i - 1, i - 2):
-                is_inside = start > 0 and not tokens[start + 1].opens
-                if is_inside and self._is_article(tokens.before(start)):
-                    first = start
-                    break
         if self._is_article(tokens.before(first)):
             return Phrase(first - 1, i, article=first - 1, before=adjectives)
         return Phrase(first, i, before=adjectives)
 
     def _first_adjective(self, tokens: Reading, i: int) -> int:
-        """Return where the adjectives before a noun begin: those listed, and any after an
-        article, as in "un alto jugador"."""
+        """Return where the adjectives before a noun begin: "un alto jugador"."""
         first = i
         while not tokens[first].opens and i - first < _LONGEST_PHRASE:
             word = tokens[first - 1]
@@ -227,8 +219,7 @@ class RomanceLanguage(SpacedLanguage):
         return self.noun_of(tokens.after(i)) is not None
 
     def _plural_phrase(self, tokens: Reading, phrase: Phrase, size: int | None) -> Phrase:
-        """Return the phrase of several persons, with a participle behind: "tres médicos
-        cansados"."""
+        """Return the phrase of several people, with a participle: "tres médicos cansados"."""
         first = phrase.first
         if phrase.article is None and size is not None:
             first -= 1
@@ -240,8 +231,7 @@ class RomanceLanguage(SpacedLanguage):
         return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
 
     def _single_phrase(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
-        """Return the phrase of one person with what agrees after the noun; None where its article
-        or place does not fit."""
+        """Return the phrase of one person, or None if its article or place does not fit."""
         opening = tokens[phrase.first]
         if phrase.article is not None:
             is_feminine = self.matcher("feminine-article").has(opening)
@@ -265,8 +255,7 @@ class RomanceLanguage(SpacedLanguage):
         return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
 
     def _has_unsure_complement(self, tokens: Reading, last: int) -> bool:
-        """Return whether a participle may agree with a noun or with its complement: "técnico de
-        enfermagem cansado"."""
+        """Return whether a participle may agree with two nouns: "técnico de enfermagem cansado"."""
         i = last + 3
         if i >= len(tokens) or any(tokens[k].opens for k in range(last + 1, i + 1)):
             return False
@@ -275,8 +264,7 @@ class RomanceLanguage(SpacedLanguage):
         return is_complement and is_participle and self.is_adjective(tokens[i])
 
     def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a noun says what kind of person the one before it is: "agente de
-        policía", "jefe de bomberos"."""
+        """Return whether a noun qualifies the person before it: "agente de policía"."""
         if phrase.article is not None or tokens[phrase.first].opens:
             return False
         i = phrase.first - 1
@@ -496,8 +484,7 @@ class RomanceLanguage(SpacedLanguage):
         return changes
 
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
-        """Return whether an adjective or a verb stands after a noun, "un médecin ronflant"; one
-        with an object is a verb."""
+        """Return whether the next word is an adjective or a verb: "un médecin ronflant"."""
         word = tokens.after(last)
         if not word.low.endswith(self.entries("unsure-ending")) or self.matcher("no-adjective").has(
             word
@@ -520,8 +507,7 @@ class RomanceLanguage(SpacedLanguage):
             changes[article] = self.like(tokens[article], text)
 
     def _may_agree_behind(self, tokens: Reading, last: int) -> bool:
-        """Return whether something after "una persona" may agree with it: a participle in the
-        feminine, or what is no relative clause, no preposition and no end."""
+        """Return whether a later word may agree with "una persona"."""
         for token in tokens[last + 1 :]:
             if (
                 token.low.endswith(self.entries("feminine-participle-ending"))

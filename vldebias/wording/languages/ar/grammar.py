@@ -255,8 +255,7 @@ class Arabic(SpacedLanguage):
         return {phrase.head: f"{prefix}رجل {article}{noun.masculine}"}
 
     def _agree(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
-        """Change what agrees with a noun into the feminine, up to the next person: verbs, "who",
-        "his", "himself" and what somebody looks like."""
+        """Put what agrees with a noun into the feminine, up to the next person."""
         verb = tokens.before(phrase.head)
         if self._is_verb(verb):
             changes[phrase.head - 1] = _feminine_verb(verb.text)

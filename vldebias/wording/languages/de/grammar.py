@@ -293,8 +293,7 @@ class German(SpacedLanguage):
         return self._with_determiner(tokens, phrase, phrase.article, noun)
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether a word in "-er" stands before a noun, as an adjective of it: "der Berliner
-        Arzt"."""
+        """Return whether a word in "-er" is an adjective of the next noun: "der Berliner Arzt"."""
         token = tokens[i]
         following = tokens.after(i)
         if token.small or not token.low.endswith("er") or not following.text[:1].isupper():
@@ -328,8 +327,7 @@ class German(SpacedLanguage):
         )
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is a noun for women or for men: "Frau", "Ärztin", "eine
-        Studierende"."""
+        """Return whether word i is a noun for women or men: "Frau", "eine Studierende"."""
         token = tokens[i]
         if self.is_feminine(token) or self._is_feminine_adjectival(tokens, i):
             return True
@@ -462,8 +460,7 @@ class German(SpacedLanguage):
         return phrase._replace(noun=noun, case=case, declension="none")
 
     def _is_inflected(self, tokens: Reading, phrase: Phrase, noun: Noun) -> bool:
-        """Return whether a phrase without an article is no nominative of the singular: "Patienten",
-        "müde Bäcker"."""
+        """Return whether a bare phrase is not a nominative singular: "Patienten", "müde Bäcker"."""
         if noun.kind == "pair" and tokens[phrase.head].low != noun.masculine.lower():
             return True
         if not phrase.before or noun.gender != "m":
@@ -600,8 +597,7 @@ class German(SpacedLanguage):
         return changes + self._feminine_relative(tokens, phrase.head + 1)
 
     def _feminine_relative(self, tokens: Reading, i: int) -> list[Replacement]:
-        """Return the relative pronoun of a clause that begins with word i in the feminine: ", der
-        lacht", ", mit dem ..."."""
+        """Return the feminine relative pronoun of a clause at word i: ", der lacht"."""
         if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
             return []
         if tokens[i].low in _PREPOSITIONS:

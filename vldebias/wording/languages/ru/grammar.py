@@ -175,8 +175,7 @@ class Russian(SpacedLanguage):
         return self._counted_phrase(tokens, first, i, noun)
 
     def _is_behind_feminine(self, tokens: Reading, i: int, noun: Noun) -> bool:
-        """Return whether a feminine adjective stands directly before a noun and agrees with it: it
-        says that the noun is of a woman."""
+        """Return whether an agreeing feminine adjective precedes a noun, which states a woman."""
         word = tokens.before(i)
         if self.matcher("no-adjective").has(word) or self.noun_of(word):
             return False  # "в ванной", "герой"
@@ -227,8 +226,7 @@ class Russian(SpacedLanguage):
         return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", low) is not None
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is a noun for women or for men; pronouns and adjectives state a
-        gender as well."""
+        """Return whether word i is a noun for women or men."""
         low = tokens[i].low
         if len(low) < 4 or low.startswith(_GENDERED_ADJECTIVES):
             return False
@@ -319,8 +317,7 @@ class Russian(SpacedLanguage):
         return replacements
 
     def _start_of_noun(self, tokens: Reading, phrase: Phrase, noun: Noun) -> int:
-        """Return where a noun begins with the adjectives that name a kind of it: "уличный
-        музыкант", "главный врач" of "старый главный врач"."""
+        """Return where a noun with its classifying adjectives begins: "уличный музыкант"."""
         place = phrase.head
         is_of_kind = self.matcher("adjective-of-kind").has
         while noun.kind == "noun" and place > phrase.first and is_of_kind(tokens[place - 1]):

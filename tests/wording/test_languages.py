@@ -692,3 +692,8 @@ def test_a_person_who_is_not_read_is_no_reason_to_say_that_there_is_none(prompt)
 )
 def test_a_person_who_is_said_to_be_absent_gets_no_value(prompt):
     assert balance_prompts(prompt, "gender").prompts == [prompt]
+
+
+def test_a_japanese_shop_before_its_keeper_is_no_second_person():
+    prompts = balance_prompts(["パン屋の職人が働く"] * 2, "gender", seed=0).prompts
+    assert set(prompts) == {"パン屋の女性の職人が働く", "パン屋の男性の職人が働く"}

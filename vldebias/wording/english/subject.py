@@ -284,7 +284,8 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
     if listed(rest, "verb-preposition") or adjective(rest) or singular(rest) != rest:
         return True
     if listed(determiner, "one-determiner"):
-        return not classes(word)  # "a baker dusts flour", not "a nurse scrubs costume"
+        # "a baker dusts flour" and "a judge waits", not "a nurse scrubs costume"
+        return not classes(word) or (not rest and verb_classes.startswith("v"))
     return verb_classes.startswith("v")
 
 

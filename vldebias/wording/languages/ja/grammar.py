@@ -50,6 +50,16 @@ class Japanese(UnspacedLanguage):
                 matches.append(Match(max(noun.start(), match.start() - 2), match.end(), noun[0]))
         return matches
 
+    def without_heads(self, text: str, matches: list[Match]) -> list[Match]:
+        """Return matches without a shop before its keeper: パン屋の職人 is one person."""
+        starts = {match.start for match in matches}
+        kept: list[Match] = []
+        for match in matches:
+            is_shop = match.noun.endswith("屋") and text[match.end : match.end + 1] == "の"
+            if not (is_shop and match.end + 1 in starts):
+                kept.append(match)
+        return super().without_heads(text, kept)
+
     def is_named(self, text: str, matches: list[Match]) -> bool:
         """Return whether a name stands beside a noun: 田中先生, 医師の佐藤."""
         if super().is_named(text, matches):

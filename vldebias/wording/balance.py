@@ -1,11 +1,9 @@
-"""Balance prompts: state a sampled value of an attribute where the prompt leaves it open. Plain
-Python, no model.
+"""Balance prompts: state a sampled value of an attribute if the prompt leaves it open.
 
-"A CEO in an office" becomes "A female CEO in an office" for one half of the images and "A male CEO
-in an office" for the other; "five engineers" become "five engineers, three women and two men". A
-prompt is left alone where a value is stated ("a lady editor", "his dog"), where the person is
-named, where the facts of the prompt leave one value, where no person is in the picture, and
-whenever that is in doubt.
+"A CEO in an office" becomes "A female CEO in an office" for half of the images and "A male CEO in
+an office" for the other half; "five engineers" become "five engineers, three women and two men". A
+prompt stays unchanged if it states a value ("a lady editor", "his dog"), names the person, leaves
+one value by its facts or shows no person, and whenever one of these is in doubt. No model is used.
 """
 
 from __future__ import annotations
@@ -60,18 +58,18 @@ _INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))
 
 @dataclass(frozen=True)
 class BalancedPrompts:
-    """Hold prompts in which values of an attribute are stated.
+    """Prompts into which values of an attribute were written.
 
     Attributes:
         prompts: the prompts in their order, changed or not.
-        values: the value that was written into each, or None if it was left alone. For a group with
-            several values in one picture, a mapping of value -> number of persons (None where the
-            prompt does not count them). For several sets, tuples of values.
-        reasons: why a prompt was left alone: "stated", "named", "no person", "context", "group",
-            ...; None if a value was written. For several sets, tuples of reasons.
-        seed: the seed that was used: with it the same call gives the same values.
-        people: for each image its persons who were given a value, in their order, each as (noun,
-            value): `values` is of the first of them. For several sets, (noun, tuple of values).
+        values: the value written into each prompt, or None if it is unchanged. A group with several
+            values has a mapping of value -> number of people (None if the prompt does not count
+            them). With several sets, tuples of values.
+        reasons: why a prompt is unchanged, such as "stated", "named", "no person", "not understood"
+            or "context"; None if a value was written. With several sets, tuples of reasons.
+        seed: the seed used; the same call with this seed gives the same values.
+        people: for each image the people who received a value, as (noun, value); `values` refers to
+            the first of them. With several sets, (noun, tuple of values).
     """
 
     prompts: list[str]
@@ -81,7 +79,7 @@ class BalancedPrompts:
     people: list[list[tuple[str, Any]]] = field(default_factory=list)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: each prompt, what was written, or why nothing was."""
+        """Return an HTML table of the prompts, the values written and the reasons."""
         written = sum(value is not None for value in self.values)
         title = f"{written} of {len(self.prompts)} prompts written, seed {self.seed}"
         rows = zip(self.prompts, self.values, self.reasons, strict=True)
@@ -99,41 +97,41 @@ def balance_prompts(
     decide: Decide | None = None,
     original: str | Iterable[str] | None = None,
 ) -> BalancedPrompts:
-    """State sampled values in prompts that leave them open, in even shares or in `shares`.
+    """Write sampled values into prompts that leave them open, in even or given shares.
 
-    If a list has a prompt n times, each of k values is written into n / k of them (rounded up or
-    down), in an order that the seed determines. Remainders are distributed as evenly as possible
-    over different prompts.
+    If a list contains a prompt n times, each of k values is written into n / k of them (rounded up
+    or down), in an order determined by the seed. Remainders are spread as evenly as possible over
+    different prompts. Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO",
+    "{age}", "{race}", "{skin_tone}".
 
     Args:
         prompts: one prompt, or one for each image.
-        sets: a prompt set by name, path or as a `PromptSet`, or several: gender, age, race, skin
-            tone or one of yours.
-        shares: value -> share of the images; those of each set sum to 1. Sets without shares are
-            balanced evenly.
-        seed: decides which images get which value. None: each call draws a new one, so that calls
-            with one image each get different values; the seed that was drawn is in the result.
-        groups: what happens to several persons: "mixed" writes the numbers of women and men after
-            the noun, so that one picture shows both (other attributes are left alone); "leave"
-            leaves them alone; "same" gives all of them one value.
-        find: a function of your own that says where the words go: prompt -> offset of a character,
-            or None to leave it alone. None: the first person, found by English word lists.
-        decide: a function of your own that says which values the facts of a prompt allow:
-            (prompt, values) -> a list of values, or None to let the word lists decide. It is called
-            once for each distinct prompt; if its first argument is named `prompts`, once with a
-            list of them. Two or more values are balanced; with one or none the prompt is left
-            alone.
-        original: what the user wrote, if a language model rewrote it to `prompts`: one text for
-            each of them. It decides who is open, and which images are of one prompt. What the
+        sets: a prompt set, or several, given by name, path or as a `PromptSet`: gender, age, race,
+            skin tone or your own.
+        shares: value -> share of the images; the shares of each set sum to 1. Default: even shares.
+        seed: determines which image gets which value. None: each call draws a new seed, so that
+            calls with one image get different values; the result contains the seed.
+        groups: how groups are treated. "mixed" writes the numbers of women and men after the noun,
+            so that one picture shows both (other attributes stay unchanged); "leave" leaves groups
+            unchanged; "same" gives everybody in a group one value.
+        find: your own function prompt -> character offset at which the value is inserted, or None
+            to leave the prompt unchanged. Default: the people found by word lists.
+        decide: your own function (prompt, values) -> the values that the facts of a prompt allow,
+            or None to let the word lists decide. It is called once for each distinct prompt, or
+            once with a list if its first parameter is named `prompts`. A prompt with fewer than two
+            allowed values stays unchanged.
+        original: the user's prompts, if a language model rewrote them to `prompts`; one for each.
+            They determine who is open and which images belong to one prompt. Anything that the
             rewriter added about the attribute of these people is replaced by their values; nobody
-            else changes. If that is not certain, the prompt is unchanged, as "rewritten: ...".
+            else changes. If the person is uncertain, the prompt stays unchanged, with a reason
+            "rewritten: ...".
 
-    Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}",
-    "{skin_tone}".
+    Returns:
+        The prompts with their values and reasons.
 
     Raises:
-        InvalidInputError: an unknown set, one that is not about persons, or two of one attribute;
-            shares that do not sum to 1; arguments of a wrong type.
+        InvalidInputError: a set is unknown or not about people, two sets have the same attribute,
+            shares do not sum to 1, or an argument has a wrong type.
 
     >>> balance_prompts(
     ...     ["A CEO", "a lady editor"], "gender", shares={"female": 1, "male": 0}, seed=0
@@ -151,14 +149,14 @@ def _as_list(prompts: str | Iterable[str]) -> Iterable[str]:
 
 @dataclass
 class _Image:
-    """Hold an image while its prompt is balanced.
+    """An image whose prompt is being balanced.
 
     Attributes:
-        prompt: the text that says who is open; the shares hold over the images of equal prompts.
-        text: the text into which values are written: the prompt, or what a rewriter made of it.
-        received: `text` as the user gave it.
-        kept: number of an attribute -> why a rewritten text keeps the value that it states.
-        values: for each attribute the values of the open persons, in their order.
+        prompt: the text that determines who is open; shares hold over images with equal prompts.
+        text: the text into which values are written: the prompt, or its rewritten version.
+        received: `text` as the user passed it.
+        kept: index of an attribute -> why the rewritten text keeps the value that it states.
+        values: for each attribute, the values of the open people in their order.
     """
 
     prompt: str
@@ -170,17 +168,20 @@ class _Image:
 
 @dataclass(repr=False, eq=False)
 class Balancer:
-    """Balance prompts over several calls: the shares of each prompt hold over all calls.
+    """Balance prompts over several calls, so that shares hold for each prompt over all calls.
 
-    Use one for the whole life of a service. It may be called from several threads. In a forked
-    child one that drew its seed draws another, so that workers do not deal in step; one that was
-    given a seed keeps it: workers that share a seed share a counter too, and call `at`.
+    Use one instance for the lifetime of a service; it is thread-safe. In a forked child, an
+    instance that drew its seed draws a new one, so that workers do not produce the same sequence.
+    An instance with a given seed keeps it; workers that share a seed should share a counter and
+    call `at`.
 
-    sets, shares, seed, find, decide, groups: see `balance_prompts`; afterwards `seed` is the one
-    that was drawn. one_person: leave prompts unchanged, as "several people", that show more than
-    one person, for methods that set one value for a whole picture. strength: share of the images
-    that are given a value, in [0, 1]; it may be set between calls. most: prompts whose counts are
-    remembered; the one not asked for longest is forgotten first.
+    Args:
+        sets, shares, find, decide, groups: see `balance_prompts`.
+        seed: see `balance_prompts`; afterwards it is the seed that was drawn.
+        strength: share of the images that receive a value, in [0, 1]; may be set between calls.
+        one_person: leave prompts that show more than one person unchanged, with the reason "several
+            people"; for methods that set one value for a whole picture.
+        most: number of prompts whose counts are kept; the least recently used is dropped first.
 
     Raises:
         InvalidInputError: see `balance_prompts`.
@@ -231,10 +232,11 @@ class Balancer:
     def next(
         self, prompts: Iterable[str], original: Iterable[str] | None = None
     ) -> BalancedPrompts:
-        """Balance one prompt for each image, counting the values that earlier calls gave to the
-        same prompt.
+        """Balance one prompt for each image, continuing the counts of earlier calls.
 
-        original: see `balance_prompts`; with it the original prompts are counted.
+        Args:
+            prompts: one prompt for each image.
+            original: see `balance_prompts`; if given, the original prompts are counted.
         """
         self._check_strength()
         images = self._read(prompts, original)
@@ -243,7 +245,7 @@ class Balancer:
             return self._result(images)
 
     def _read(self, prompts: Any, original: Any = None) -> list[_Image]:
-        """Return the images of a call, without values."""
+        """Return the images of a call, before values are assigned."""
         received = checked_texts(prompts)
         originals = received if original is None else checked_texts(original)
         if len(originals) != len(received):
@@ -264,22 +266,23 @@ class Balancer:
         return images
 
     def _assign(self, images: Iterable[_Image], sampler: EvenSampler[Value]) -> None:
-        """Give each image its values."""
+        """Assign values to images."""
         images_of_prompt = defaultdict[str, list[_Image]](list)
         for image in images:
             image.values = [[] for _ in self._readers]
             images_of_prompt[image.prompt].append(image)
         for prompt, equal_images in images_of_prompt.items():
-            # Equal prompts get their values in an order that the seed decides.
+            # The seed determines the order in which equal prompts receive their values.
             generator = random.Random(f"{sampler.seed}/{sampler.images_of(prompt)}/{prompt}")
             generator.shuffle(equal_images)
             for number, reader in enumerate(self._readers):
                 # A rewritten text may keep the value that it states.
                 assigned_images = [image for image in equal_images if number not in image.kept]
                 for person, outcomes in enumerate(reader.outcomes(prompt, self.strength)):
-                    # Equal values stand together: so persons and attributes cross evenly.
+                    # Images with equal values are adjacent, so that people and attributes are
+                    # crossed evenly.
                     assigned_images.sort(key=lambda image: list(map(str, chain(*image.values))))
-                    # Where the first person got nothing, the others get nothing either.
+                    # If the first person received no value, the others receive none either.
                     open_images = [
                         image for image in assigned_images if image.values[number][:1] != [None]
                     ]
@@ -323,7 +326,7 @@ class Balancer:
         if image.text != image.prompt:
             written = write_rewritten(self._readers, image.prompt, image.values, image.text)
             return image.received if written == image.text else written
-        # Texts of one image, and alternatives of one text, may be in several languages.
+        # The texts of an image, and the alternatives of a text, may be in different languages.
         assignments_of_text = defaultdict[tuple[int, Language], list[Assignment]](list)
         for reader, values in zip(self._readers, image.values, strict=True):
             persons, _ = reader.open_persons(image.prompt)
@@ -352,16 +355,18 @@ class Balancer:
         index: int | Iterable[int],
         original: str | Sequence[str] | None = None,
     ) -> BalancedPrompts:
-        """Balance the image of a prompt that has this index, without remembering anything.
+        """Balance the image with a given index of a prompt, without counting the call.
 
-        The same index gives the same value in every process that has the seed, and indices from 0
-        on are even: over every two images for two even values, every ten for .7 and .3. Take the
-        index from a counter that all processes share, such as a row of a database.
+        The same index gives the same value in every process with the same seed. Values are even
+        over consecutive indices: over every two images for two even values, over every ten for .7
+        and .3. Take the index from a counter that all processes share, such as a database row.
 
-        Lists of prompts and indices are the images of one call, which is even in itself: where the
-        indices alone would make it uneven, they decide its values together.
-
-        original: see `balance_prompts`.
+        Args:
+            prompts: one prompt, or one for each image of a call. A call with several images is even
+                in itself: if the indices alone would make it uneven, all of them determine the
+                values together.
+            index: index of the image, or one for each prompt.
+            original: see `balance_prompts`.
         """
         self._check_strength()
         images = self._read(_as_list(prompts), None if original is None else _as_list(original))
@@ -384,18 +389,18 @@ class Balancer:
         return self._result(images)
 
     def _values_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[_Values]:
-        """Return the values of each image by its index alone."""
+        """Return the values of each image, determined by its index alone."""
         values_of_images: list[_Values] = []
         values_of_block: dict[tuple[str, int], list[_Values]] = {}
         for prompt, index in zip(prompts, indices, strict=True):
-            # The number of images over which the shares of all persons are even.
+            # The number of images over which the shares of all people are even.
             length = 1
             for reader in self._readers:
                 for outcomes in reader.outcomes(prompt, self.strength):
                     length *= block_length(outcomes)
             length = min(length, _LONGEST_BLOCK)
             block, row = divmod(index, length)
-            # Every block is a call of its own, with a seed that follows from its number.
+            # Each block is a separate call whose seed is derived from its number.
             if (prompt, block) not in values_of_block:
                 seed = seed_from(self.seed, block)
                 values_of_block[prompt, block] = self._values_of_call([prompt] * length, seed)
@@ -403,7 +408,7 @@ class Balancer:
         return values_of_images
 
     def _values_of_call(self, prompts: Sequence[str], seed: int) -> list[_Values]:
-        """Return the values of images that remember no other call."""
+        """Return the values of a call that does not depend on earlier calls."""
         images = [_Image(prompt) for prompt in prompts]
         self._assign(images, EvenSampler(seed, self.most))
         return [image.values for image in images]

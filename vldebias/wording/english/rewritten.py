@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from operator import attrgetter
 from pathlib import Path
 
 from vldebias.prompts.attribute import Attribute
@@ -155,16 +154,6 @@ class _Figure:
         """Position of the first word."""
         return min(self.words, default=self.heads[0])
 
-    @property
-    def is_person(self) -> bool:
-        """Whether this is no animal."""
-        return not self.is_animal
-
-    @property
-    def is_independent(self) -> bool:
-        """Whether this is not named by a relation to somebody else."""
-        return not self.is_possessed
-
     def can_be(self, side: str) -> bool:
         """Return whether a pronoun of a side may refer to this figure."""
         return not self.is_plural and self.side in ("", side)
@@ -186,7 +175,8 @@ def match(
     for number, (noun, _) in enumerate(people):
         last_word = singular(noun.lower().split()[-1])
         for place, mentions in enumerate(persons):
-            if matched[place] is None and last_word in _nouns_of(text, mentions):
+            nouns = {singular(_without_ending(text.low[mention.head])) for mention in mentions}
+            if matched[place] is None and last_word in nouns:
                 matched[place] = number
                 break
     remaining = [number for number in range(len(people)) if number not in matched]
@@ -194,10 +184,6 @@ def match(
     if len(remaining) == 1 and len(candidates) == 1:
         matched[candidates[0]] = remaining[0]
     return matched
-
-
-def _nouns_of(text: Text, mentions: Sequence[PersonPhrase]) -> set[str]:
-    return {singular(_without_ending(text.low[mention.head])) for mention in mentions}
 
 
 def _candidates(
@@ -341,7 +327,7 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
             # gloves" these may be anybody's.
             inside = [figure for figure in inside if figure.side]
         remaining = inside or remaining
-    return _preferred(_preferred(remaining, "is_person"), "is_independent")
+    return _likely(remaining)
 
 
 def _start_of_clause(text: Text, i: int) -> int:
@@ -351,9 +337,10 @@ def _start_of_clause(text: Text, i: int) -> int:
     return i - 1 if text.low[i] in _RELATIVE else i
 
 
-def _preferred(figures: Sequence[_Figure], name: str) -> list[_Figure]:
-    """Return the figures with an attribute that is true, or all if there are none."""
-    return list(filter(attrgetter(name), figures)) or list(figures)
+def _likely(figures: Sequence[_Figure]) -> list[_Figure]:
+    """Return the figures to whom a pronoun refers most likely: no animals, no relatives."""
+    persons = [figure for figure in figures if not figure.is_animal] or figures
+    return [figure for figure in persons if not figure.is_possessed] or list(persons)
 
 
 def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:

@@ -47,6 +47,12 @@ COMMANDS = {
         "train",
         "Fine-tune an image-text model on captions of which some are wrong.",
     ),
+    "losses": Entry(
+        "train",
+        "losses",
+        "List the losses that `vldebias train --loss` takes: what each is for, its settings, what it"
+        " reads, and where it comes from.",
+    ),
     "audit": Entry(
         "audit",
         "audit_command",

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vldebias.cli.checks import check_model, check_sets
-from vldebias.cli.common import coloured, echo, err, out, parse_pairs, print_grid, print_json, say
+from vldebias.cli.common import coloured, echo, err, out, parse_pairs, print_grid, print_json, print_list, say
 from vldebias.cli.flags import Json, flags_of_fields, with_flags
+from vldebias.losses.catalog import LOSSES
+from vldebias.miniature.words import WORLDS
 from vldebias.training.settings import (
     GROUPS,
     NAMED_DATA,
     PRESETS,
-    WORLDS,
     TrainSettings,
     load_settings,
+    losses_with,
 )
 
 if TYPE_CHECKING:
@@ -58,11 +60,18 @@ def _list_settings(is_asked: bool) -> None:
     # A panel for each part of the settings, as `vldebias train --help` has them.
     for group, kind in GROUPS.items():
         rows = []
-        for name, field in kind.model_fields.items():
+        # What every loss reads comes before the settings of single losses.
+        names = sorted(kind.model_fields, key=lambda name: bool(losses_with(name)))
+        for name in names:
+            field = kind.model_fields[name]
             default = field.get_default(call_default_factory=True)
             if default is None:
                 default = "not set"
-            rows.append((name, str(default), field.description or ""))
+            text = field.description or ""
+            readers = losses_with(name)
+            if readers:
+                text = f"{', '.join(readers)}: {text}"
+            rows.append((name, str(default), text))
         print_grid((group, "default", "what it does"), rows)
     raise typer.Exit
 
@@ -154,6 +163,34 @@ def train(  # noqa: PLR0913  (each is an option of the command)
         print_json(outcome)
     else:
         _print(outcome, folder)
+
+
+def losses(as_json: Json = False) -> None:
+    """List the losses that `vldebias train --loss` takes: what each is for, its settings, what it
+    reads, and where it comes from.
+
+    Losses of other packages (entry points "vldebias.losses") are listed too.
+
+    Examples:
+      vldebias losses
+      vldebias losses --json
+    """
+    facts = []
+    rows = []
+    for name, loss in LOSSES.items():
+        defaults = {
+            setting: field.get_default() for setting, field in loss.settings.model_fields.items()
+        }
+        entry: dict[str, Any] = {"name": name, "settings": defaults}
+        for key in ("title", "summary", "source", "reads"):
+            entry[key] = getattr(loss, key)
+        facts.append(entry)
+        settings = ", ".join(
+            setting if default is None else f"{setting}={default}"
+            for setting, default in defaults.items()
+        )
+        rows.append((name, loss.reads, settings, f"{loss.summary} ({loss.source})"))
+    print_list(("name", "reads", "settings", "for"), rows, facts, as_json=as_json)
 
 
 def _check_data(settings: TrainSettings) -> None:

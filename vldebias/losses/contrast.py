@@ -12,9 +12,10 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Required, TypedDict
+from typing import Any, ClassVar, Generic, Literal, Required, Self, TypedDict, TypeVar
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -39,6 +40,9 @@ def _factor_dtype(precision: str, device: str) -> torch.dtype | None:
     if precision == "autocast" and device == "cuda" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return _PRECISIONS[precision]
+
+
+Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class BatchOptions(TypedDict, total=False):
@@ -315,7 +319,7 @@ class Temperature(nn.Module):
         return self.log_temperature.exp()
 
 
-class ContrastiveLoss(nn.Module):
+class ContrastiveLoss(nn.Module, Generic[Settings]):
     """Hold a loss function's settings, which are attributes and may change from step to step.
 
     The settings are the keywords of `function` and those below. Put it inside the module that
@@ -346,11 +350,7 @@ class ContrastiveLoss(nn.Module):
     ) -> None:
         super().__init__()
         # The function's own keywords come first, then those that every loss passes to `Contrast`.
-        defaults = dict[str, Any]()
-        for signature in (inspect.signature(self.function), inspect.signature(Contrast)):
-            for parameter in signature.parameters.values():
-                if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "temperature":
-                    defaults[parameter.name] = parameter.default
+        defaults = {**_keywords(self.function), **_keywords(Contrast)}
         unknown = [name for name in settings if name not in defaults]
         if unknown:
             known = ("temperature", "learnable_temperature", "minimum_temperature", *defaults)
@@ -370,11 +370,40 @@ class ContrastiveLoss(nn.Module):
             rows, rows, *labels, **{**defaults, **settings, "gather": False}, temperature=1.0
         )
 
+    @classmethod
+    def from_settings(cls, settings: Settings, **options: Any) -> Self:
+        """Build the loss of a training run.
+
+        Override it if a setting has another name than the keyword of the function.
+
+        Args:
+            settings: the settings that the loss declares, `Loss.settings`.
+            options: the other keywords of the constructor, such as temperature and chunk_size.
+        """
+        known = _keywords(cls.function)
+        values = {name: value for name, value in settings if name in known}
+        return cls(**values, **options)
+
+    def schedule(self, settings: Settings, step: int, steps: int) -> None:
+        """Set what changes in the course of a training; nothing, unless a loss overrides it.
+
+        Args:
+            settings: the settings that the loss declares.
+            step: the update that comes next, from 0.
+            steps: number of updates of the whole training.
+        """
+
     def forward(
         self, image_features: Tensor, text_features: Tensor, *values: Any, **named: Any
     ) -> Tensor:
-        """Return the loss of image_features (n, d) and text_features (n, d); further arguments go
-        to the function."""
+        """Return the loss of a batch.
+
+        Args:
+            image_features: (n, d), rows of norm 1.
+            text_features: (n, d), rows of norm 1.
+            values: further positional arguments of the function, such as labels.
+            named: further keywords of the function.
+        """
         settings = {name: getattr(self, name) for name in self.keywords}
         return self.function(
             image_features,
@@ -388,3 +417,13 @@ class ContrastiveLoss(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.keywords)
+
+
+def _keywords(function: Callable[..., object]) -> dict[str, Any]:
+    """Return the keyword-only parameters of a function or class and their defaults, without the
+    temperature."""
+    defaults = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "temperature":
+            defaults[parameter.name] = parameter.default
+    return defaults

@@ -4,18 +4,21 @@ by hardness."""
 from __future__ import annotations
 
 import math
-from typing import Literal, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import torch
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, warn
+from vldebias.losses.catalog import DebiasedSettings, HardNegativeSettings
 from vldebias.losses.checks import check_choice, check_interval
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.sums import softplus
 
 Positives = Tensor | tuple[Tensor, Tensor]
 BelowFloor = Literal["floor", "biased"]
+# Temperature under which many rows of a batch lie below the floor of the debiased estimate.
+_FLOORED = 0.05
 
 
 def _check_positives(positives: Positives, image_features: Tensor) -> None:
@@ -191,7 +194,7 @@ def hard_negative_contrastive(
     return batch.reduce(softplus(log_g + math.log(batch.count) - batch.positive))
 
 
-class DebiasedContrastiveLoss(ContrastiveLoss):
+class DebiasedContrastiveLoss(ContrastiveLoss[DebiasedSettings]):
     """Apply `debiased_contrastive` with its settings; `forward` also takes positives."""
 
     function = staticmethod(debiased_contrastive)
@@ -199,8 +202,14 @@ class DebiasedContrastiveLoss(ContrastiveLoss):
     floor: float | None
     below_floor: BelowFloor
 
+    @classmethod
+    def from_settings(cls, settings: DebiasedSettings, **options: Any) -> Self:
+        """Build the loss, and warn if many estimates would lie below the floor."""
+        _warn_of_floor("debiased", settings, options["temperature"])
+        return super().from_settings(settings, **options)
 
-class HardNegativeContrastiveLoss(ContrastiveLoss):
+
+class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
     """Apply `hard_negative_contrastive` with its settings; `forward` also takes positives, and
     `beta` may change."""
 
@@ -209,3 +218,28 @@ class HardNegativeContrastiveLoss(ContrastiveLoss):
     beta: float
     floor: float | None
     below_floor: BelowFloor
+
+    @classmethod
+    def from_settings(cls, settings: HardNegativeSettings, **options: Any) -> Self:
+        """Build the loss, and warn if many estimates would lie below the floor."""
+        _warn_of_floor("hard_negative", settings, options["temperature"])
+        return super().from_settings(settings, **options)
+
+    def schedule(self, settings: HardNegativeSettings, step: int, steps: int) -> None:
+        """Lower beta by its share once in every `steps / changes` steps, if the settings ask for
+        changes (appendix A.2.2)."""
+        if settings.beta_changes is not None:
+            changes = step * settings.beta_changes // steps
+            self.beta = settings.beta * (1 - changes / settings.beta_changes)
+
+
+def _warn_of_floor(name: str, settings: DebiasedSettings, temperature: float) -> None:
+    """Warn that at a low temperature the negatives of many rows have no gradient."""
+    has_floor = settings.below_floor == "floor" and settings.floor != 0
+    # Without tau_plus nothing is estimated.
+    if has_floor and settings.tau_plus > 0 and temperature < _FLOORED:
+        warn(
+            f"{name} at temperature {temperature:.3g}: the debiased estimate of many rows lies"
+            " below its floor, and their negatives have no gradient; set below_floor=biased (the"
+            " authors' rule) or a temperature of 0.1"
+        )

@@ -4,12 +4,13 @@ popularity."""
 from __future__ import annotations
 
 import math
-from typing import Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, warn
+from vldebias.losses.catalog import NUCLRSettings, SogCLRSettings
 from vldebias.losses.checks import check_count, check_interval, check_labels, check_temperature
 from vldebias.losses.contrast import BatchOptions, Contrast
 from vldebias.losses.processes import gather_rows, sum_over_processes
@@ -94,6 +95,18 @@ class GlobalContrastiveLoss(nn.Module):
         self.register_buffer("visits", torch.zeros(dataset_size))
         self.register_buffer("xi", torch.full((2,), abs(float(zeta_init))))
 
+    @classmethod
+    def from_settings(cls, settings: SogCLRSettings, **options: Any) -> Self:
+        """Build the loss of a training run; margins start at zero for SogCLR."""
+        zeta_init = settings.zeta_init if isinstance(settings, NUCLRSettings) else 0.0
+        return cls(gamma=settings.gamma, zeta_init=zeta_init, **options)
+
+    def schedule(self, settings: SogCLRSettings, step: int, steps: int) -> None:
+        """Learn the popularity from a share of the steps on; SogCLR never does."""
+        if isinstance(settings, NUCLRSettings):
+            is_waiting = step < settings.popularity_wait * steps
+            self.popularity_lr = 0.0 if is_waiting else settings.popularity_lr
+
     @property
     def log_popularity(self) -> Tensor:
         """Return the log (2, n) of the learned popularity up to a constant: of texts, then of
@@ -101,10 +114,13 @@ class GlobalContrastiveLoss(nn.Module):
         return self.zeta_mean / self.temperature
 
     def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of image_features (n, d) and text_features (n, d), rows of norm 1.
+        """Return the loss of a batch.
 
-        index: (n,) integers in 0 .. dataset_size - 1, which item of the dataset each row is; no
-        item twice.
+        Args:
+            image_features: (n, d), rows of norm 1.
+            text_features: (n, d), rows of norm 1.
+            index: (n,) integers in 0 .. dataset_size - 1, the item of the data set that each row
+                is; no item twice.
         """
         batch = Contrast(
             image_features,

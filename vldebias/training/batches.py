@@ -145,7 +145,8 @@ class Batches(ABC):
         else:
             options |= {"label": settings.label, "buffer": settings.shuffle_buffer}
             batches = StreamBatches(data, augment, **options)
-        batches.more_views = settings.positives - 1
+        # Losses that compare an image with several positives have this setting.
+        batches.more_views = getattr(settings, "positives", 1) - 1
         return batches
 
     @abstractmethod

@@ -10,47 +10,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vldebias import losses
-from vldebias.errors import InvalidInputError, warn
+from vldebias.errors import InvalidInputError
 from vldebias.hosts.clip.towers import Towers
+from vldebias.losses import LOSSES
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.batches import Batch
 from vldebias.training.optim import still
-from vldebias.training.settings import LossSettings
-
-MILD = 0.1  # lowest default temperature of rince, whose pairs weigh e^(q s / t)
-STEEP = 20  # q / t above which rince warns
-# Temperature under which many rows of a batch lie below the floor of the debiased estimate.
-FLOORED = 0.05
-
-
-# loss -> the settings that it, its schedule or its batches read, besides those that all losses do.
-_ESTIMATE = ("tau_plus", "floor", "below_floor", "positives")
-_SETTINGS_OF_LOSS = {
-    "info_nce": (),
-    "rince": ("q", "lam", "q_start"),
-    "debiased": _ESTIMATE,
-    "hard_negative": (*_ESTIMATE, "beta", "beta_changes"),
-    "sogclr": ("gamma",),
-    "nuclr": ("gamma", "zeta_init", "popularity_lr", "popularity_wait"),
-    "sigmoid": (),
-    "spread": ("spread_alpha",),
-    "gce": ("gce_q", "smoothing"),
-}
-_SHARED = {"loss", "temperature", "learn_temperature", "chunk_size", "group_dro", "group_dro_step"}
-# loss -> the column of the batch that it reads besides the features.
-_COLUMN_OF_LOSS = {"sogclr": "index", "nuclr": "index", "spread": "labels", "gce": "captions"}
+from vldebias.training.settings import SHARED_SETTINGS, LossSettings
 
 
 class Objective(nn.Module):
     """Hold the loss that the settings name, with its schedule.
 
     Args:
-        temperature: of the model, used where the settings give none; with rince at least .1, since
-            pairs weigh e^(q s / t), and at CLIP's .01 a few would outweigh all others.
+        settings: which loss, and its settings.
+        temperature: the model's, used if the settings give none; at least the loss's
+            `least_temperature`.
         items: rows of the data set; None for a stream.
-        bias: the model's own, from which sigmoid starts; None is that loss's default.
+        bias: the model's own, from which a loss with a bias starts; None is that loss's default.
         two_views: the other rows of the anchor's own view are negatives too.
-        gather: negatives from all processes. groups: how many there are, for group DRO.
+        gather: take negatives from all processes.
+        groups: number of groups, for group DRO.
 
     Raises:
         InvalidInputError: a setting that the loss does not read, or a state per item of a stream.
@@ -68,56 +48,32 @@ class Objective(nn.Module):
         groups: int | None = None,
     ) -> None:
         super().__init__()
-        read = {*_SETTINGS_OF_LOSS[settings.loss], *_SHARED}
+        self.declaration = LOSSES[settings.loss]
+        declared = self.declaration.settings
+        read = {*declared.model_fields, *SHARED_SETTINGS}
         unread = sorted(set(LossSettings.model_fields) & settings.model_fields_set - read)
         if unread:
             known = ", ".join(sorted(read - {"loss"}))
             raise InvalidInputError(
                 f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
             )
-        self.settings = settings
+        values = {name: getattr(settings, name) for name in declared.model_fields}
+        self.loss_settings = declared.model_validate(values)
+        self.positives: int = values.get("positives", 1)
         self.two_views = two_views
         if settings.temperature is not None:
             temperature = settings.temperature
-        elif settings.loss == "rince":
-            temperature = max(temperature, MILD)
-        _warn_of_low_temperature(settings, temperature)
+        elif self.declaration.least_temperature is not None:
+            temperature = max(temperature, self.declaration.least_temperature)
         options: dict[str, Any] = {
             "temperature": temperature,
-            "learnable_temperature": settings.learn_temperature,
             "chunk_size": settings.chunk_size,
             "gather": gather,
             "within_view": two_views,
         }
-        estimate = {
-            "tau_plus": settings.tau_plus,
-            "floor": settings.floor,
-            "below_floor": settings.below_floor,
-        }
-        running = {"gamma": settings.gamma, "zeta_init": settings.zeta_init}
-        # Each loss with its own settings.
-        modules: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
-            "rince": (losses.RINCELoss, {"q": settings.q, "lam": settings.lam}),
-            "info_nce": (losses.InfoNCELoss, {}),
-            "debiased": (losses.DebiasedContrastiveLoss, estimate),
-            "hard_negative": (
-                losses.HardNegativeContrastiveLoss,
-                {**estimate, "beta": settings.beta},
-            ),
-            "spread": (losses.SpreadLoss, {"alpha": settings.spread_alpha}),
-            "gce": (losses.GCELoss, {"q": settings.gce_q, "smoothing": settings.smoothing}),
-            "sigmoid": (losses.SigmoidLoss, {}),
-            "sogclr": (losses.GlobalContrastiveLoss, running),
-            "nuclr": (losses.GlobalContrastiveLoss, running),
-        }
-        module, values = modules[settings.loss]
-        if settings.loss == "sigmoid":
-            # SigLIP has no negatives within a view.
-            options["within_view"] = False
-            if bias is not None:
-                options["bias"] = bias
-        elif settings.loss in ("sogclr", "nuclr"):
-            del options["learnable_temperature"]
+        if not self.declaration.fixed_temperature:
+            options["learnable_temperature"] = settings.learn_temperature
+        if self.declaration.reads == "index":
             if items is None:
                 raise InvalidInputError(
                     f"{settings.loss}: needs the number of pairs; do not stream, or choose another"
@@ -131,27 +87,42 @@ class Objective(nn.Module):
             self.groups = losses.GroupWeights(groups, step=settings.group_dro_step, gather=gather)
             # The weights of groups need the loss of every pair.
             options["reduction"] = "none"
-        self.loss: Any = module(**values, **options)
+        module: Any = self.declaration.load_module()
+        self.loss: Any = module.from_settings(self.loss_settings, **options)
+        learned_bias = getattr(self.loss, "bias", None)
+        if bias is not None and isinstance(learned_bias, nn.Parameter):
+            with torch.no_grad():
+                learned_bias.fill_(bias)
 
     def forward(
         self, first: Tensor, second: Tensor, batch: Batch, further_features: Tensor | None = None
     ) -> Tensor:
-        """Return the loss of features (b, d) of norm 1; the loss also reads its column of the
-        batch.
+        """Return the loss of a batch.
 
-        further_features: (b, M - 1, d), of other views of each image, where the settings ask for M
-        positives.
+        Args:
+            first: features (b, d) of the images, rows of norm 1.
+            second: features (b, d) of the captions or of a second view, rows of norm 1.
+            batch: the batch, of which the loss may read a column.
+            further_features: (b, M - 1, d), other views of each image, if the settings ask for M
+                positives.
         """
-        values = list[Any]()
-        column = _COLUMN_OF_LOSS.get(self.settings.loss)
-        if column is not None:
-            values.append(self._batch_column(batch, column))
-        if self.settings.positives > 1:
+        values: list[Tensor | tuple[Tensor, Tensor]] = []
+        name = self.declaration.name
+        if self.declaration.reads:
+            values.append(_batch_column(batch, self.declaration.reads, reader=name))
+        if self.positives > 1:
             values.append(self._positives(first, second, further_features))
         loss: Tensor = self.loss(first, second, *values)
+        shape = () if self.groups is None else (len(first),)
+        if not isinstance(loss, Tensor) or tuple(loss.shape) != shape:
+            received = tuple(loss.shape) if isinstance(loss, Tensor) else loss
+            raise InvalidInputError(
+                f"loss {name!r}: got {received} from its forward; expected a tensor of shape"
+                f" {shape}, such as the result of Contrast.reduce"
+            )
         if self.groups is None:
             return loss
-        weighted: Tensor = self.groups(loss, self._batch_column(batch, "groups"))
+        weighted: Tensor = self.groups(loss, _batch_column(batch, "groups", reader="group_dro"))
         return weighted
 
     def _positives(
@@ -166,7 +137,7 @@ class Objective(nn.Module):
         if further_features is None:
             raise InvalidInputError(
                 f"positives: got a batch without further views; expected"
-                f" {self.settings.positives - 1} of each image"
+                f" {self.positives - 1} of each image"
             )
         of_second = torch.cat([first[:, None], further_features], dim=1)
         if self.two_views:
@@ -174,28 +145,14 @@ class Objective(nn.Module):
         # An image's positives are M times its one caption, which weighs as one.
         return second[:, None].expand_as(of_second), of_second
 
-    def _batch_column(self, batch: Batch, name: str) -> Tensor:
-        column: Tensor | None = getattr(batch, name)
-        if column is None:
-            reader = "group_dro" if name == "groups" else self.settings.loss
-            raise InvalidInputError(
-                f"{reader}: reads the {name} of every pair, and these data have none"
-            )
-        return column
-
     def schedule(self, step: int, steps: int) -> None:
-        """Set q, beta or the popularity's step size to its scheduled value at one of `steps`."""
-        settings = self.settings
-        loss = self.loss
-        if settings.loss == "rince" and settings.q_start is not None:
-            loss.q = losses.q_warmup(step, steps, start=settings.q_start, end=settings.q)
-        elif settings.loss == "nuclr":
-            is_waiting = step < settings.popularity_wait * steps
-            loss.popularity_lr = 0.0 if is_waiting else settings.popularity_lr
-        elif settings.loss == "hard_negative" and settings.beta_changes is not None:
-            # Appendix A.2.2: beta falls by its share once in every `steps / changes` steps.
-            changes = step * settings.beta_changes // steps
-            loss.beta = settings.beta * (1 - changes / settings.beta_changes)
+        """Set the scheduled values of the loss.
+
+        Args:
+            step: the update that comes next, from 0.
+            steps: number of updates of the whole training.
+        """
+        self.loss.schedule(self.loss_settings, step, steps)
 
     @property
     def temperature(self) -> float:
@@ -215,26 +172,14 @@ class Objective(nn.Module):
         return float(bias.detach())
 
 
-def _warn_of_low_temperature(settings: LossSettings, temperature: float) -> None:
-    """Warn of a temperature that is too low for the loss."""
-    if settings.loss == "rince":
-        # A few pairs would outweigh all others: at t = .01 and q = .4 a cosine that is lower by .1
-        # weighs 55 times less.
-        steepness = settings.q / temperature
-        if steepness > STEEP:
-            warn(
-                f"rince at temperature {temperature:.3g} and q {settings.q} weighs close pairs up"
-                f" to e^{steepness:.0f} times more; raise temperature to 0.1"
-            )
-    elif settings.loss in ("debiased", "hard_negative"):
-        has_floor = settings.below_floor == "floor" and settings.floor != 0
-        # Without tau_plus nothing is estimated.
-        if has_floor and settings.tau_plus > 0 and temperature < FLOORED:
-            warn(
-                f"{settings.loss} at temperature {temperature:.3g}: the debiased estimate of many"
-                " rows lies below its floor, and their negatives have no gradient; set"
-                " below_floor=biased (the authors' rule) or a temperature of 0.1"
-            )
+def _batch_column(batch: Batch, name: str, *, reader: str) -> Tensor:
+    """Return a column of the batch; refuse data without it, naming what would read it."""
+    column: Tensor | None = getattr(batch, name)
+    if column is None:
+        raise InvalidInputError(
+            f"{reader}: reads the {name} of every pair, and these data have none"
+        )
+    return column
 
 
 class Trainee(nn.Module):

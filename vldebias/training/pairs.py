@@ -17,9 +17,10 @@ from vldebias.data.huggingface import ImageStream
 from vldebias.data.layouts import TABLES
 from vldebias.data.tables import Labels, check_captions, cross, says_something
 from vldebias.errors import InvalidInputError, warn
+from vldebias.miniature.words import WORLDS
 from vldebias.prompts import fill
 from vldebias.training.sampling import numpy_generator
-from vldebias.training.settings import NAMED_DATA, WORLDS, TrainSettings
+from vldebias.training.settings import NAMED_DATA, TrainSettings
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -7,20 +7,26 @@ import math
 import multiprocessing
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from vldebias.errors import InvalidInputError
+from vldebias.losses.catalog import BUILT_IN, LOSSES, Loss
+from vldebias.miniature.words import WORLDS
 from vldebias.utils.files import explain, read_yaml
 
 # Readers are closures, which only a forked process inherits (not on Windows).
 _WORKERS = 2 if "fork" in multiprocessing.get_all_start_methods() else 0
 Scope = Literal["all", "text", "image", "heads", "lora"]
-LossName = Literal[
-    "info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread", "gce"
-]
-WORLDS = ("birds", "portraits")  # data that come with the miniature
 # Data sets with a layout of their own, below `data_root` -> their default settings. FairFace has
 # three columns of classes, so its label has no default.
 _OBJECTS = {"label": "label", "caption_template": "a photo of a {}.", "val_split": "test"}
@@ -186,64 +192,47 @@ class DataSettings(_Settings):
         return self.val_data is not None or self.val_split is not None or self.data in WORLDS
 
 
-class LossSettings(_Settings):
-    """Choose the objective. `Objective` refuses settings that the chosen loss does not read."""
+_LEAST_TEMPERATURES = ", ".join(
+    f"with {loss.name} at least {loss.least_temperature}"
+    for loss in BUILT_IN
+    if loss.least_temperature is not None
+)
+_FIXED_TEMPERATURES = ", ".join(loss.name for loss in BUILT_IN if loss.fixed_temperature)
+# A base class that is made at run time: type checkers see it without the settings of the losses.
+if TYPE_CHECKING:
+    _DeclaredSettings = _Settings
+else:
+    _DeclaredSettings = create_model(
+        "_DeclaredSettings",
+        __base__=_Settings,
+        **{
+            setting: (field.annotation, field)
+            for loss in BUILT_IN
+            for setting, field in loss.settings.model_fields.items()
+        },
+    )
 
-    loss: LossName = Field(
-        "rince", description="Which objective; nuclr is sogclr with learned popularity."
+
+class LossSettings(_DeclaredSettings):
+    """Choose the objective: settings of all losses, and those that each loss declares.
+
+    `Objective` refuses settings that the chosen loss does not read.
+    """
+
+    loss: str = Field(
+        "rince",
+        description=(
+            f"Which objective: {', '.join(loss.name for loss in BUILT_IN)}; `vldebias losses`"
+            " describes them."
+        ),
     )
     temperature: float | None = Field(
-        None, gt=0, description="Temperature. Default: the model's; with rince at least 0.1."
-    )
-    learn_temperature: bool = Field(
-        False, description="t is learned, as in CLIP (not with rince, sogclr, nuclr)."
-    )
-    q: float = Field(
-        0.4, gt=0, le=1, description="rince: from 0 (InfoNCE) to 1 (symmetric, most robust)."
-    )
-    q_start: float | None = Field(None, gt=0, le=1, description="rince: warm q up from here to q.")
-    lam: float | None = Field(
         None,
         gt=0,
-        le=1,
-        description="rince: weight of the denominator. Default: 1 / (negatives + 1).",
+        description=f"Temperature. Default: the model's; {_LEAST_TEMPERATURES}.",
     )
-    tau_plus: float = Field(
-        0.1, ge=0, lt=1, description="debiased, hard_negative: share of false negatives."
-    )
-    floor: float | None = Field(
-        None, ge=0, description="debiased, hard_negative: least estimate. Default: e^(-1/t)."
-    )
-    below_floor: Literal["floor", "biased"] = Field(
-        "floor", description="debiased, hard_negative: what a row below the floor has."
-    )
-    positives: int = Field(
-        1, ge=1, description="debiased, hard_negative: M; all but one are more views of the image."
-    )
-    beta: float = Field(1.0, ge=0, description="hard_negative: concentration on hard negatives.")
-    beta_changes: int | None = Field(
-        None, ge=1, description="hard_negative: lower beta towards 0 so many times. Default: never."
-    )
-    spread_alpha: float = Field(
-        0.5, ge=0, le=1, description="spread: weight of attraction against repulsion."
-    )
-    gce_q: float = Field(
-        0.7, ge=0, le=1, description="gce: from 0 (cross-entropy) to 1 (mean absolute error)."
-    )
-    smoothing: float = Field(
-        0.0, ge=0, lt=1, description="gce: share of the target that all captions have alike."
-    )
-    gamma: float = Field(
-        0.8, gt=0, le=1, description="sogclr, nuclr: weight of the newest estimate of a sum."
-    )
-    zeta_init: float = Field(
-        0.0, description="nuclr: first margin of every item; -0.05 in the paper on CC3M."
-    )
-    popularity_lr: float = Field(
-        0.1, gt=0, description="nuclr: step size of the popularity, in units of t."
-    )
-    popularity_wait: float = Field(
-        0.2, ge=0, lt=1, description="nuclr: share of the steps before popularity is learned."
+    learn_temperature: bool = Field(
+        False, description=f"t is learned, as in CLIP (not with {_FIXED_TEMPERATURES})."
     )
     group_dro: str | None = Field(
         None, description="Group DRO: column(s) whose values are the groups, with commas."
@@ -255,15 +244,28 @@ class LossSettings(_Settings):
         None, ge=1, description="Rows of the similarity matrix held at once. Default: all."
     )
 
+    @field_validator("loss")
+    @classmethod
+    def _check_name(cls, loss: str) -> str:
+        return LOSSES[loss].name
+
     @model_validator(mode="after")
     def _check_learned_temperature(self) -> LossSettings:
-        if self.learn_temperature and self.loss in ("rince", "sogclr", "nuclr"):
-            falls = "its value falls without bound as t falls, whatever the features are"
-            why = falls if self.loss == "rince" else "its running averages are in units of t"
+        reason = LOSSES[self.loss].fixed_temperature
+        if self.learn_temperature and reason:
             raise ValueError(
-                f"learn_temperature cannot go with {self.loss}: {why}; set temperature instead"
+                f"learn_temperature cannot go with {self.loss}: {reason}; set temperature instead"
             )
         return self
+
+
+SHARED_SETTINGS = frozenset(LossSettings.__annotations__)
+"""The settings that every loss reads."""
+
+
+def losses_with(setting: str) -> list[str]:
+    """Return the names of the losses that declare a setting."""
+    return [loss.name for loss in BUILT_IN if setting in loss.settings.model_fields]
 
 
 class LoopSettings(_Settings):
@@ -530,6 +532,33 @@ def _preset(name: object) -> dict[str, Any]:
     return dict(PRESETS[name])
 
 
+def _settings_of_loss(name: object) -> type[TrainSettings]:
+    """Return the class of settings with those that a registered loss adds.
+
+    Raises:
+        InvalidInputError: an unknown loss, or one with a setting that every training has.
+    """
+    if not isinstance(name, str):
+        return TrainSettings
+    loss: Loss = LOSSES[name]
+    if loss in BUILT_IN:
+        return TrainSettings
+    added = loss.settings.model_fields
+    taken = added.keys() & (TrainSettings.model_fields.keys() - _DeclaredSettings.model_fields)
+    if taken:
+        raise InvalidInputError(
+            f"loss {name!r}: the settings {', '.join(sorted(taken))} are those of every training;"
+            " choose other names"
+        )
+    fields: dict[str, Any] = {
+        setting: (field.annotation, field) for setting, field in added.items()
+    }
+    extended: type[TrainSettings] = create_model(
+        "TrainSettings", __base__=TrainSettings, **fields
+    )
+    return extended
+
+
 def load_settings(path: Path | None = None, **settings: Any) -> TrainSettings:
     """Return the settings of a YAML file, with `settings` in their place.
 
@@ -559,8 +588,9 @@ def load_settings(path: Path | None = None, **settings: Any) -> TrainSettings:
         values |= layer
     if values.get("epochs") is None and values.get("steps") is None:
         values["epochs"] = 10
+    kind = _settings_of_loss(values.get("loss"))
     try:
-        return TrainSettings.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        problem = explain(error, known=TrainSettings.model_fields)
+        problem = explain(error, known=kind.model_fields)
         raise InvalidInputError(f"{path or 'training settings'}: {problem}") from None

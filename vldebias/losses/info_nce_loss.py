@@ -6,6 +6,7 @@ from typing import Unpack
 
 from torch import Tensor
 
+from vldebias.losses.catalog import NoSettings
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.sums import softplus
 
@@ -50,7 +51,7 @@ def info_nce(
     return batch.reduce(softplus(log_sum - batch.positive))
 
 
-class InfoNCELoss(ContrastiveLoss):
+class InfoNCELoss(ContrastiveLoss[NoSettings]):
     """Apply `info_nce` with its settings."""
 
     function = staticmethod(info_nce)

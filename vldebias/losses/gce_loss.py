@@ -3,11 +3,12 @@ class."""
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor
 
+from vldebias.losses.catalog import GCESettings
 from vldebias.losses.checks import check_interval, check_labels
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.processes import gather_rows
@@ -77,10 +78,15 @@ def generalized_cross_entropy(
     return batch.reduce(batch.each_row(row_loss))
 
 
-class GCELoss(ContrastiveLoss):
+class GCELoss(ContrastiveLoss[GCESettings]):
     """Apply `generalized_cross_entropy` with its settings. Options: see `ContrastiveLoss`."""
 
     function = staticmethod(generalized_cross_entropy)
     reads_labels = True
     q: float
     smoothing: float
+
+    @classmethod
+    def from_settings(cls, settings: GCESettings, **options: Any) -> Self:
+        """Build the loss of a training run."""
+        return cls(q=settings.gce_q, smoothing=settings.smoothing, **options)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor
 
 from vldebias.errors import warn
+from vldebias.losses.catalog import RINCESettings
 from vldebias.losses.checks import check_interval
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 
@@ -29,6 +30,7 @@ _SMALLEST_EXPONENT = {
 _LONGEST = 1.1  # norm of a row that rounding can explain
 # Above this many times the balance 1 / K, the push of the negatives outweighs the pull of the pair.
 _LARGEST_LAM_TIMES_NEGATIVES = 3.0
+_STEEP = 20  # q / t above which a few pairs outweigh all others
 
 
 @cache
@@ -151,13 +153,30 @@ def rince(
     return batch.reduce(sign * scale * torch.expm1(q * gap) / q)
 
 
-class RINCELoss(ContrastiveLoss):
+class RINCELoss(ContrastiveLoss[RINCESettings]):
     """Apply `rince` with its settings; `q` may change every step, for a warm-up. Options: see
     `ContrastiveLoss`."""
 
     function = staticmethod(rince)
     q: float
     lam: float | None
+
+    @classmethod
+    def from_settings(cls, settings: RINCESettings, **options: Any) -> Self:
+        """Build the loss, and warn if a few pairs would outweigh all others."""
+        # At t = .01 and q = .4 a cosine that is lower by .1 weighs 55 times less.
+        steepness = settings.q / options["temperature"]
+        if steepness > _STEEP:
+            warn(
+                f"rince at temperature {options['temperature']:.3g} and q {settings.q} weighs close"
+                f" pairs up to e^{steepness:.0f} times more; raise temperature to 0.1"
+            )
+        return super().from_settings(settings, **options)
+
+    def schedule(self, settings: RINCESettings, step: int, steps: int) -> None:
+        """Warm q up, if the settings have a q to start from."""
+        if settings.q_start is not None:
+            self.q = q_warmup(step, steps, start=settings.q_start, end=settings.q)
 
 
 def q_warmup(step: int, total_steps: int, *, start: float = 0.01, end: float = 0.4) -> float:

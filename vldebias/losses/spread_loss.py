@@ -3,11 +3,12 @@ distinct."""
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor
 
+from vldebias.losses.catalog import SpreadSettings
 from vldebias.losses.checks import check_interval, check_labels
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.processes import gather_rows
@@ -68,7 +69,7 @@ def spread(
     return batch.reduce(batch.each_row(row_loss))
 
 
-class SpreadLoss(ContrastiveLoss):
+class SpreadLoss(ContrastiveLoss[SpreadSettings]):
     """Apply `spread` with its settings. Options: see `ContrastiveLoss`; `within_view` is True
     here."""
 
@@ -78,3 +79,8 @@ class SpreadLoss(ContrastiveLoss):
 
     def __init__(self, *, within_view: bool = True, **settings: Any) -> None:
         super().__init__(within_view=within_view, **settings)
+
+    @classmethod
+    def from_settings(cls, settings: SpreadSettings, **options: Any) -> Self:
+        """Build the loss of a training run."""
+        return cls(alpha=settings.spread_alpha, **options)

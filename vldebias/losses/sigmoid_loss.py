@@ -3,12 +3,13 @@ its own."""
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
+from vldebias.losses.catalog import NoSettings
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.sums import softplus
 
@@ -49,7 +50,7 @@ def sigmoid(
     return batch.reduce(losses.reshape(-1, len(batch.positive)))
 
 
-class SigmoidLoss(ContrastiveLoss):
+class SigmoidLoss(ContrastiveLoss[NoSettings]):
     """Apply `sigmoid` with its settings; the bias is learned, and the temperature by default."""
 
     function = staticmethod(sigmoid)
@@ -63,3 +64,8 @@ class SigmoidLoss(ContrastiveLoss):
         )
         # A module cannot register a parameter under the name of an attribute that it has.
         self.bias = nn.Parameter(torch.tensor(float(self.__dict__.pop("bias"))))
+
+    @classmethod
+    def from_settings(cls, settings: NoSettings, **options: Any) -> Self:
+        """Build the loss of a training run; SigLIP has no negatives within a view."""
+        return super().from_settings(settings, **options | {"within_view": False})

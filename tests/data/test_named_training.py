@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 from vldebias.cli import app
 from vldebias.data import open_data
+from vldebias.data.catalog import BUILT_IN, DataSet
 from vldebias.errors import InvalidInputError
 from vldebias.report.result import Result
 from vldebias.training.pairs import Pairs, open_images
-from vldebias.training.settings import NAMED_DATA, load_settings
+from vldebias.training.settings import load_settings
 
 # data set -> settings beside those that it brings itself, and the columns of its groups
 OF_PAPER = {
@@ -68,7 +69,9 @@ def test_what_a_named_data_set_brings_can_be_set_otherwise() -> None:
     elsewhere = load_settings(data="waterbirds", val_data="others.csv")
     assert (elsewhere.val_split, elsewhere.group) == (None, "place")
     assert load_settings(data="fairface", views="two", val_split=None).caption_template is None
-    with pytest.raises(InvalidInputError, match=r"fairface: expected label.* gender, race or age"):
+    with pytest.raises(
+        InvalidInputError, match=r"fairface: expected label.* gender or race or age"
+    ):
         load_settings(data="fairface")
     with pytest.raises(InvalidInputError, match=r"data_root .* goes with data: waterbirds"):
         load_settings(data="birds", data_root="x")
@@ -170,10 +173,28 @@ def test_the_binary_files_of_cifar_are_learned_from_by_name(tmp_path: Path) -> N
         open_images(settings)
 
 
-def test_every_named_data_set_is_one_that_open_data_knows() -> None:
-    for name in NAMED_DATA:
-        with pytest.raises(InvalidInputError, match=f"{name}: got no folder"):
-            open_data(name)
+@pytest.mark.parametrize("data_set", BUILT_IN, ids=lambda data_set: data_set.name)
+def test_every_declared_data_set_has_a_reader_and_says_what_its_folder_contains(
+    data_set: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert callable(data_set.load_reader())
+    with pytest.raises(InvalidInputError, match=f"{data_set.name}: got no folder") as error:
+        open_data(data_set.name)
+    assert data_set.layout in str(error.value)
+
+
+@pytest.mark.parametrize("folder", ["cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"])
+def test_cifar_10_is_found_in_the_working_folder_as_the_other_sets_are(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {f"data_batch_{number}.bin": 2 for number in range(1, 6)} | {"test_batch.bin": 3}
+    write_cifar_10(tmp_path / folder, sizes)
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(data="cifar10")
+    assert len(open_images(settings)) == 10
+    assert len(open_images(settings, held_out=True)) == 3
+    assert len(open_data("cifar10", tmp_path, "test")) == 3
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ from pyarrow import parquet
 
 from tests.refusals import refused
 from vldebias.data import ImageData, cross, list_data, open_data
-from vldebias.data.sources import open_celeba, open_fairface, open_manifest, open_waterbirds
+from vldebias.data.manifest import open_manifest
+from vldebias.data.sources import open_celeba, open_fairface, open_waterbirds
 from vldebias.errors import InvalidInputError
 
 BIRDS = [*product((0, 1), (0, 1, 2), (0, 1)), (0, 2, 0)]  # (y, split, place)

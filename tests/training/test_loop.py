@@ -378,6 +378,9 @@ def half(scale: float, steps: int) -> tuple[Trainee, list[Entry]]:
         def forward(self, first: Tensor, second: Tensor) -> Tensor:
             return ((first * second).sum() * scale).half().float()
 
+        def schedule(self, settings: Any, step: int, steps: int) -> None:
+            pass
+
         temperature = 0.3
 
     made = trainee("info_nce")

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -49,9 +50,45 @@ def test_a_name_is_found_without_entry_points_and_is_never_replaced(
     assert groups_read == []
     with pytest.raises(InvalidInputError, match="name is taken"):
         letters.register(OTHER_A)
-    for wrong in (3, Letter, type("Nameless", (Letter,), {"__init__": lambda self: None})()):
-        with pytest.raises(InvalidInputError, match="with a name, got"):
-            letters.register(wrong)
+
+
+class Nameless(Letter):
+    def __init__(self) -> None:
+        pass
+
+
+@dataclass
+class Card:
+    name: str
+
+
+def a_function() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (3, r"derives from .*Letter, got 3"),
+        (a_function, r"derives from .*Letter, got the function a_function"),
+        (Letter, r"got the class Letter; expected an instance of it: register Letter\(\)"),
+        (Nameless(), "has the name None; expected a text without spaces and commas"),
+        (Letter("two words"), "has the name 'two words'; expected"),
+        (Letter("a,b"), "has the name 'a,b'; expected"),
+        (Letter(""), "has the name ''; expected"),
+    ],
+)
+def test_a_first_mistake_is_answered_with_what_to_register(
+    letters: Registry[Letter], wrong: Any, message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=f"^letter: .*{message}"):
+        letters.register(wrong)
+
+
+def test_a_function_instead_of_a_declaration_is_answered_with_how_to_make_one() -> None:
+    cards: Registry[Any] = Registry("card", "cards", Card)
+    with pytest.raises(InvalidInputError, match=r"got the function a_function; register Card\("):
+        cards.register(a_function)
 
 
 LOOKS: dict[str, Callable[[Registry[Letter]], Any]] = {
@@ -94,13 +131,21 @@ def test_a_registry_of_classes_keeps_the_class(letters: Registry[Letter]) -> Non
 
 
 def test_registries_read_the_entry_points_of_their_kind() -> None:
+    from vldebias.data import DATA
     from vldebias.hosts import HOSTS
     from vldebias.judge.judges import JUDGES
+    from vldebias.losses import LOSSES
     from vldebias.measure.metric import METRICS
     from vldebias.methods import METHODS
     from vldebias.study.task import TASKS
 
-    kinds = {"method": METHODS, "host": HOSTS, "task": TASKS, "metric": METRICS, "judge": JUDGES}
-    assert {kind: (registry.kind, registry.group) for kind, registry in kinds.items()} == {
-        k: (k, f"vldebias.{k}s") for k in kinds
-    }
+    registries = (LOSSES, METHODS, DATA, TASKS, HOSTS, METRICS, JUDGES)
+    assert [(registry.kind, registry.group) for registry in registries] == [
+        ("loss", "vldebias.losses"),
+        ("method", "vldebias.methods"),
+        ("data set", "vldebias.data"),
+        ("task", "vldebias.tasks"),
+        ("host", "vldebias.hosts"),
+        ("metric", "vldebias.metrics"),
+        ("judge", "vldebias.judges"),
+    ]

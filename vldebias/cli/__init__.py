@@ -50,8 +50,8 @@ COMMANDS = {
     "losses": Entry(
         "train",
         "losses",
-        "List the losses that `vldebias train --loss` takes: what each is for, its settings, what it"
-        " reads, and where it comes from.",
+        "List the losses that `vldebias train --loss` takes: what each is for, its settings, what"
+        " it reads, and where it comes from.",
     ),
     "audit": Entry(
         "audit",

@@ -19,6 +19,7 @@ from vldebias.cli.common import (
     piped,
     print_grid,
     print_json,
+    print_list,
     say,
     split_names,
 )
@@ -205,8 +206,9 @@ def _file_of(result: Path) -> Path:
 
 def data(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="waterbirds, celeba, fairface, manifest, ...")
-    ],
+        str | None,
+        typer.Argument(metavar="NAME", help="Data set or format. Default: list all of them."),
+    ] = None,
     root: Annotated[
         str | None, typer.Option(help="Folder of the data (a file for a manifest).")
     ] = None,
@@ -223,14 +225,18 @@ def data(
 ) -> None:
     """Count the images and labels of a data set, and check whether its images can be read.
 
-    Exit code 1 if --check finds images that cannot be read.
+    Without a name, list the data sets. Exit code 1 if --check finds images that cannot be read.
 
     Examples:
+      vldebias eval data
       vldebias eval data waterbirds --root DIR
       vldebias eval data fairface --root DIR --split train --check
       vldebias eval data manifest --root my.csv --option image=path \\
           --option labels=gender
     """
+    if name is None:
+        _list_data(as_json=as_json)
+        return
     from vldebias.data import check_images, describe
     from vldebias.study.inputs import open_split
 
@@ -266,6 +272,21 @@ def data(
     # After the facts are printed: a script sees both the list and the exit code.
     if unreadable:
         raise typer.Exit(1)
+
+
+def _list_data(*, as_json: bool) -> None:
+    """Print the data sets, with their labels and what their folders contain."""
+    from vldebias.data.catalog import DATA
+
+    facts = []
+    rows = []
+    for name, data_set in DATA.items():
+        entry: dict[str, Any] = {"name": name, "training": dict(data_set.training)}
+        for key in ("layout", "split", "columns", "is_format"):
+            entry[key] = getattr(data_set, key)
+        facts.append(entry)
+        rows.append((name, ", ".join(data_set.columns), data_set.split or "", data_set.layout))
+    print_list(("name", "labels", "split", "folder"), rows, facts, as_json=as_json)
 
 
 @with_flags(flags_of_options("pipeline", "device", "dtype"))

@@ -11,13 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vldebias.cli.checks import check_model, check_sets
-from vldebias.cli.common import coloured, echo, err, out, parse_pairs, print_grid, print_json, print_list, say
+from vldebias.cli.common import (
+    coloured,
+    echo,
+    err,
+    out,
+    parse_pairs,
+    print_grid,
+    print_json,
+    print_list,
+    say,
+)
 from vldebias.cli.flags import Json, flags_of_fields, with_flags
+from vldebias.data.catalog import trained_data
+from vldebias.errors import InvalidInputError
 from vldebias.losses.catalog import LOSSES
 from vldebias.miniature.words import WORLDS
 from vldebias.training.settings import (
     GROUPS,
-    NAMED_DATA,
     PRESETS,
     TrainSettings,
     load_settings,
@@ -25,6 +36,7 @@ from vldebias.training.settings import (
 )
 
 if TYPE_CHECKING:
+    from vldebias.data.layouts import Layout
     from vldebias.report.conclusion import Conclusion
 
 FLAGS = (
@@ -155,7 +167,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
         return
     check_model(settings.model, settings.pretrained)
     check_sets([settings.debias])
-    _check_data(settings)
+    _check_data(settings, is_listing=pairs)
     outcome = _run(settings, folder, is_listing=pairs, is_on_cpu=cpu)
     if outcome is None:  # not the first of several processes
         return
@@ -193,25 +205,50 @@ def losses(as_json: Json = False) -> None:
     print_list(("name", "reads", "settings", "for"), rows, facts, as_json=as_json)
 
 
-def _check_data(settings: TrainSettings) -> None:
-    """Refuse data that is known to have no captions, before a library is imported."""
+def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
+    """Refuse data that is known to be absent, without captions or too small for a batch, before a
+    library is imported.
+
+    Args:
+        settings: of the training.
+        is_listing: pairs are listed, which needs no batch.
+    """
     from vldebias.data.layouts import find_layout, refuse_absent_images
 
-    reads_captions = settings.views == "captions" and settings.caption_template is None
     for data in dict.fromkeys((settings.data, settings.val_data or settings.data)):
-        # Data sets that have names have layouts of their own.
-        if data not in (*WORLDS, *NAMED_DATA):
-            layout = find_layout(
-                data,
-                image=settings.image,
-                caption=settings.caption,
-                separator=settings.separator,
-                encoding=settings.encoding,
-                reads_captions=reads_captions,
-            )
-            refuse_absent_images(
-                layout, images=settings.image_root, allow_outside=settings.allow_outside
-            )
+        data_set = trained_data(data)
+        if data_set is not None:
+            data_set.find_root(settings.data_root)
+        if data_set is not None or data in WORLDS:
+            continue
+        layout = find_layout(
+            data,
+            image=settings.image,
+            caption=settings.caption,
+            separator=settings.separator,
+            encoding=settings.encoding,
+            reads_captions=settings.views == "captions" and settings.caption_template is None,
+        )
+        refuse_absent_images(
+            layout, images=settings.image_root, allow_outside=settings.allow_outside
+        )
+        if data == settings.data and not settings.streaming and not is_listing:
+            _refuse_less_than_a_batch(settings, layout)
+
+
+def _refuse_less_than_a_batch(settings: TrainSettings, layout: Layout) -> None:
+    """Refuse a table, or a folder of images and texts, with fewer images than a joint batch."""
+    # torchrun and accelerate set it; a process on its own has none.
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    batch = settings.batch_size * processes
+    is_known = (layout.kind == "table" and layout.is_whole) or layout.kind == "pairs"
+    images = set(layout.images if layout.kind == "table" else layout.files)
+    if is_known and len(images) < batch:
+        raise InvalidInputError(
+            f"{settings.data}: got {len(images)} images, fewer than the {batch} of one batch"
+            f" ({settings.batch_size} per process, {processes} processes); lower --batch-size or"
+            " give more data"
+        )
 
 
 def _run(

@@ -6,6 +6,7 @@ from vldebias.errors import lazy_names
 
 if TYPE_CHECKING:
     from vldebias.data.cache import embed_images
+    from vldebias.data.catalog import DATA, DataSet, register_data
     from vldebias.data.dataset import ImageData, check_images, describe, file_images
     from vldebias.data.embeddings import (
         Embeddings,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # Loaded when first asked for: whether a table or a folder is right is answered without torch.
 _NAMES_OF_HOME = {
     "vldebias.data.cache": ("embed_images",),
+    "vldebias.data.catalog": ("DATA", "DataSet", "register_data"),
     "vldebias.data.dataset": ("ImageData", "check_images", "describe", "file_images"),
     "vldebias.data.embeddings": (
         *("Embeddings", "load_embeddings", "load_texts", "open_embeddings", "save_embeddings"),
@@ -36,7 +38,9 @@ _NAMES_OF_HOME = {
     "vldebias.utils.pictures": ("decode",),
 }
 __all__ = [
+    "DATA",
     "UNKNOWN",
+    "DataSet",
     "Embeddings",
     "ImageData",
     "ImageStream",
@@ -60,6 +64,7 @@ __all__ = [
     "prefetch",
     "processes",
     "read_table",
+    "register_data",
     "save_embeddings",
 ]
 

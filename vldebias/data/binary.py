@@ -7,11 +7,14 @@ The "python" layouts of CIFAR are pickles, which run code when they are opened: 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.data.catalog import DATA
 from vldebias.data.dataset import ImageData, fingerprint_files
 from vldebias.data.tables import Labels
 from vldebias.errors import InvalidInputError, need
@@ -21,12 +24,11 @@ from vldebias.errors import InvalidInputError, need
 class BinaryLayout:
     """Describe files of records of one size: some bytes of labels, then the pixels of an image.
 
-    folder: that the release unpacks to. files: split -> names. names_file: one class a line.
+    files: split -> names. names_file: one class a line.
     label_bytes: before the pixels; the last is the class. columns_first: the pixels of a channel
     run down the columns (STL-10).
     """
 
-    folder: str
     files: dict[str, tuple[str, ...]]
     names_file: str
     side: int
@@ -36,7 +38,6 @@ class BinaryLayout:
 
 LAYOUTS = {
     "cifar10": BinaryLayout(
-        folder="cifar-10-batches-bin",
         files={
             "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
             "test": ("test_batch.bin",),
@@ -46,14 +47,12 @@ LAYOUTS = {
         label_bytes=1,
     ),
     "cifar100": BinaryLayout(
-        folder="cifar-100-binary",
         files={"train": ("train.bin",), "test": ("test.bin",)},
         names_file="fine_label_names.txt",
         side=32,
         label_bytes=2,
     ),
     "stl10": BinaryLayout(
-        folder="stl10_binary",
         files={"train": ("train_X.bin",), "test": ("test_X.bin",)},
         names_file="class_names.txt",
         side=96,
@@ -66,14 +65,17 @@ PICKLED = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
 
 def binary_name(folder: Path) -> str | None:
     """Return the name of the data set that a release unpacks into a folder of this name."""
-    names = {layout.folder: name for name, layout in LAYOUTS.items()} | PICKLED
+    names = {DATA[name].folders[0]: name for name in LAYOUTS} | PICKLED
     return names.get(folder.name)
 
 
 def open_binary(name: str, root: Path, split: str = "test") -> ImageData:
     """Open one split of "cifar10", "cifar100" or "stl10": `label`, by the names of the data set.
 
-    root: the folder of the files, or the one above.
+    Args:
+        name: which of the three.
+        root: the folder of the files, or a folder above.
+        split: train or test.
 
     Raises:
         InvalidInputError: a pickled layout, no such split, a missing file, or one whose size is no
@@ -81,15 +83,17 @@ def open_binary(name: str, root: Path, split: str = "test") -> ImageData:
     """
     layout = LAYOUTS[name]
     pickled = [folder for folder, of_name in PICKLED.items() if of_name == name]
+    (released,) = DATA[name].folders
     folder = root
-    for below in (layout.folder, *pickled):
-        if (root / below).is_dir():
-            folder = root / below
+    # Like other data sets, also below a folder of its name.
+    for parent, below in product((root, root / name), (released, *pickled)):
+        if (parent / below).is_dir():
+            folder = parent / below
             break
     if folder.name in pickled:
         raise InvalidInputError(
             f"{folder}: the python layout is made of pickles, which run code when they are opened;"
-            f" give the binary layout ({layout.folder})"
+            f" give the binary layout ({released})"
         )
     if split not in layout.files:
         raise InvalidInputError(f"{name}: expected split train or test, got {split!r}")
@@ -113,6 +117,11 @@ def open_binary(name: str, root: Path, split: str = "test") -> ImageData:
         labels={"label": Labels(codes, tuple(names))},
         fingerprint=fingerprint_files([file.name for file in files], files),
     )
+
+
+open_cifar10 = partial(open_binary, "cifar10")
+open_cifar100 = partial(open_binary, "cifar100")
+open_stl10 = partial(open_binary, "stl10")
 
 
 def _records(file: Path, layout: BinaryLayout) -> NDArray[np.uint8]:

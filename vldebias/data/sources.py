@@ -1,21 +1,17 @@
-"""Open every data set by name, with its folder layout, its source and the meaning of its labels."""
+"""Open every data set by name, and read the layouts of Waterbirds, CelebA and FairFace."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vldebias.data.binary import LAYOUTS, open_binary
-from vldebias.data.captions import open_captions
+from vldebias.data.catalog import DATA
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.folders import existing_names
-from vldebias.data.huggingface import LAYOUT, ImageStream, open_huggingface
-from vldebias.data.manifest import coded_labels, known_labels, open_manifest, rows_of_split
+from vldebias.data.huggingface import ImageStream
+from vldebias.data.manifest import coded_labels, known_labels, rows_of_split
 from vldebias.data.tables import Labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, Lazily, did_you_mean
 
@@ -35,7 +31,7 @@ def _find(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -
             if path.exists():
                 return path
     raise InvalidInputError(
-        f"{data}: no {' or '.join(names)} in {root}; expected {_SOURCES[data].layout}"
+        f"{data}: no {' or '.join(names)} in {root}; expected {DATA[data].layout}"
     )
 
 
@@ -188,92 +184,9 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     return file_images("fairface", split, images, files, labels)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Describe a data set.
-
-    read: its reader. split: the one that figures are reported on. layout: of the root, and where to
-    get it; nothing is downloaded.
-    """
-
-    read: Callable[..., ImageData | ImageStream]
-    split: str | None
-    layout: str
-
-    def check_options(self, name: str, options: Iterable[str]) -> None:
-        """Refuse options that the reader does not have; they are its keywords."""
-        known = []
-        for parameter in inspect.signature(self.read).parameters.values():
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-                known.append(parameter.name)
-        unknown = sorted(set(options) - set(known))
-        if unknown:
-            raise InvalidInputError(
-                f"{name}: unknown options {unknown}; expected"
-                f" {', '.join(known) or 'none for this data set'}"
-            )
-
-
-_SOURCES = {
-    "waterbirds": _Source(
-        open_waterbirds,
-        "test",
-        "metadata.csv (img_filename, y, split, place) and the images that it names beside it; get"
-        " it from github.com/kohpangwei/group_DRO (waterbird_complete95_forest2water2.tar.gz) or"
-        " the WILDS package",
-    ),
-    "celeba": _Source(
-        open_celeba,
-        "test",
-        "list_attr_celeba and list_eval_partition, .txt or .csv, and the folder img_align_celeba,"
-        " also in Anno/, Eval/ and Img/ as released; get it from"
-        " mmlab.ie.cuhk.edu.hk/projects/CelebA.html (non-commercial research), or"
-        " Kaggle jessicali9530/celeba-dataset",
-    ),
-    "fairface": _Source(
-        open_fairface,
-        "val",
-        "fairface_label_val.csv and fairface_label_train.csv (file, age, gender, race), and the"
-        " folders val/, train/; get it from github.com/joojs/fairface (CC BY 4.0): images with"
-        " padding 0.25 and the labels",
-    ),
-    "cifar10": _Source(
-        partial(open_binary, "cifar10"),
-        "test",
-        f"the folder {LAYOUTS['cifar10'].folder} of cs.toronto.edu/~kriz/cifar.html (binary"
-        " version)",
-    ),
-    "cifar100": _Source(
-        partial(open_binary, "cifar100"),
-        "test",
-        f"the folder {LAYOUTS['cifar100'].folder} of cs.toronto.edu/~kriz/cifar.html (binary"
-        " version)",
-    ),
-    "stl10": _Source(
-        partial(open_binary, "stl10"),
-        "test",
-        f"the folder {LAYOUTS['stl10'].folder} of cs.stanford.edu/~acoates/stl10",
-    ),
-    "manifest": _Source(
-        open_manifest,
-        "all",
-        "a .csv, .tsv, .parquet or .jsonl file with a column of image paths, relative to it",
-    ),
-    "captions": _Source(
-        open_captions,
-        None,
-        "images with captions: a table, COCO's captions_*.json, a folder with a text beside each"
-        " image, tars, parquet, a pattern of files, or an id of the hub",
-    ),
-    "huggingface": _Source(
-        open_huggingface, None, f"{LAYOUT}, such as one of huggingface.co/datasets"
-    ),
-}
-
-
 def list_data() -> list[str]:
     """Return the names that `open_data` knows, sorted."""
-    return sorted(_SOURCES)
+    return sorted(DATA)
 
 
 def open_data(
@@ -283,29 +196,35 @@ def open_data(
 
     Args:
         name: see `list_data`.
-        root: its folder (a file for "manifest", also an id for "huggingface").
+        root: its folder (a file for "manifest", also an id for "huggingface"). None: a folder of
+            the data set in the working folder.
         split: train, val, test or all, as far as the data set has them; by default the one figures
             are reported on.
-        options: options of the reader, such as those of `vldebias.data.sources.open_manifest`.
+        options: options of the reader, such as those of `vldebias.data.manifest.open_manifest`.
 
     Raises:
         InvalidInputError: unknown name, option or split, or no data there; it says where to get the
             data.
     """
-    if name not in _SOURCES:
+    if name not in DATA:
         raise InvalidInputError(
-            f"unknown data set {name!r}; {did_you_mean(name, _SOURCES, 'choose another.')} There"
+            f"unknown data set {name!r}; {did_you_mean(name, DATA, 'choose another.')} There"
             f" are: {', '.join(list_data())}; the worlds 'birds' and 'portraits' are opened with"
             " vldebias.miniature.open_world. A folder of your own is a 'manifest'"
         )
-    source = _SOURCES[name]
-    source.check_options(name, options)
-    if root is None:
+    data_set = DATA[name]
+    known = data_set.options()
+    unknown = sorted(set(options) - set(known))
+    if unknown:
         raise InvalidInputError(
-            f"{name}: got no folder of the data (root, --data-root); expected {source.layout}"
+            f"{name}: unknown options {unknown}; expected"
+            f" {', '.join(known) or 'none for this data set'}"
         )
-    if name not in ("huggingface", "captions"):  # which may be ids and patterns
-        root = Path(root).expanduser()
-        if not root.exists():
-            raise InvalidInputError(f"{name}: {root} does not exist; expected {source.layout}")
-    return source.read(root, split or source.split, **options)
+    read = data_set.load_reader()
+    found = read(data_set.find_root(root), split or data_set.split, **options)
+    if not isinstance(found, (ImageData, ImageStream)):
+        raise InvalidInputError(
+            f"data set {name!r}: its reader returned {found!r}; expected an ImageData, such as the"
+            " result of vldebias.data.file_images"
+        )
+    return found

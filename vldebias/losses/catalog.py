@@ -145,7 +145,9 @@ class Loss:
                 f"{where}: settings: got {self.settings!r}; expected a class derived from"
                 " pydantic.BaseModel whose fields have defaults"
             )
-        required = [name for name, field in self.settings.model_fields.items() if field.is_required()]
+        required = [
+            name for name, field in self.settings.model_fields.items() if field.is_required()
+        ]
         if required:
             raise InvalidInputError(
                 f"{where}: the settings {', '.join(required)} have no default; give them one"

@@ -114,11 +114,22 @@ def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
 
 def computed(reads: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
     """Return the metrics that are computed from one kind of counts, with their functions."""
-    metrics = []
+    metrics: list[tuple[Metric, Callable[..., np.ndarray]]] = []
     for metric in METRICS.values():
         if metric.reads == reads and metric.compute is not None:
-            metrics.append((metric, metric.compute))
+            metrics.append((metric, partial(_values, metric.name, metric.compute)))
     return metrics
+
+
+def _values(name: str, compute: Callable[..., np.ndarray], *counts: np.ndarray) -> np.ndarray:
+    """Return what a metric computes from counts; refuse a function without a result."""
+    values = compute(*counts)
+    if values is None:
+        raise InvalidInputError(
+            f"metric {name!r}: compute returned None; expected an array of values (is a `return`"
+            " missing?)"
+        )
+    return values
 
 
 # how most measures of bias, and of what a method costs, are described

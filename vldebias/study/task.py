@@ -16,6 +16,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer
 from pydantic_core import to_jsonable_python
 
+from vldebias.errors import InvalidInputError
 from vldebias.methods import METHODS, Method
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import TaskResult
@@ -73,6 +74,10 @@ class Task(Strict, ABC):
         # nothing.
         arguments = {name: inputs[name] for name in self.input_names() if name in inputs}
         results = self.measure(**arguments)
+        if not isinstance(results, list) or not all(isinstance(r, TaskResult) for r in results):
+            raise InvalidInputError(
+                f"task {self.task!r}: measure returned {results!r}; expected a list of TaskResult"
+            )
         for result in results:
             methods = result.provenance.methods
             result.provenance.methods = with_looks(methods, self.compared_methods())

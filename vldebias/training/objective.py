@@ -16,7 +16,7 @@ from vldebias.losses import LOSSES
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.batches import Batch
 from vldebias.training.optim import still
-from vldebias.training.settings import SHARED_SETTINGS, LossSettings
+from vldebias.training.settings import LossSettings, refuse_unread
 
 
 class Objective(nn.Module):
@@ -48,15 +48,9 @@ class Objective(nn.Module):
         groups: int | None = None,
     ) -> None:
         super().__init__()
+        refuse_unread(settings)
         self.declaration = LOSSES[settings.loss]
         declared = self.declaration.settings
-        read = {*declared.model_fields, *SHARED_SETTINGS}
-        unread = sorted(set(LossSettings.model_fields) & settings.model_fields_set - read)
-        if unread:
-            known = ", ".join(sorted(read - {"loss"}))
-            raise InvalidInputError(
-                f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
-            )
         values = {name: getattr(settings, name) for name in declared.model_fields}
         self.loss_settings = declared.model_validate(values)
         self.positives: int = values.get("positives", 1)

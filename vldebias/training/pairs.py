@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.data.catalog import trained_data
 from vldebias.data.dataset import ImageData
 from vldebias.data.huggingface import ImageStream
 from vldebias.data.layouts import TABLES
@@ -20,7 +21,7 @@ from vldebias.errors import InvalidInputError, warn
 from vldebias.miniature.words import WORLDS
 from vldebias.prompts import fill
 from vldebias.training.sampling import numpy_generator
-from vldebias.training.settings import NAMED_DATA, TrainSettings
+from vldebias.training.settings import TrainSettings
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -254,10 +255,8 @@ def _open_by_place(
                 f"{where}: expected split {', '.join(_WORLD_SPLITS)}, got {split!r}"
             )
         return open_world(where, split=_WORLD_SPLITS[split], n=items)
-    if where in NAMED_DATA:
-        # A folder of this name, such as data/waterbirds seen from data/, is its own root.
-        root = settings.data_root or (where if Path(where).is_dir() else None)
-        return open_data(where, root, split)
+    if trained_data(where) is not None:
+        return open_data(where, settings.data_root, split)
 
     labels = _label_columns(settings, held_out)
     return open_data(

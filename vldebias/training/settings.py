@@ -19,6 +19,8 @@ from pydantic import (
     model_validator,
 )
 
+from vldebias.data.catalog import BUILT_IN as DATA_SETS
+from vldebias.data.catalog import trained_data
 from vldebias.errors import InvalidInputError
 from vldebias.losses.catalog import BUILT_IN, LOSSES, Loss
 from vldebias.miniature.words import WORLDS
@@ -27,27 +29,8 @@ from vldebias.utils.files import explain, read_yaml
 # Readers are closures, which only a forked process inherits (not on Windows).
 _WORKERS = 2 if "fork" in multiprocessing.get_all_start_methods() else 0
 Scope = Literal["all", "text", "image", "heads", "lora"]
-# Data sets with a layout of their own, below `data_root` -> their default settings. FairFace has
-# three columns of classes, so its label has no default.
-_OBJECTS = {"label": "label", "caption_template": "a photo of a {}.", "val_split": "test"}
-NAMED_DATA: dict[str, dict[str, str]] = {
-    "waterbirds": {
-        "label": "label",
-        "group": "place",
-        "caption_template": "a photo of a {}.",
-        "val_split": "val",
-    },
-    "celeba": {
-        "label": "label",
-        "group": "gender",
-        "caption_template": "a photo of a person with {} hair.",
-        "val_split": "val",
-    },
-    "fairface": {"caption_template": "a photo of a person, {}.", "val_split": "val"},
-    "cifar10": _OBJECTS,
-    "cifar100": _OBJECTS,
-    "stl10": _OBJECTS,
-}
+# Data sets that are opened by name, below `data_root` or in a folder of their name.
+_NAMED_DATA = ", ".join(data_set.name for data_set in DATA_SETS if not data_set.is_format)
 # Columns of kept.parquet besides those of labels.
 KEPT_COLUMNS = ("image", "caption", "id", "score")
 
@@ -91,7 +74,7 @@ class DataSettings(_Settings):
         "birds",
         description=(
             "Table, folder, tars, parquet, COCO's json, id of the hub, birds, portraits, or with"
-            f" data_root {', '.join(NAMED_DATA)}."
+            f" data_root {_NAMED_DATA}."
         ),
     )
     data_root: str | None = Field(
@@ -268,6 +251,21 @@ def losses_with(setting: str) -> list[str]:
     return [loss.name for loss in BUILT_IN if setting in loss.settings.model_fields]
 
 
+def refuse_unread(settings: LossSettings) -> None:
+    """Refuse settings that the chosen loss does not read.
+
+    Raises:
+        InvalidInputError: the message names them, and those that the loss reads.
+    """
+    read = SHARED_SETTINGS | LOSSES[settings.loss].settings.model_fields.keys()
+    unread = sorted(settings.model_fields_set & LossSettings.model_fields.keys() - read)
+    if unread:
+        known = ", ".join(sorted(read - {"loss"}))
+        raise InvalidInputError(
+            f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
+        )
+
+
 class LoopSettings(_Settings):
     """Choose the length of the training, the optimizer and the precision."""
 
@@ -368,22 +366,26 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
     @classmethod
     def _fill_in_named_data(cls, values: Any) -> Any:
         """Fill in what a named data set has: its classes, groups, captions and held-out split."""
-        if not isinstance(values, dict) or str(values.get("data")) not in NAMED_DATA:
+        if not isinstance(values, dict):
             return values
-        name = str(values["data"])
-        filled = {**NAMED_DATA[name], **values}
+        data_set = trained_data(values.get("data"))
+        if data_set is None:
+            return values
+        filled = {**data_set.training, **values}
         # No default with other held-out data, or where it would be the training split.
-        has_other_split = "val_data" in values or values.get("split") == filled["val_split"]
+        held_out_split = filled.get("val_split")
+        has_other_split = "val_data" in values or values.get("split") == held_out_split
         if has_other_split and "val_split" not in values:
-            del filled["val_split"]
+            filled.pop("val_split", None)
         has_held_out = filled.get("val_split") is not None or filled.get("val_data") is not None
         if "group" not in values and not has_held_out:
             filled.pop("group", None)
         if filled.get("label") is None and values.get("views") == "two":
             filled.pop("caption_template", None)
-        elif filled.get("label") is None:
+        elif filled.get("label") is None and filled.get("caption_template") is not None:
             raise ValueError(
-                f"{name}: expected label, the column that captions are made of: gender, race or age"
+                f"{data_set.name}: expected label, the column that captions are made of:"
+                f" {' or '.join(data_set.columns)}"
             )
         return filled
 
@@ -424,7 +426,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
     def _readers(self) -> dict[str, tuple[bool, str]]:
         """Return for each setting that is not always read: whether it is, and what reads it."""
         world = self.data in WORLDS
-        is_named = self.data in NAMED_DATA
+        is_named = trained_data(self.data) is not None
         has_own_layout = world or is_named
         reads_captions = self.views == "captions"
         has_column_of_captions = (
@@ -443,8 +445,8 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
                 (not has_own_layout, "data of your own"),
             ),
             "data_root": (
-                is_named or self.val_data in NAMED_DATA,
-                f"data: {', '.join(NAMED_DATA)}",
+                is_named or trained_data(self.val_data) is not None,
+                f"data: {_NAMED_DATA}",
             ),
             "names": (can_be_read_again, "data that are not streamed"),
             "caption": (has_column_of_captions, "captions of data"),
@@ -553,9 +555,7 @@ def _settings_of_loss(name: object) -> type[TrainSettings]:
     fields: dict[str, Any] = {
         setting: (field.annotation, field) for setting, field in added.items()
     }
-    extended: type[TrainSettings] = create_model(
-        "TrainSettings", __base__=TrainSettings, **fields
-    )
+    extended: type[TrainSettings] = create_model("TrainSettings", __base__=TrainSettings, **fields)
     return extended
 
 
@@ -590,7 +590,9 @@ def load_settings(path: Path | None = None, **settings: Any) -> TrainSettings:
         values["epochs"] = 10
     kind = _settings_of_loss(values.get("loss"))
     try:
-        return kind.model_validate(values)
+        loaded = kind.model_validate(values)
     except ValidationError as error:
         problem = explain(error, known=kind.model_fields)
         raise InvalidInputError(f"{path or 'training settings'}: {problem}") from None
+    refuse_unread(loaded)
+    return loaded

@@ -1,12 +1,16 @@
-"""Register methods, tasks and metrics by name; other packages can add theirs by entry points."""
+"""Register losses, methods, data sets, tasks and more by name; other packages add theirs by entry
+points."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
-from vldebias.errors import InvalidInputError, did_you_mean, warn
+from vldebias.errors import InvalidInputError, did_you_mean, shortened, warn
 
 T = TypeVar("T")
 
@@ -39,7 +43,7 @@ class Registry(Mapping[str, T]):
         self._searched = False
         self.data: dict[str, T] = {}
 
-    def register(self, new: Any) -> T:
+    def register(self, new: T) -> T:
         """Register an object or a class and return it.
 
         Raises:
@@ -50,19 +54,47 @@ class Registry(Mapping[str, T]):
         registered = self.data.setdefault(name, new)
         if registered != new:
             raise InvalidInputError(
-                f"{self.kind} {name!r}: this name is taken by {registered!r}; choose another name"
+                f"{self.kind} {name!r}: this name is taken by {shortened(repr(registered), 100)};"
+                " choose another name"
             )
         return registered
 
-    def _name_of(self, new: Any) -> str:
+    def _name_of(self, new: object) -> str:
         """Return the name under which an object or a class is registered; refuse another kind."""
         base = self._base
-        if not isinstance(base, type):
-            return base(new)
-        if not isinstance(new, base) or not hasattr(new, "name"):
-            expected = f"{base.__module__}.{base.__name__}"
-            raise InvalidInputError(f"{self.kind}: expected a {expected} with a name, got {new!r}")
-        return str(new.name)
+        if isinstance(base, type):
+            if not isinstance(new, base):
+                raise InvalidInputError(self._wrong_kind(new, base))
+            name = getattr(new, "name", None)
+        else:
+            name = base(new)
+        # Commands take several names with commas between them.
+        if not isinstance(name, str) or not re.fullmatch(r"[^\s,]+", name):
+            raise InvalidInputError(
+                f"{self.kind}: {new!r} has the name {name!r}; expected a text without spaces and"
+                " commas"
+            )
+        return name
+
+    def _wrong_kind(self, new: object, base: type[Any]) -> str:
+        """Say what was passed instead of an instance of the base class, and how to make one."""
+        label = getattr(new, "__name__", None)
+        if isinstance(new, type) and issubclass(new, base):
+            return (
+                f"{self.kind}: got the class {label}; expected an instance of it: register"
+                f" {label}() or, as an entry point, name the class"
+            )
+        received = repr(new)
+        if inspect.isroutine(new):
+            received = f"the function {label}"
+        expected = f"{base.__module__}.{base.__name__}"
+        if is_dataclass(base):
+            made = f"{base.__name__}(...)"
+            return f"{self.kind}: expected a {expected}, got {received}; register {made}"
+        return (
+            f"{self.kind}: expected an instance of a class that derives from {expected}, got"
+            f" {received}"
+        )
 
     def __getitem__(self, name: str) -> T:
         # A caller may pass a list, which cannot be looked up.

@@ -1,0 +1,90 @@
+"""What a wrong declaration of a data set is told, and what training and evaluation both know."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from vldebias.cli import app
+from vldebias.data import DATA, DataSet, open_data, register_data
+from vldebias.errors import InvalidInputError
+from vldebias.study.inputs import open_split
+from vldebias.training.pairs import open_images
+from vldebias.training.settings import load_settings
+
+
+def nothing(root: Path | None, split: str | None) -> None:
+    pass
+
+
+def without_split(root: Path | None) -> None:
+    pass
+
+
+@pytest.fixture
+def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DATA, "data", {**DATA.data})
+
+
+@pytest.mark.usefixtures("_own_registry")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: register_data(nothing), r"got the function nothing; register DataSet\("),
+        (lambda: register_data(DataSet("my set", nothing)), "without spaces and commas"),
+        (lambda: register_data(DataSet("celeba", nothing)), "'celeba': this name is taken by"),
+        (lambda: DataSet("new", without_split), r"signature \(root: .*called as read\(root, split"),
+        (lambda: DataSet("new", Path), "expected a function of"),
+        (lambda: DataSet("new", nothing, training={"lr": "1"}), "training: got lr; expected only"),
+        (lambda: DataSet("new", "vldebias.data:no").load_reader(), "'package.module:function'"),
+        (
+            lambda: open_data(register_data(DataSet("new", nothing)).name),
+            "data set 'new': its reader returned None; expected an ImageData",
+        ),
+        (
+            lambda: open_data(register_data(DataSet("new", nothing, "a folder of images")).name),
+            r"new: got no folder of the data \(root, --data-root\); expected a folder of images",
+        ),
+    ],
+)
+def test_a_first_mistake_in_a_data_set_gets_a_sentence(
+    call: Callable[[], Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match=message):
+        call()
+
+
+def test_training_and_evaluation_open_the_same_data_sets_by_name(stand_ins: Path) -> None:
+    for name in ("waterbirds", "celeba", "fairface"):
+        settings = load_settings(data=name, data_root=str(stand_ins), label="gender", split="val")
+        trained = open_images(settings)
+        assert trained.ids == open_split(name, stand_ins, "val", {}).ids
+
+
+def test_less_than_a_batch_is_refused_before_torch_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vldebias.cli.train._run", lambda *_, **__: None)
+    rows = ["image,caption"]
+    for number in range(3):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
+        # Two captions of each image: rows are no images.
+        rows += [f"{number}.png,a picture", f"{number}.png,the same picture"]
+    table = tmp_path / "pairs.csv"
+    table.write_text("\n".join(rows))
+    command = ["train", "--data", str(table), "--steps", "1", "--batch-size"]
+    with pytest.raises(InvalidInputError, match="got 3 images, fewer than the 4 of one batch"):
+        CliRunner().invoke(app, [*command, "4"], catch_exceptions=False)
+    assert CliRunner().invoke(app, [*command, "3"], catch_exceptions=False).exit_code == 0
+    assert (
+        CliRunner().invoke(app, [*command, "4", "--pairs"], catch_exceptions=False).exit_code == 0
+    )
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(
+        InvalidInputError, match=r"fewer than the 6 of one batch \(3 per process, 2"
+    ):
+        CliRunner().invoke(app, [*command, "3"], catch_exceptions=False)

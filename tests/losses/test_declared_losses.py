@@ -1,0 +1,191 @@
+"""The declarations of losses: complete, readable without torch, and what a wrong one is told."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pydantic import BaseModel
+from test_contract import EVERY
+from test_equations import CASES
+from torch import Tensor, nn
+
+from vldebias import losses
+from vldebias.errors import InvalidInputError
+from vldebias.losses import LOSSES, Contrast, ContrastiveLoss, Loss, register_loss
+from vldebias.losses.catalog import BUILT_IN
+from vldebias.training.batches import Batch
+from vldebias.training.objective import Objective
+from vldebias.training.settings import LossSettings, load_settings
+
+N = 8
+T = 0.3
+built_in = pytest.mark.parametrize("loss", BUILT_IN, ids=lambda loss: loss.name)
+
+
+def batch() -> Batch:
+    return Batch(
+        torch.zeros(N, 3, 1, 1),
+        index=torch.arange(N),
+        labels=torch.arange(N) % 3,
+        captions=torch.arange(N) // 2,
+    )
+
+
+def features() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(2, N, 5, generator=generator)
+    first, second = torch.nn.functional.normalize(rows, dim=-1)
+    return first.requires_grad_(), second
+
+
+@built_in
+def test_every_declared_loss_trains_with_its_defaults(loss: Loss) -> None:
+    objective = Objective(LossSettings(loss=loss.name), temperature=T, items=N)
+    objective.schedule(0, 10)
+    first, second = features()
+    objective(first, second, batch()).backward()
+    assert first.grad is not None
+    assert torch.isfinite(first.grad).all()
+    assert first.grad.any()
+
+
+@built_in
+def test_every_declared_loss_is_in_the_contract_and_has_an_equation(loss: Loss) -> None:
+    """The recipe "A loss" of CONTRIBUTING asks for a `Case` in test_contract.py and for one in
+    `CASES` of test_equations.py."""
+    if not loss.function:
+        assert loss.name in {case.name for case in EVERY}, f"test_contract.py lacks {loss.name}"
+        return
+    function = getattr(losses, loss.function)
+    assert function in {case.function for case in EVERY}, f"test_contract.py lacks {loss.name}"
+    tested = {name for name, _ in CASES} | {"sigmoid"}  # which has a test of its own
+    assert loss.function in tested, f"test_equations.py lacks {loss.function}"
+
+
+@built_in
+def test_every_setting_of_a_declaration_is_described(loss: Loss) -> None:
+    for name, field in loss.settings.model_fields.items():
+        assert field.description, name
+
+
+def test_declarations_are_read_without_torch_and_numpy() -> None:
+    script = """
+import sys
+from vldebias.data.catalog import DATA
+from vldebias.losses.catalog import LOSSES
+from vldebias.training.settings import load_settings
+load_settings(loss="hard_negative", beta=0.5, data="cifar10")
+print(sorted({"torch", "numpy"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("rinse", "rince"), ("hard-negative", "hard_negative")]
+)
+def test_a_misspelt_loss_is_answered_with_the_one_that_is_meant(wrong: str, meant: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"got '{wrong}'; did you mean '{meant}'"):
+        load_settings(loss=wrong)
+
+
+# ---- the first mistakes of an author
+
+
+def plain(image_features: Tensor, text_features: Tensor, **options: Any) -> Tensor:
+    return Contrast(image_features, text_features, **options).positive.sum()
+
+
+def nothing(image_features: Tensor, text_features: Tensor, **options: Any) -> None:
+    Contrast(image_features, text_features, **options)
+
+
+def without_options(image_features: Tensor, text_features: Tensor) -> Tensor:
+    return image_features
+
+
+def made(function: Callable[..., Any] | None) -> type[nn.Module]:
+    body = {} if function is None else {"function": staticmethod(function)}
+    return type("Made", (ContrastiveLoss,), body)
+
+
+class Needs(BaseModel):
+    """A setting without a default."""
+
+    push: float
+
+
+def declared(module: Any = None, **changed: Any) -> Loss:
+    fields = {"title": "new", "summary": "nothing", "source": "nobody", "name": "new"}
+    return Loss(**{**fields, "module": made(plain) if module is None else module, **changed})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: register_loss(plain), r"got the function plain; register Loss\("),
+        (lambda: register_loss(made(plain)), r"expected a vldebias.losses.catalog.Loss"),
+        (lambda: register_loss(declared(name="my loss")), "without spaces and commas"),
+        (lambda: register_loss(declared(name="rince")), "'rince': this name is taken by"),
+        (
+            lambda: declared(plain),
+            r"'plain', which is no class; derive .* function = staticmethod\(plain\)",
+        ),
+        (lambda: declared(nn.Linear), "Linear has no from_settings; derive it from .*Contrastive"),
+        (lambda: declared(made(None)), "Made sets no function; add"),
+        (
+            lambda: declared(made(without_options)),
+            r"without_options has the signature .*; expected \(image_features, text_features, \*",
+        ),
+        (lambda: declared(made(plain), reads="labels"), "expected .*text_features, labels, "),
+        (lambda: declared(reads="names"), r"reads: got 'names'; expected one of"),
+        (lambda: declared(settings=Needs), "the settings push have no default"),
+        (lambda: declared(settings={"push": 1}), "expected a class derived from pydantic"),
+        (lambda: declared(summary=""), "summary is empty"),
+        (
+            lambda: declared("vldebias.losses:Rince").load_module(),
+            "expected 'package.module:Class'",
+        ),
+        (lambda: declared("vldebias.losses").load_module(), "expected 'package.module:Class'"),
+    ],
+)
+def test_a_first_mistake_in_a_loss_gets_a_sentence(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        call()
+
+
+@pytest.fixture
+def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LOSSES, "data", {**LOSSES.data})
+
+
+@pytest.mark.usefixtures("_own_registry")
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (nothing, "got None from its forward"),
+        (lambda x, y, **_: x, r"got \(8, 5\) from its forward"),
+    ],
+)
+def test_a_loss_that_returns_no_number_gets_a_sentence(function: Any, message: str) -> None:
+    register_loss(declared(made(function)))
+    objective = Objective(LossSettings(loss="new"), temperature=T, items=N)
+    with pytest.raises(InvalidInputError, match=f"loss 'new': {message}"):
+        objective(*features(), batch())
+
+
+@pytest.mark.usefixtures("_own_registry")
+def test_a_loss_cannot_take_the_name_of_a_setting_of_every_training() -> None:
+    class Taken(BaseModel):
+        """A setting that is one of the optimizer."""
+
+        lr: float = 1.0
+
+    register_loss(declared(settings=Taken))
+    with pytest.raises(InvalidInputError, match="'new': the settings lr are those of every"):
+        load_settings(loss="new")

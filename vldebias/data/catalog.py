@@ -1,0 +1,256 @@
+"""Declare each data set once: its reader, its folder, its labels and the defaults of a training.
+
+`vldebias train`, `vldebias eval` and `open_data` read this table, which needs neither numpy nor
+torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vldebias.errors import InvalidInputError
+from vldebias.utils.registry import Registry
+
+if TYPE_CHECKING:
+    from vldebias.data.dataset import ImageData
+    from vldebias.data.huggingface import ImageStream
+
+Reader = Callable[..., "ImageData | ImageStream"]
+_TRAINING_SETTINGS = ("label", "group", "caption_template", "val_split")
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Describe a data set to `vldebias train`, `vldebias eval` and `open_data`.
+
+    Attributes:
+        name: what `--data` and `open_data` take; no spaces or commas.
+        read: reader, called as read(root, split, **options), where options are its keyword-only
+            parameters; or where it is ("package.module:function"), which keeps the table light.
+        layout: what the folder contains and where to get it; empty if no folder is needed.
+        split: split that figures are reported on; None leaves it to the reader.
+        columns: columns of labels of the images, for listings.
+        training: defaults of `vldebias train`: label, group, caption_template and val_split.
+        folders: names of its folder in releases, besides `name`: one that lies in the working
+            folder is found without a root.
+        is_format: reads the files of a format, wherever they are, instead of one data set.
+
+    Raises:
+        InvalidInputError: a reader that cannot be called this way, or unknown training settings.
+    """
+
+    name: str
+    read: Reader | str
+    layout: str = ""
+    split: str | None = None
+    columns: tuple[str, ...] = ()
+    training: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+    is_format: bool = False
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.training) - set(_TRAINING_SETTINGS))
+        if unknown:
+            raise InvalidInputError(
+                f"data set {self.name!r}: training: got {', '.join(unknown)}; expected only"
+                f" {', '.join(_TRAINING_SETTINGS)}"
+            )
+        if not isinstance(self.read, str):
+            self._check_reader(self.read)
+
+    def load_reader(self) -> Reader:
+        """Return the reader, imported if need be.
+
+        Raises:
+            InvalidInputError: no such function, or one with another signature.
+        """
+        reader = self.read
+        if isinstance(reader, str):
+            home, _, attribute = reader.partition(":")
+            try:
+                reader = getattr(import_module(home), attribute)
+            except (AttributeError, ValueError):
+                raise InvalidInputError(
+                    f"data set {self.name!r}: read: got {self.read!r}; expected"
+                    " 'package.module:function', the place of an existing function"
+                ) from None
+        self._check_reader(reader)
+        return reader
+
+    def _check_reader(self, reader: object) -> None:
+        """Refuse what cannot be called with a root and a split."""
+        where = f"data set {self.name!r}"
+        if not callable(reader) or isinstance(reader, type):
+            raise InvalidInputError(
+                f"{where}: read: got {reader!r}; expected a function of (root, split)"
+            )
+        try:
+            inspect.signature(reader).bind(Path(), "test")
+        except TypeError as error:
+            raise InvalidInputError(
+                f"{where}: the reader has the signature {inspect.signature(reader)}, but it is"
+                f" called as read(root, split): {error}"
+            ) from None
+
+    def options(self) -> list[str]:
+        """Return the names of the reader's options."""
+        parameters = inspect.signature(self.load_reader()).parameters.values()
+        return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+
+    def find_root(self, root: str | Path | None) -> str | Path | None:
+        """Return where the data is: `root`, or a folder of the data set in the working folder.
+
+        Args:
+            root: the folder that the user names; None: look for one.
+
+        Raises:
+            InvalidInputError: no such folder; the message says what it should contain.
+        """
+        if root is None:
+            here = [Path(name) for name in (self.name, *self.folders) if Path(name).is_dir()]
+            if self.layout and not here:
+                raise InvalidInputError(
+                    f"{self.name}: got no folder of the data (root, --data-root); expected"
+                    f" {self.layout}"
+                )
+            return here[0] if here else None
+        if self.name in ("huggingface", "captions"):  # ids of the hub and patterns are no paths
+            return root
+        path = Path(root).expanduser()
+        if not path.exists():
+            raise InvalidInputError(f"{self.name}: {path} does not exist; expected {self.layout}")
+        return path
+
+
+DATA: Registry[DataSet] = Registry("data set", "vldebias.data", DataSet)
+"""The data sets by name: those of this package, registered ones, and those of entry points."""
+
+
+def register_data(data_set: DataSet) -> DataSet:
+    """Register a data set under its name for `vldebias train`, `eval` and `open_data`; return it.
+
+    Raises:
+        InvalidInputError: it is no `DataSet`, or another one has the name.
+    """
+    return DATA.register(data_set)
+
+
+_OBJECTS = {"label": "label", "caption_template": "a photo of a {}.", "val_split": "test"}
+BUILT_IN = tuple(
+    map(
+        register_data,
+        (
+            DataSet(
+                "waterbirds",
+                "vldebias.data.sources:open_waterbirds",
+                "metadata.csv (img_filename, y, split, place) and the images that it names beside"
+                " it; get it from github.com/kohpangwei/group_DRO"
+                " (waterbird_complete95_forest2water2.tar.gz) or the WILDS package",
+                split="test",
+                columns=("label", "place"),
+                training={
+                    "label": "label",
+                    "group": "place",
+                    "caption_template": "a photo of a {}.",
+                    "val_split": "val",
+                },
+                folders=("waterbird_complete95_forest2water2", "waterbirds_v1.0"),
+            ),
+            DataSet(
+                "celeba",
+                "vldebias.data.sources:open_celeba",
+                "list_attr_celeba and list_eval_partition, .txt or .csv, and the folder"
+                " img_align_celeba, also in Anno/, Eval/ and Img/ as released; get it from"
+                " mmlab.ie.cuhk.edu.hk/projects/CelebA.html (non-commercial research), or"
+                " Kaggle jessicali9530/celeba-dataset",
+                split="test",
+                columns=("label", "gender"),
+                training={
+                    "label": "label",
+                    "group": "gender",
+                    "caption_template": "a photo of a person with {} hair.",
+                    "val_split": "val",
+                },
+                folders=("CelebA", "celebA"),
+            ),
+            DataSet(
+                "fairface",
+                "vldebias.data.sources:open_fairface",
+                "fairface_label_val.csv and fairface_label_train.csv (file, age, gender, race), and"
+                " the folders val/, train/; get it from github.com/joojs/fairface (CC BY 4.0):"
+                " images with padding 0.25 and the labels",
+                split="val",
+                columns=("gender", "race", "age"),
+                # Three columns of classes, so the label has no default.
+                training={"caption_template": "a photo of a person, {}.", "val_split": "val"},
+                folders=("FairFace",),
+            ),
+            DataSet(
+                "cifar10",
+                "vldebias.data.binary:open_cifar10",
+                "the folder cifar-10-batches-bin of cs.toronto.edu/~kriz/cifar.html (binary"
+                " version)",
+                split="test",
+                columns=("label",),
+                training=_OBJECTS,
+                folders=("cifar-10-batches-bin",),
+            ),
+            DataSet(
+                "cifar100",
+                "vldebias.data.binary:open_cifar100",
+                "the folder cifar-100-binary of cs.toronto.edu/~kriz/cifar.html (binary version)",
+                split="test",
+                columns=("label",),
+                training=_OBJECTS,
+                folders=("cifar-100-binary",),
+            ),
+            DataSet(
+                "stl10",
+                "vldebias.data.binary:open_stl10",
+                "the folder stl10_binary of cs.stanford.edu/~acoates/stl10",
+                split="test",
+                columns=("label",),
+                training=_OBJECTS,
+                folders=("stl10_binary",),
+            ),
+            DataSet(
+                "manifest",
+                "vldebias.data.manifest:open_manifest",
+                "a .csv, .tsv, .parquet or .jsonl file with a column of image paths, relative to"
+                " it",
+                split="all",
+                is_format=True,
+            ),
+            DataSet(
+                "captions",
+                "vldebias.data.captions:open_captions",
+                "images with captions: a table, COCO's captions_*.json, a folder with a text beside"
+                " each image, tars, parquet, a pattern of files, or an id of the hub",
+                is_format=True,
+            ),
+            DataSet(
+                "huggingface",
+                "vldebias.data.huggingface:open_huggingface",
+                "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow"
+                " or .tar file, or a pattern such as shards/*.tar; such as one of"
+                " huggingface.co/datasets",
+                is_format=True,
+            ),
+        ),
+    )
+)
+"""The data sets of this package, in the order of listings."""
+
+
+def trained_data(name: object) -> DataSet | None:
+    """Return the data set that `vldebias train --data NAME` reads in its own layout; None if the
+    name is that of a file, a folder or a format."""
+    if name not in DATA:
+        return None
+    data_set = DATA[str(name)]
+    return None if data_set.is_format else data_set

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 # others
 COMMANDS = {
     "commands": ("Commands", ()),
-    "commands/train": ("Commands: train", ("train",)),
+    "commands/train": ("Commands: train, losses", ("train", "losses")),
     "commands/audit": (
         "Commands: audit, diagnose, demo, label",
         ("audit", "diagnose", "demo", "label"),

@@ -76,7 +76,9 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "same_side": generation.same_side,
     },
     "docs/how-to/miniature.md": {"wordings": generation.wordings},
+    "docs/explanation/losses.md": {"formulas": training.formulas},
     "docs/fine-tuning.md": {
+        "declared": training.declared,
         "verdicts": training.verdicts,
         "every_loss": training.every_loss,
         "batch_sizes": training.batch_sizes,

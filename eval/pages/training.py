@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eval.tables import crossed, half, place_of, read, table
+from vldebias.losses.catalog import BUILT_IN
 from vldebias.report.result import Measurement, Result
 from vldebias.report.table import verdict
 
@@ -29,6 +30,35 @@ def starred(row: Measurement) -> str:
 def accuracy_or_change(row: Measurement) -> str:
     """Write the accuracy of InfoNCE, and the change to it of the others."""
     return f"{row.value:.3f}" if row.method == BASE else starred(row)
+
+
+# ---- declarations
+
+# Column of the batch that a loss reads -> what it is called in the table.
+COLUMNS = {"": "", "index": "row numbers", "labels": "classes", "captions": "equal captions"}
+
+
+def declared() -> str:
+    """Return the table of the settings of each loss."""
+    lines = [["`--loss`", "settings and their defaults", "also reads"]]
+    for loss in BUILT_IN:
+        settings = []
+        for name, field in loss.settings.model_fields.items():
+            default = field.get_default()
+            settings.append(f"`{name}`" if default is None else f"`{name}={default}`")
+        lines.append([f"`{loss.name}`", ", ".join(settings), COLUMNS[loss.reads]])
+    return table(*lines)
+
+
+def formulas() -> str:
+    """Return the table of the formula, purpose and source of each loss."""
+    lines = [["`--loss`", "function", "loss of a pair", "for", "source"]]
+    for loss in BUILT_IN:
+        name = loss.function or str(loss.module).partition(":")[2]
+        lines.append(
+            [f"`{loss.name}`", f"`{name}`", f"${loss.formula}$", loss.summary, loss.source]
+        )
+    return table(*lines)
 
 
 # ---- verdicts

@@ -46,7 +46,7 @@ class DecoupledLoss(ContrastiveLoss[DecoupledSettings]):
 DECOUPLED = Loss(
     "theirs",
     title="decoupled",
-    summary="batches are small",
+    summary="small batches",
     source="Yeh et al., 2022, eq. 6",
     module=DecoupledLoss,
     settings=DecoupledSettings,

@@ -237,7 +237,7 @@ BUILT_IN = tuple(
             Loss(
                 "info_nce",
                 title="InfoNCE",
-                summary="the loss of CLIP: take it if nothing is wrong with the pairs",
+                summary="correct pairs; the loss of CLIP",
                 source="van den Oord et al., 2018; Radford et al., 2021",
                 module="vldebias.losses.info_nce_loss:InfoNCELoss",
                 function="info_nce",
@@ -246,7 +246,7 @@ BUILT_IN = tuple(
             Loss(
                 "rince",
                 title="RINCE",
-                summary="many captions belong to other images",
+                summary="captions of which many belong to other images",
                 source="Chuang et al., 2022; section 5.2 of the thesis",
                 module="vldebias.losses.rince_loss:RINCELoss",
                 function="rince",
@@ -264,7 +264,7 @@ BUILT_IN = tuple(
             Loss(
                 "debiased",
                 title="DCL (debiased)",
-                summary="negatives share the class of the pair at a known rate",
+                summary="negatives that share the class of the pair at a known rate",
                 source="Chuang et al., Debiased Contrastive Learning, 2020; eq. 3.6 of the thesis",
                 module="vldebias.losses.debiased:DebiasedContrastiveLoss",
                 function="debiased_contrastive",
@@ -278,7 +278,7 @@ BUILT_IN = tuple(
             Loss(
                 "hard_negative",
                 title="HCL (hard negatives)",
-                summary="captions are coarser than the classes you need",
+                summary="captions that are coarser than the classes you need",
                 source="Robinson et al., 2021; eq. 4.4 of the thesis",
                 module="vldebias.losses.debiased:HardNegativeContrastiveLoss",
                 function="hard_negative_contrastive",
@@ -288,7 +288,7 @@ BUILT_IN = tuple(
             Loss(
                 "sogclr",
                 title="SogCLR",
-                summary="batches are small",
+                summary="small batches",
                 source="Yuan et al., 2022",
                 module="vldebias.losses.global_contrastive:GlobalContrastiveLoss",
                 formula=r"t \log(1 + u),\; u \text{ a moving average of } \sum_i e^{s_i^- - s^+}",
@@ -299,7 +299,7 @@ BUILT_IN = tuple(
             Loss(
                 "nuclr",
                 title="NUCLR",
-                summary="batches are small and some items are far more popular than others",
+                summary="small batches, and items of uneven popularity",
                 source="Wang et al., NUCLR (2024), Algorithm 1",
                 module="vldebias.losses.global_contrastive:GlobalContrastiveLoss",
                 formula=r"\text{as SogCLR, with } s_i^- - \zeta_i / t \text{ and learned } \zeta_i",
@@ -310,7 +310,7 @@ BUILT_IN = tuple(
             Loss(
                 "sigmoid",
                 title="SigLIP",
-                summary="no softmax over the batch: each pair is classified on its own",
+                summary="pairs that are classified one by one, without a softmax over the batch",
                 source="Zhai et al., 2023, eq. 1",
                 module="vldebias.losses.sigmoid_loss:SigmoidLoss",
                 function="sigmoid",
@@ -330,7 +330,7 @@ BUILT_IN = tuple(
             Loss(
                 "gce",
                 title="GCE",
-                summary="captions are wrong, and you have no time to tune",
+                summary="wrong captions, without settings to tune",
                 source="Zhang and Sabuncu (2018), eq. 6",
                 module="vldebias.losses.gce_loss:GCELoss",
                 function="generalized_cross_entropy",

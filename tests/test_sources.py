@@ -49,7 +49,8 @@ def test_papers_are_read_in_each_form_that_docstrings_have() -> None:
 
 @pytest.mark.parametrize("path", [path for path, named in NAMED_BY_FILE.items() if named])
 def test_every_paper_that_a_docstring_names_has_a_row(path: str) -> None:
-    assert NAMED_BY_FILE[path] - papers(PAGE) == set()
+    missing = NAMED_BY_FILE[path] - papers(PAGE)
+    assert not missing, f"docs/explanation/sources.md has no row for {missing} of {path}"
 
 
 def test_every_paper_of_the_page_is_named_where_its_formula_is() -> None:

@@ -55,11 +55,9 @@ def failing(law: Callable[[PromptSet], bool]) -> list[str]:
 
 def test_every_set_says_what_for_where_from_and_what_not() -> None:
     assert list_prompts() == sorted(list_prompts())
-    assert [
-        name
-        for name in list_prompts()
-        if load_prompts(name).name != name or f"`{name}`" not in README
-    ] == []
+    assert failing(lambda prompts: prompts.name in list_prompts()) == []
+    undescribed = [name for name in list_prompts() if f"`{name}`" not in README]
+    assert not undescribed, f"prompts/README.md has no line for {undescribed}"
     assert (
         failing(lambda prompts: bool(prompts.description and prompts.source and prompts.limits))
         == []

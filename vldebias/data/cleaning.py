@@ -55,6 +55,11 @@ def clean_captions(
     """Return captions, and further ones of each row, cleaned; a warning says how many were.
 
     The further ones are an empty list where no row has any.
+
+    Args:
+        where: name of the data, for messages.
+        captions: one for each row.
+        more_captions: further ones of each row; empty if no row has any.
     """
     first = [cleaned(caption) for caption in captions]
     further = [tuple(map(cleaned, texts)) for texts in more_captions]

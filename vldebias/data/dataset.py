@@ -82,7 +82,13 @@ class Columns:
 
 def check_lengths(name: str, n: int, columns: Mapping[str, Any]) -> None:
     """Refuse columns that have other than n rows, and texts in place of columns; None stands for a
-    column that is not there."""
+    column that is not there.
+
+    Args:
+        name: of the data, for messages.
+        n: number of rows.
+        columns: column -> its rows, or None for a column that is absent.
+    """
     wrong = {}
     for column, rows in columns.items():
         refuse_text(column, rows)
@@ -93,7 +99,12 @@ def check_lengths(name: str, n: int, columns: Mapping[str, Any]) -> None:
 
 
 def refuse_text(column: str, rows: object) -> None:
-    """Refuse one text in place of a column, which would be read letter by letter."""
+    """Refuse one text in place of a column, which would be read letter by letter.
+
+    Args:
+        column: name of the column, for the message.
+        rows: what was passed as its rows.
+    """
     if isinstance(rows, str):
         raise InvalidInputError(
             f"{column}: expected a list with a text for each row, got the text {rows[:40]!r}"
@@ -211,8 +222,15 @@ def file_images(
     """Return the images of `files` (paths below `root`, and their ids); none is opened before it is
     read. Paths of Windows, and endings in another case, are found.
 
-    captions: `captions` and `more_captions`. A path that leads out of `root` is refused unless it
-    is allowed to.
+    Args:
+        name: of the data set.
+        split: of the data set.
+        root: folder that the paths start from.
+        files: paths below `root`, which are the ids as well.
+        labels: column -> labels of n rows.
+        about: further facts for a report.
+        allow_outside: allow paths that lead out of `root`, which are refused otherwise.
+        captions: `captions` and `more_captions` of `ImageData`.
     """
     if not files:
         raise InvalidInputError(f"{name}: no images in split {split!r} of {root}")
@@ -244,7 +262,13 @@ def file_images(
 
 
 def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
-    """Refuse paths that leave the root, so that a table from elsewhere cannot read any file."""
+    """Refuse paths that leave the root, so that a table from elsewhere cannot read any file.
+
+    Args:
+        name: of the data, for the message.
+        root: the folder that paths have to stay in.
+        files: the paths.
+    """
     paths = pa.array(files, pa.string())
     outside = pc.filter(paths, pc.match_substring_regex(paths, OUTSIDE))
     if len(outside):
@@ -266,6 +290,10 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
     threads, hashed in order.
 
     It survives copying; a change of the same length in the middle of a large file goes unnoticed.
+
+    Args:
+        ids: names of the files, which are hashed too.
+        paths: where the files are, in the same order.
     """
 
     def ends(path: str | os.PathLike[str]) -> bytes:
@@ -310,7 +338,12 @@ def describe(data: ImageData) -> dict[str, Any]:
 
 
 def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, str]]:
-    """Read every image; list those that cannot be read, with the reason, in order."""
+    """Read every image; list those that cannot be read, with the reason, in order.
+
+    Args:
+        data: the images.
+        progress: show a progress bar.
+    """
 
     def reason(row: int) -> str:
         try:

@@ -279,6 +279,11 @@ def save_embeddings(
     """Write `embeddings`, and `texts` (prompt -> (d,)) with them, as `load_embeddings` reads them;
     atomically.
 
+    Args:
+        path: the file, which ends in .npz.
+        embeddings: rows with their labels.
+        texts: prompt -> embedding (d,), if there are any.
+
     Raises:
         InvalidInputError: a path that does not end in .npz, or a column whose name such a file
             cannot hold.

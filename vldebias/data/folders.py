@@ -105,7 +105,12 @@ def is_outside(path: str) -> bool:
 
 def folder_of_paths(root: str | Path, images: str | Path | None) -> Path:
     """Return where relative paths of images start: the folder that is named, else the data set's
-    own."""
+    own.
+
+    Args:
+        root: file or folder of the data set.
+        images: the folder that the user names, if any.
+    """
     if images is not None:
         return Path(images)
     if Path(root).is_dir():
@@ -116,6 +121,10 @@ def folder_of_paths(root: str | Path, images: str | Path | None) -> Path:
 def folder_of_images(table: Path, files: Sequence[str]) -> Path:
     """Return the folder that the paths of a table start from: its own, else the only one near it
     that has them.
+
+    Args:
+        table: the file.
+        files: relative paths, such as those of its first rows.
 
     Raises:
         InvalidInputError: no folder near it has them, or several do.
@@ -157,6 +166,10 @@ def existing_names(root: Path, files: Sequence[str]) -> list[str]:
     separators of Windows and endings in another case resolved; others stay as they are written.
 
     Each folder is listed once, since asking for each of 200,000 files takes long.
+
+    Args:
+        root: folder that the paths start from.
+        files: paths as the table writes them.
     """
     names_in: dict[Path, Mapping[str, str]] = {}
 

@@ -312,7 +312,11 @@ def source_of(
     """Return arguments of load_dataset: files are opened by format (as split train), others by
     name.
 
-    files: of a folder these alone.
+    Args:
+        root: an id of the hub, a folder, a file or a pattern.
+        config: configuration of a data set of the hub.
+        revision: version of a data set of the hub.
+        files: of a folder, only these.
     """
     is_name = not is_pattern(root) and len(expanded(root)) == 1 and not Path(root).is_file()
     if is_name and not files:
@@ -386,7 +390,9 @@ class ImageStream:
         """Yield the rows from `start` on, always in the same order; images are decoded when a
         record is read.
 
-        shard: of this part alone, `start` counted within it; others are not opened.
+        Args:
+            start: number of rows to skip.
+            shard: only this part, with `start` counted within it; no other part is opened.
         """
         dataset = self.dataset
         prefix = ""

@@ -363,7 +363,13 @@ def _refuse_compressed_tar(path: Path) -> None:
 
 
 def decoded_head(content: bytes, path: Path, encoding: str | None) -> str:
-    """Decode the beginning of a text file, without a character that is cut off at its end."""
+    """Decode the beginning of a text file, without a character that is cut off at its end.
+
+    Args:
+        content: the first bytes of the file.
+        path: of the file, for messages.
+        encoding: as the user names it; None: found.
+    """
     # At most three bytes of a character of UTF-8 are left at the end.
     if encoding is None:
         for cut in range(4):
@@ -437,6 +443,10 @@ def without_number(cell: str) -> str:
 def check_columns(path: Path, columns: Iterable[str | None]) -> None:
     """Refuse a table that lacks one of some columns, by its first rows; a pattern is not looked at.
 
+    Args:
+        path: the table, or a pattern of tables.
+        columns: names that are needed; None is skipped.
+
     Raises:
         InvalidInputError: no such column, or no table.
     """
@@ -494,6 +504,10 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 def json_lines(path: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
     """Return the objects of JSON lines, without those of blank lines.
 
+    Args:
+        path: of the file, for messages.
+        lines: the lines of the file.
+
     Raises:
         InvalidInputError: a line that is no JSON, or no object.
     """
@@ -516,6 +530,10 @@ def json_lines(path: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
 
 def json_rows(path: Path, encoding: str | None = None) -> list[dict[str, Any]]:
     """Return the objects of a .json file that is a list of them.
+
+    Args:
+        path: the file.
+        encoding: as the user names it; None: found.
 
     Raises:
         InvalidInputError: no JSON, or something else.
@@ -540,7 +558,12 @@ def _plain(name: str) -> str:
 
 def fitting_columns(names: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return the columns that are called as one of the known ones; the first known name alone where
-    a column is called exactly so."""
+    a column is called exactly so.
+
+    Args:
+        names: columns of the table.
+        known: names that such a column may have, the usual one first.
+    """
     if known[0] in names:
         return [known[0]]
     return [name for name in names if _plain(name) in known]

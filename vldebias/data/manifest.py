@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 
 
 def rows_of_split(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
-    """Return the rows of a split, or of all; refuse one that is none."""
+    """Return the rows of a split, or of all; refuse one that is none.
+
+    Args:
+        data: name of the data, for messages.
+        split: the name of a split, or "all".
+        splits: split of each row.
+    """
     if split not in (*splits.names, "all"):
         raise InvalidInputError(
             f"{data}: expected split {' or '.join((*splits.names, 'all'))}, got {split!r}"
@@ -49,6 +55,12 @@ def rows_of_split(data: str | Path, split: str, splits: Labels) -> NDArray[np.in
 def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
     """Return the labels of a column, by the names of its values where the file has codes.
 
+    Args:
+        table: the table.
+        column: its column.
+        names: the values, or code in the table -> name.
+        path: of the table, for messages.
+
     Raises:
         InvalidInputError: no such column, values that are no texts, or a code without a name.
     """
@@ -59,7 +71,11 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
     """Return the labels of a column whose values are known; other spellings are merged into them,
     with a warning.
 
-    names: see `labels_of`; the values, or code in the table -> name.
+    Args:
+        table: the table.
+        column: its column.
+        names: the values, or code in the table -> name.
+        path: of the table, for messages.
 
     Raises:
         InvalidInputError: a value that is none of them.
@@ -81,6 +97,12 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
 
 def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
     """Return labels of a column in which every row has a value.
+
+    Args:
+        table: the table.
+        column: its column.
+        names: the values, or code in the table -> name.
+        path: of the table, for messages.
 
     Raises:
         InvalidInputError: see `labels_of`; or empty cells.
@@ -111,6 +133,8 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or says how the table is
     is `split`; all for "all".
 
     Args:
+        root: the table.
+        split: value of `split_column` of the rows to open, or "all".
         image: column of paths, relative to `images`.
         caption: column of texts or of lists of texts. An image on several rows becomes one with
             several captions.
@@ -119,7 +143,8 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or says how the table is
         split_column: column that names the split.
         images: folder that the paths start from, by default that of the table.
         allow_outside: take absolute paths and paths with "..", which are refused otherwise.
-        separator, encoding: how the table is written, by default what fits; see `read_table`.
+        separator: how the table is written, by default what fits; see `read_table`.
+        encoding: how the table is written, by default what fits; see `read_table`.
 
     Raises:
         InvalidInputError: no such column or split, an image twice without captions, a path that
@@ -162,7 +187,15 @@ def images_of_table(
 ) -> ImageData:
     """Return the images that a table names, below a folder.
 
-    path: the file that the table is of. options: those of `file_images`.
+    Args:
+        path: file of the table.
+        split: name of the split.
+        table: its rows.
+        image: column of paths.
+        caption: column of captions, if any.
+        labels: columns that are labels.
+        folder: folder that the paths start from.
+        options: options of `file_images`.
     """
     files = as_texts(column_of(table, image, path), f"{path}: column {image!r}")
     # An empty path would be the folder itself.

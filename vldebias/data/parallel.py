@@ -22,7 +22,14 @@ R = TypeVar("R")
 
 def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: int) -> Iterator[R]:
     """Yield `work` of each task, in order, by threads that run at most `ahead` tasks ahead; 0:
-    without threads."""
+    without threads.
+
+    Args:
+        tasks: what to work on.
+        work: function of a task.
+        workers: number of threads; 0: without threads.
+        ahead: most tasks that run ahead of what was yielded.
+    """
     if workers == 0:
         yield from map(work, tasks)
         return
@@ -136,6 +143,10 @@ class OnRay:
 
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
         """Yield the results of `work` on each part, in their order.
+
+        Args:
+            work: function of a part.
+            parts: what to work on.
 
         Raises:
             LostPartError: the workers of a part died at every try.

@@ -134,7 +134,12 @@ class Shards:
 
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
         """Return the results of `work` on each part, in their order, computed here or by the
-        runner."""
+        runner.
+
+        Args:
+            work: function of a part.
+            parts: what to work on.
+        """
         if self.runner is None:
             return map(work, parts)
         return self.runner.map(work, parts)
@@ -273,7 +278,12 @@ class UnitRows:
 
     def top(self, queries: Tensor, k: int) -> Rows:
         """Return the first k rows (q, k) by inner product with queries (q, d); ties keep the order
-        of the rows."""
+        of the rows.
+
+        Args:
+            queries: (q, d).
+            k: number of rows for each query.
+        """
         if queries.ndim != 2 or queries.shape[1] != self.shape[1] or not 1 <= k <= len(self):
             raise InvalidInputError(
                 f"queries, k: got {tuple(queries.shape)} and {k}; expected queries"

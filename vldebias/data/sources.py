@@ -59,7 +59,9 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
     """Open one split of Waterbirds (Sagawa et al., 2020): `label` (landbird, waterbird) and `place`
     (land, water).
 
-    root: the folder with metadata.csv, or the one above, there also in "waterbirds".
+    Args:
+        root: the folder with metadata.csv, or the one above, there also in "waterbirds".
+        split: train, val, test or all.
     """
     names = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")  # group_DRO's, WILDS'
     # Where the WILDS package and copies unpack it below a common root.
@@ -83,8 +85,12 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
     attributes (no, yes).
 
     `label` is blond or dark. Dark is "not blond", as in the paper: grey, red and bald count as
-    dark. root: the folder with the tables and images, or with Anno/, Eval/ and Img/ as released,
-    or the one above.
+    dark.
+
+    Args:
+        root: the folder with the tables and images, or with Anno/, Eval/ and Img/ as released, or
+            the one above.
+        split: train, val, test or all.
     """
     tables = ("", "Anno", "Eval")  # of the release; copies have all in one folder
     base = _base(root, ["list_attr_celeba.csv", "list_attr_celeba.txt"], tables)
@@ -163,8 +169,11 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     """Open one split of FairFace (Karkkainen and Joo, 2021): `gender`, `race` and `age`, by the
     names of the data set.
 
-    Images lie beside the label files or in "fairface-img-margin025-trainval". root: the folder with
-    the label files, or the one above. The paper measures on val.
+    Images lie next to the label files or in "fairface-img-margin025-trainval".
+
+    Args:
+        root: the folder with the label files, or the one above.
+        split: train, val or all. The paper measures on val.
     """
     # FairFace has no public test labels.
     parts = ("train", "val") if split == "all" else (split,)

@@ -150,7 +150,9 @@ def dates_among_ranges(names: Iterable[str]) -> dict[str, str]:
 def matched(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
     """Return spelling -> known value, for spellings that are not among the known ones.
 
-    known: code or name of a value as the data set writes it -> its name here.
+    Args:
+        names: spellings in the data.
+        known: code or name of a value as the data set writes it -> its name here.
     """
     known_of_meaning: dict[str, str] = {}
     for code, value in known.items():

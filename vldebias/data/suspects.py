@@ -70,6 +70,10 @@ class Suspects:
         without its ending.
 
         Rows without a picture are kept as unreadable. An id never leads out of the folder.
+
+        Args:
+            folder: folder of the pictures.
+            ids: path of each row's picture in it, with or without its ending.
         """
         files = [folder / name for name in files_below(folder)[0] if is_picture(name)]
         path_of_id: dict[str, Path] = {}
@@ -109,6 +113,10 @@ class Suspects:
 
         The percentile counts ties half. Rows without a score come last. Formulas are escaped
         (`files.shielded`).
+
+        Args:
+            path: the file.
+            columns: column -> function from a row to its text.
         """
         text_of_row = {"id": self.ids.__getitem__, **columns, "path": self.path}
         file = io.StringIO()

@@ -98,8 +98,10 @@ class Labels:
     def from_values(cls, values: Iterable[Any], names: Sequence[str] | None = None) -> Labels:
         """Return labels from one value per row; None, NaN and "" are unknown.
 
-        names: the values that may occur, in their order, others are refused; by default those that
-        occur, sorted.
+        Args:
+            values: one for each row.
+            names: the values that may occur, in their order; others are refused. None: those that
+                occur, sorted.
         """
         texts = [cls.text_of(value) for value in values]
         if names is None:
@@ -118,7 +120,10 @@ class Labels:
         Booleans are "no" and "yes"; whole numbers stand for themselves, -1 as well. None, NaN and
         "" are unknown.
 
-        names: what the numbers 0 .. k - 1 of the column mean, which are then codes: -1 is unknown.
+        Args:
+            values: the column.
+            names: what the numbers 0 .. k - 1 of the column mean, which are then codes: -1 is
+                unknown.
 
         Raises:
             InvalidInputError: something else, or a value that is not among `names`.
@@ -167,6 +172,12 @@ class Labels:
         are unknown.
 
         Space around a value does not count.
+
+        Args:
+            column: the column.
+            names: the values, or code in the table -> name; None: those that occur.
+            where: name of the table, for messages.
+            unknown: further values that mean unknown.
         """
         texts = [text.strip() for text in as_texts(column, where)]
         labels = cls.from_values(texts).without(unknown)
@@ -423,6 +434,7 @@ def read_table(
     is "labels.gender".
 
     Args:
+        path: the file.
         separator: what stands between cells of csv, tsv and txt; None: what fits.
         encoding: of a text file; None: UTF-8, or what fits, which is said in a warning.
 
@@ -537,7 +549,13 @@ def mapped_columns(labels: ColumnNames) -> dict[str, str]:
 
 def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
     """Return a column of a table in one piece; where no column is called exactly so, the only one
-    whose name differs by case and blanks at its ends."""
+    whose name differs by case and blanks at its ends.
+
+    Args:
+        table: the table.
+        name: the column.
+        where: name of the table, for messages.
+    """
     names = table.column_names
     if name not in names:
         alike = [column for column in names if column.strip().casefold() == name.strip().casefold()]
@@ -549,7 +567,12 @@ def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
 
 def as_texts(column: pa.Array, where: str) -> list[str]:
     """Return the texts of a column, "" for missing ones; numbers as they are written, 1.0 as 1
-    among whole ones."""
+    among whole ones.
+
+    Args:
+        column: the column.
+        where: name of the table, for messages.
+    """
     # Categories of pandas and parquet: numbers with a list of texts.
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -571,7 +594,12 @@ def as_texts(column: pa.Array, where: str) -> list[str]:
 
 def captions_in(cell: Any, where: str) -> tuple[str, tuple[str, ...] | None]:
     """Return the caption of a cell, "" if it has none, and the further captions of a list, without
-    blank ones."""
+    blank ones.
+
+    Args:
+        cell: a text or a list of texts.
+        where: name of the table, for messages.
+    """
     if cell is None:
         return "", None
     if not isinstance(cell, (list, Mapping)):
@@ -618,8 +646,12 @@ def one_row_per_image(
     """Return the first row of each image, its caption, and further ones: COCO and Flickr have a row
     per caption.
 
-    names: (n,) of the images. captions: n texts, or none; further_captions: those of each row
-    besides, or none.
+    Args:
+        where: name of the table, for messages.
+        names: (n,), the image of each row.
+        captions: n texts, or none.
+        further_captions: further ones of each row, or none.
+        labels: column -> labels of the rows.
 
     Raises:
         InvalidInputError: an image is on several rows without captions, or with several values of
@@ -669,7 +701,13 @@ def says_something(caption: str) -> bool:
 
 def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
     """Warn of captions that are numbers or file names; refuse them if more than half are, or if all
-    are the same."""
+    are the same.
+
+    Args:
+        name: of the data, for messages.
+        captions: the texts.
+        remedy: what the message advises.
+    """
     if len(captions) > 1 and len(set(captions)) == 1:
         raise InvalidInputError(
             f"{name}: all {len(captions)} captions say {captions[0]!r}, so none tells images apart."

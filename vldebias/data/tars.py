@@ -71,8 +71,12 @@ def open_tars(
     Args:
         where: what the user named, for messages.
         files: the tars, in their order.
-        image, caption: fields; "auto" is found, and refused where there is none.
+        name: of the data set.
+        split: of the data set.
+        image: fields; "auto" is found, and refused where there is none.
+        caption: fields; "auto" is found, and refused where there is none.
         labels: fields that are labels, or "json.NAME" for a value of a json.
+        about: further facts for a report.
 
     Raises:
         InvalidInputError: no tar, no such field, several fields that may be meant, or texts that

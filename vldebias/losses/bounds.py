@@ -17,10 +17,10 @@ from vldebias.losses.checks import check_interval, check_temperature
 def mutual_information_bound(loss: float | Tensor, *, negatives: int) -> float:
     """Return log K - E[L_InfoNCE] <= I(phi(X), phi(V)) in nats, section 6.1.
 
-    loss: expected `info_nce` with K >= 1 negatives per row: n - 1 in a batch of n. log(K + 1) in
-    the place of log K is a bound as well. The information is that of the pairs the loss saw, noisy
-    ones included.
-
+    Args:
+        loss: expected `info_nce`, of pairs that may include wrong ones: the information is theirs.
+        negatives: K >= 1 negatives per row: n - 1 in a batch of n. log(K + 1) instead of log K is a
+            bound as well.
     """
     check_interval("negatives", negatives, "[1, inf)")
     return math.log(negatives) - _number(loss)
@@ -52,7 +52,9 @@ def wasserstein_dependency_bound(
         loss: expected `rince` with q = 1 and the same lam and temperature. Take float64: there its
             value is the equation's own down to t = 1/300, in float32 to 1/30.
         negatives: K >= 1.
-        lam: lambda, in (0, 1). eta: share of wrong pairs, in [0, 1).
+        temperature: t > 0, the temperature of the loss.
+        lam: lambda, in (0, 1).
+        eta: share of wrong pairs, in [0, 1).
         lipschitz: Lip(f) of the projection head f, whose outputs have norm 1; 1 without a head.
 
     Raises:

@@ -15,7 +15,12 @@ _HALF = (torch.float16, torch.bfloat16)
 
 def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tensor]:
     """Return both (n, d), half precision promoted to float32: at t = .01 a bfloat16 logit is off by
-    .25."""
+    .25.
+
+    Args:
+        image_features: (n, d), of a floating point type.
+        text_features: (n, d), of the same type and on the same device.
+    """
     for name, features in (("image_features", image_features), ("text_features", text_features)):
         if not isinstance(features, Tensor):
             raise InvalidInputError(
@@ -63,7 +68,13 @@ def check_temperature(temperature: float | Tensor) -> None:
 
 
 def check_interval(name: str, value: float, interval: str) -> None:
-    """Refuse a `value` outside an interval written as in "(0, 1]"."""
+    """Refuse a `value` outside an interval written as in "(0, 1]".
+
+    Args:
+        name: of the argument, for the message.
+        value: what was passed.
+        interval: the allowed values, with [ or ] for an end that is allowed itself.
+    """
     low, high = (float(end) for end in interval[1:-1].split(","))
     # NaN compares false with both ends, so it is refused too.
     is_inside = isinstance(value, (Real, Tensor)) and bool(low <= value <= high)
@@ -76,7 +87,13 @@ def check_interval(name: str, value: float, interval: str) -> None:
 
 
 def check_count(name: str, value: int, least: int) -> None:
-    """Refuse a `value` that is no whole number from `least` on."""
+    """Refuse a `value` that is no whole number from `least` on.
+
+    Args:
+        name: of the argument, for the message.
+        value: what was passed.
+        least: the smallest number that is allowed.
+    """
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_whole or value < least:
         raise InvalidInputError(
@@ -85,13 +102,25 @@ def check_count(name: str, value: int, least: int) -> None:
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a `value` that is none of the choices."""
+    """Refuse a `value` that is none of the choices.
+
+    Args:
+        name: of the argument, for the message.
+        value: what was passed.
+        choices: the values that are allowed.
+    """
     if value not in choices:
         raise InvalidInputError(f"{name}: expected {' or '.join(choices)}, got {value!r}")
 
 
 def check_labels(name: str, labels: Tensor, n: int) -> None:
-    """Check that labels are integers (n,), one per row of the features."""
+    """Check that labels are integers (n,), one per row of the features.
+
+    Args:
+        name: of the argument, for the message.
+        labels: what was passed.
+        n: number of rows of the features.
+    """
     received = type(labels).__name__
     if isinstance(labels, Tensor):
         if not labels.is_floating_point() and tuple(labels.shape) == (n,):

@@ -106,19 +106,22 @@ def debiased_contrastive(
     DEbiased.
 
     Args:
-        tau_plus: tau+ in [0, 1), the probability that a randomly sampled row has the anchor's
-            class.
+        image_features: (n, d), rows of norm 1.
+        text_features: (n, d), rows of norm 1.
         positives: (n, M, d), M samples v of each row's class for both directions, such as further
             views; or two: what the images are compared with, such as M other captions of each, and
             what the texts are. (The cosines of two images lie elsewhere than those with texts.)
             None is M = 1, the row that the anchor belongs with.
+        tau_plus: tau+ in [0, 1), the probability that a randomly sampled row has the anchor's
+            class.
         floor: least value of g; None is e^{-1/t}, its minimum for features of norm 1; 0 for others.
         below_floor: what a row has whose estimate lies below the floor. "floor": the floor, as in
             eq. 3.6; its negatives then have no gradient. "biased": the loss without the correction,
-            the authors' rule for small temperatures (appendix A.1.1). At CLIP's .01 many
-            rows are below.
+            the authors' rule for small temperatures (appendix A.1.1). At CLIP's .01 many rows are
+            below.
+        options: temperature and the other options of `info_nce`.
 
-    The other arguments, Returns and Raises: see `info_nce`.
+    Returns and Raises: see `info_nce`.
     """
     return hard_negative_contrastive(
         image_features,
@@ -156,9 +159,16 @@ def hard_negative_contrastive(
     negative.
 
     Args:
+        image_features: (n, d), rows of norm 1.
+        text_features: (n, d), rows of norm 1.
+        positives: see `debiased_contrastive`.
+        tau_plus: see `debiased_contrastive`.
         beta: concentration, >= 0. The thesis uses .2 to 2; 6 hurt.
+        floor: see `debiased_contrastive`.
+        below_floor: see `debiased_contrastive`.
+        options: temperature and the other options of `info_nce`.
 
-    The other arguments, Returns and Raises: see `debiased_contrastive`; beta negative or infinite
+    Returns and Raises: see `debiased_contrastive`; beta negative or infinite
     is refused too.
     """
     check_interval("tau_plus", tau_plus, "[0, 1)")
@@ -227,7 +237,13 @@ class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
 
     def schedule(self, settings: HardNegativeSettings, step: int, steps: int) -> None:
         """Lower beta by its share once in every `steps / changes` steps, if the settings ask for
-        changes (appendix A.2.2)."""
+        changes (appendix A.2.2).
+
+        Args:
+            settings: the settings that the loss declares.
+            step: the update that comes next, from 0.
+            steps: number of updates of the whole training.
+        """
         if settings.beta_changes is not None:
             changes = step * settings.beta_changes // steps
             self.beta = settings.beta * (1 - changes / settings.beta_changes)

@@ -34,12 +34,15 @@ def generalized_cross_entropy(
     value is at most 1 / q at every temperature.
 
     Args:
+        image_features: (n, d), rows of norm 1.
+        text_features: (n, d), rows of norm 1.
         captions: (n,) integers, equal where two rows have the same caption.
         q: in [0, 1]; .7 in the paper.
         smoothing: in [0, 1), epsilon of label smoothing: this share of the target is spread evenly
             over the captions of the batch, as cross-entropy.
+        options: temperature and the other options of `info_nce`.
 
-    The other arguments, Returns and Raises: see `info_nce`.
+    Returns and Raises: see `info_nce`.
     """
     check_interval("q", q, "[0, 1]")
     check_interval("smoothing", smoothing, "[0, 1)")

@@ -102,7 +102,13 @@ class GlobalContrastiveLoss(nn.Module):
         return cls(gamma=settings.gamma, zeta_init=zeta_init, **options)
 
     def schedule(self, settings: SogCLRSettings, step: int, steps: int) -> None:
-        """Learn the popularity from a share of the steps on; SogCLR never does."""
+        """Learn the popularity from a share of the steps on; SogCLR never does.
+
+        Args:
+            settings: the settings that the loss declares.
+            step: the update that comes next, from 0.
+            steps: number of updates of the whole training.
+        """
         if isinstance(settings, NUCLRSettings):
             is_waiting = step < settings.popularity_wait * steps
             self.popularity_lr = 0.0 if is_waiting else settings.popularity_lr
@@ -223,6 +229,8 @@ def estimate_popularity(
         temperature: tau > 0.
         tolerance: stop at this norm of the gradient of eq. 8; or after max_iterations, with a
             warning.
+        max_iterations: stop after so many iterations, with a warning if the tolerance is not
+            reached.
 
     Returns:
         zeta: (n,) float64 margins with mean 0. log_popularity: zeta / tau, the log of q_j = sum_i

@@ -44,7 +44,12 @@ class GroupWeights(nn.Module):
 
     def forward(self, losses: Tensor, groups: Tensor) -> Tensor:
         """Return the weighted loss () of rows (n,), whose groups are (n,) integers; negative ones
-        are not counted."""
+        are not counted.
+
+        Args:
+            losses: (n,), the loss of each row.
+            groups: (n,) integers, the group of each row; rows with negative ones are not counted.
+        """
         check_labels("groups", groups, len(losses))
         size = len(self.log_weights)
         joint_groups = gather_rows(groups) if self.gather else groups

@@ -110,11 +110,14 @@ def rince(
     of features that are longer than 1.
 
     Args:
+        image_features: (n, d), rows of norm 1.
+        text_features: (n, d), rows of norm 1.
         q: in (0, 1].
         lam: in (0, 1], the weight of the denominator. None: 1 / (K + 1) with the K negatives of
             this call, those of all processes with `gather` and of both views with `within_view`.
+        options: temperature and the other options of `info_nce`.
 
-    The other arguments, Returns and Raises: see `info_nce`.
+    Returns and Raises: see `info_nce`.
     """
     check_interval("q", q, "(0, 1]")
     if lam is not None:
@@ -174,7 +177,13 @@ class RINCELoss(ContrastiveLoss[RINCESettings]):
         return super().from_settings(settings, **options)
 
     def schedule(self, settings: RINCESettings, step: int, steps: int) -> None:
-        """Warm q up, if the settings have a q to start from."""
+        """Warm q up, if the settings have a q to start from.
+
+        Args:
+            settings: the settings that the loss declares.
+            step: the update that comes next, from 0.
+            steps: number of updates of the whole training.
+        """
         if settings.q_start is not None:
             self.q = q_warmup(step, steps, start=settings.q_start, end=settings.q)
 
@@ -184,6 +193,12 @@ def q_warmup(step: int, total_steps: int, *, start: float = 0.01, end: float = 0
     the thesis).
 
     A small q explores; a large one ignores the pairs that turned out not to fit.
+
+    Args:
+        step: in 0 .. total_steps - 1.
+        total_steps: number of steps of the whole training.
+        start: q at the first step.
+        end: q at the last step.
 
     >>> [round(q_warmup(step, 4), 2) for step in range(4)]
     [0.01, 0.14, 0.27, 0.4]

@@ -29,10 +29,13 @@ def sigmoid(
     n - 1 negatives to one positive.
 
     Args:
+        image_features: (n, d), rows of norm 1.
+        text_features: (n, d), rows of norm 1.
         bias: added to every similarity, a number or a tensor (); SigLIP learns it from -10, and t
             from .1.
+        options: temperature and the other options of `info_nce`.
 
-    The other arguments, Returns and Raises: see `info_nce`.
+    Returns and Raises: see `info_nce`.
     """
     if isinstance(bias, Tensor) and bias.ndim:
         raise InvalidInputError(

@@ -35,10 +35,13 @@ def spread(
     under which a class collapses to one point; alpha = 0 with a single class is `info_nce`.
 
     Args:
+        image_features: (n, d), rows of norm 1.
+        text_features: (n, d), rows of norm 1.
         labels: (n,) integers, the class of each row.
         alpha: in [0, 1]; the paper tunes it from .16 to .67.
+        options: temperature and the other options of `info_nce`.
 
-    The other arguments, Returns and Raises: see `info_nce`.
+    Returns and Raises: see `info_nce`.
     """
     check_interval("alpha", alpha, "[0, 1]")
     if isinstance(image_features, Tensor):

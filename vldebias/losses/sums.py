@@ -65,6 +65,11 @@ def product(a: Tensor, b: Tensor, dtype: torch.dtype | None) -> Tensor:
 
     The terms are summed in float32, as tensor cores do, and the result is not rounded: of unit rows
     over t = .01 a similarity is off by some .005, where a rounded one would be off by .25.
+
+    Args:
+        a: (n, d).
+        b: (d, N).
+        dtype: half precision that the factors are rounded to; None: not at all.
     """
     if dtype is None:
         return a @ b
@@ -243,6 +248,14 @@ def matrix_total(
 
     The gradient of this sum is known with the similarities, up to one factor: it is taken with each
     block, so that no block is kept or computed again.
+
+    Args:
+        a: (n, d), see `matrix_sums`.
+        b: (N, d), see `matrix_sums`.
+        bias: (), added to every similarity.
+        pair: see `matrix_sums`.
+        chunk_size: see `matrix_sums`.
+        dtype: see `matrix_sums`.
     """
     size = chunk_size or _rows_at_once(a, b)
     total: Tensor = _SoftplusTotal.apply(a, b, bias, pair, size, dtype)
@@ -300,6 +313,11 @@ def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
 
 
 def row_blocks(n: int, size: int) -> Iterator[slice]:
-    """Yield the rows of each block."""
+    """Yield the rows of each block.
+
+    Args:
+        n: number of rows.
+        size: height of a block; the last may be lower.
+    """
     for start in range(0, n, size):
         yield slice(start, min(start + size, n))

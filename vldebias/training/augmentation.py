@@ -88,7 +88,13 @@ class Augmentation:
 
     def box(self, height: int, width: int, generator: torch.Generator) -> tuple[int, int, int, int]:
         """Return (top, left, height, width) of a random crop, distributed as in torchvision's
-        RandomResizedCrop."""
+        RandomResizedCrop.
+
+        Args:
+            height: of the image, in pixels.
+            width: of the image, in pixels.
+            generator: source of the random numbers.
+        """
         for _ in range(10):
             area = height * width * _uniform(self.crop, 1, generator)
             # Uniform in the logarithm, so that 3:4 is as frequent as 4:3.
@@ -114,8 +120,10 @@ def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
     """Return the index (b,) of the row of largest cosine with each row of `features` (b, d), other
     than itself.
 
-    source: (b,) integers, which image each row shows; rows of one image are then no partners
-    either.
+    Args:
+        features: (b, d).
+        source: (b,) integers, the image that each row shows; rows of one image are then no partners
+            either.
     """
     with torch.autocast(features.device.type, enabled=False):
         rows = F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=1)
@@ -135,8 +143,10 @@ def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
     at least; the phase of amplitude 0 is 0. The images come back in their own type, not clamped, as
     in the paper.
 
-    images: (b, c, h, w). partner: (b,) integers, which image each is mixed with. weight: (b,) w in
-    [0, 1].
+    Args:
+        images: (b, c, h, w).
+        partner: (b,) integers, the image that each is mixed with.
+        weight: (b,), w in [0, 1].
     """
     spectrum = torch.fft.rfft2(images.to(torch.promote_types(images.dtype, torch.float32)))
     amplitude = spectrum.abs()

@@ -124,7 +124,13 @@ class Batches(ABC):
 
     @staticmethod
     def from_data(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
-        """Return the micro-batches that the settings ask for, of pairs or of a stream of them."""
+        """Return the micro-batches that the settings ask for, of pairs or of a stream of them.
+
+        Args:
+            data: pairs, or a stream of them.
+            settings: of the training.
+            towers: the model, which knows the size of images and the tokenizer.
+        """
         augment = Augmentation(
             towers.size,
             towers.mean,

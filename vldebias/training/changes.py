@@ -108,6 +108,10 @@ def fall_below_start(
 ) -> dict[str, Any] | None:
     """Return what is known about a training that left its watched score below the start, else None.
 
+    Args:
+        conclusions: about the change of each score.
+        history: entries of all steps.
+
     Returns:
         The name of the score, its value before and after, its change with the 95 % interval, and
         the number of steps after which the history shows it below its start for the first time;

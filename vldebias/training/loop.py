@@ -96,6 +96,10 @@ def fit(
     a checkpoint and raise KeyboardInterrupt(number of the signal); a second one raises at once.
 
     Args:
+        trainee: model and loss.
+        batches: micro-batches.
+        settings: length, optimizer and precision.
+        accelerator: of the processes; None: one is made.
         folder: where the checkpoint and the history, a line per step, are written; None writes
             none.
         identity: values that a checkpoint must share to be resumed, besides the number of steps.
@@ -208,7 +212,14 @@ class Run:
         self.history: list[Entry] = []
 
     def record(self, step: int, loss: float, seconds: float, monitor: Scores | None) -> Entry:
-        """Score the model where it is due after a step, and write its entry into the history."""
+        """Score the model where it is due after a step, and write its entry into the history.
+
+        Args:
+            step: the step that ended.
+            loss: its loss.
+            seconds: time that it took.
+            monitor: scores of the model; None: no scores.
+        """
         entry: Entry = {
             "step": step,
             "loss": loss,
@@ -232,6 +243,10 @@ class Run:
 
     def update(self, step: int, micro_batches: Sequence[Batch]) -> float:
         """Make one update of the weights from micro-batches; return their mean loss.
+
+        Args:
+            step: number of the update, from 0.
+            micro_batches: the batches of the step.
 
         Raises:
             DivergedError: the loss or its gradient is not finite.
@@ -277,6 +292,10 @@ class Run:
         "step" that of all pairs together in the memory of one micro-batch (GradCache, Gao et al.,
         2021): features without a graph, the gradient of the loss of all in them, and every
         micro-batch again with that gradient, its dropout and its mixing.
+
+        Args:
+            step: number of the update, from 0.
+            micro_batches: the batches of the step.
         """
         move = need("accelerate.utils").send_to_device
         device = self.accelerator.device

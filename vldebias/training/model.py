@@ -46,10 +46,13 @@ def tune(
     reach no feature (such as CoCa's caption decoder), for whose gradient processes would wait.
 
     Args:
+        towers: the model.
         scope: "all", "text", "image" (one tower), "heads" (layers into the joint space) or "lora":
-            2 B A of rank `lora_rank`, B = 0 at first (LoRA, Hu et al., 2021, section 4.1),
-            added to the weights of every Linear and to the query, key and value weights of torch's
+            2 B A of rank `lora_rank`, B = 0 at first (LoRA, Hu et al., 2021, section 4.1), added to
+            the weights of every Linear and to the query, key and value weights of torch's
             attention, heads excepted.
+        lora_rank: rank of the adapters with scope "lora".
+        seed: of the adapters' first values.
         last: {"image": 2, "text": 0}: number of last blocks to train in each tower, with the layers
             after them (a norm, a projection). A tower without a number is trained whole.
 
@@ -111,6 +114,10 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
 
     Depth 0 is before the first block. Blocks: the run of modules of one class that has the most
     parameters, of a ResNet its largest stage.
+
+    Args:
+        towers: the model.
+        side: "image" or "text".
     """
     parts = towers.image_parts if side == "image" else towers.text_parts
     blocks: list[nn.Module] = []
@@ -252,7 +259,12 @@ def _embed_pair(towers: Towers) -> tuple[Tensor, Tensor]:
 
 def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return `weights`, a state dict, as W + (alpha / rank) B A under the names without
-    adapters."""
+    adapters.
+
+    Args:
+        model: the model with adapters.
+        weights: its state dict.
+    """
     plain = {}
     for name, tensor in weights.items():
         if ".lora_" not in name:
@@ -276,6 +288,12 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
     Its own library reads it (open_clip as "local-dir:FOLDER"). Adapters are merged, and
     vldebias.json records `scope`, the trained part, and `name`, by which the model was loaded (see
     `vldebias.hosts.loading.load_host`).
+
+    Args:
+        towers: the model.
+        folder: where to write.
+        scope: the part that was trained.
+        name: by which the model was loaded.
     """
     from safetensors.torch import save_file
 
@@ -305,7 +323,12 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
 
 def check_savable(towers: Towers, *, name: str) -> None:
     """Refuse, before hours of training, a model that could not be saved or would be loaded as
-    another one."""
+    another one.
+
+    Args:
+        towers: the model.
+        name: by which it was loaded.
+    """
     if not isinstance(towers.preprocess, Preprocess):
         towers.check_saving(merged(towers.model, towers.model.state_dict()), name=name)
 

@@ -32,7 +32,12 @@ BATCH = 64  # images that go through a tower at once
 
 def image_features(towers: Towers, images: Tensor) -> Tensor:
     """Return unit features (b, d) float32 of images (b, 3, h, w), in eval mode, without
-    gradients."""
+    gradients.
+
+    Args:
+        towers: the model.
+        images: (b, 3, h, w), prepared.
+    """
     with reading(towers.model):
         on_device = images.to(next(towers.model.parameters()).device)
         return normalize(towers.image(on_device.float()).float(), dim=-1)
@@ -40,7 +45,13 @@ def image_features(towers: Towers, images: Tensor) -> Tensor:
 
 def text_features(towers: Towers, texts: Sequence[str], batch_size: int = 256) -> Tensor:
     """Return unit features (n, d) float32 of n texts, `batch_size` at a time, otherwise as
-    `image_features`."""
+    `image_features`.
+
+    Args:
+        towers: the model.
+        texts: n texts.
+        batch_size: texts that are encoded at once.
+    """
     parts = []
     device = next(towers.model.parameters()).device
     with reading(towers.model):
@@ -61,7 +72,16 @@ def pixel_batches(
     skipped: dict[int, str],
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield rows (b,) and their pixels (b, 3, h, w), read by threads; those that cannot be read go
-    into `skipped`."""
+    into `skipped`.
+
+    Args:
+        rows: numbers of the images.
+        read: row -> image, OSError if it cannot be read.
+        prepare: image -> pixels (3, h, w).
+        batch_size: images of a batch.
+        workers: threads that read.
+        skipped: filled with row -> reason, for those that cannot be read.
+    """
 
     def load(row: int) -> tuple[int, Tensor | None]:
         try:
@@ -162,10 +182,16 @@ class Monitor:
         Pixels are prepared once and kept, 2 bytes a value. Images that cannot be read are left out,
         with a warning.
 
-        template: the text of a class, with {} for its name, whose "_" is read as a space, and the
-        article that fits.
-        limit: largest number of images, sampled at random; recall falls with it, so compare figures
-        of one limit.
+        Args:
+            data: the held-out images.
+            prepare: image -> pixels (3, h, w).
+            label: column of classes; None: no zero-shot scores.
+            template: text of a class, with {} for its name, whose "_" is read as a space, and the
+                article that fits.
+            group: column of groups, for the worst group.
+            workers: threads that read images.
+            limit: largest number of images, sampled at random; recall falls with it, so compare
+                figures of one limit.
         """
         if limit is not None:  # in the order of the data
             data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
@@ -215,6 +241,11 @@ class Monitor:
 
         Warn of held-out images that are also trained on, whose scores are too high; refuse where
         nine in ten are.
+
+        Args:
+            settings: of the training, which name the data.
+            learned: the data to train on.
+            towers: the model, which prepares images.
         """
         if not settings.has_held_out:
             return None
@@ -284,6 +315,10 @@ class Monitor:
 
         Recall text->image has a score for each caption, (q,), whose image is in `query_images`.
         NaN where there is no label or no caption; all are NaN where one feature is not finite.
+
+        Args:
+            towers: the model.
+            edit: an edit of the texts; None: none.
         """
 
         scores = dict[str, Tensor]()

@@ -218,7 +218,12 @@ class Trainee(nn.Module):
 
     def forward(self, batch: Batch, features: bool = False) -> Any:
         """Return the loss () of a batch; or its features, since processes synchronise in calls of
-        `forward` alone."""
+        `forward` alone.
+
+        Args:
+            batch: the batch.
+            features: return the features instead of the loss.
+        """
         views = [batch.images]
         if batch.views is not None:
             views.append(batch.views)

@@ -98,6 +98,11 @@ def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iter
     g is the gradient of all parameters together, so its norm is one number for the whole model
     (SSA-CLR, Tran et al., 2023, section 4.3); T is 1 for vectors and scalars. The scale of g does
     not matter, so a scaler of the loss may be left on.
+
+    Args:
+        parameters: the weights, with gradients.
+        method: "sam" or "asam".
+        rho: length of the step.
     """
 
     def scaled(parameter: nn.Parameter, vector: Any) -> Tensor:

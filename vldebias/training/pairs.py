@@ -66,6 +66,10 @@ class Pairs:
         """Return the pairs of a data set, with the groups and the noise of the settings.
 
         Rows without a caption are left out, with a warning.
+
+        Args:
+            data: the images.
+            settings: of the training.
         """
         labels = None if settings.label is None else data.column(settings.label)
         groups = None
@@ -127,7 +131,12 @@ class Pairs:
 
     def with_noise(self, eta: float, seed: int) -> Self:
         """Return pairs with a share eta of the captions replaced by random ones of all; see
-        `noise`."""
+        `noise`.
+
+        Args:
+            eta: share of captions to replace, in [0, 1].
+            seed: of the choice.
+        """
         all_captions = list(chain.from_iterable(self.captions))
         noisy = iter([all_captions[row] for row in self.noise(len(all_captions), eta, seed)])
         captions = []
@@ -147,6 +156,11 @@ class Pairs:
         caption is that of a row chosen uniformly from all n, itself included, so both marginals
         stay what they were. With a larger eta and the same seed the rows that were replaced still
         are, by the same.
+
+        Args:
+            n: number of rows.
+            eta: probability that a row's caption is replaced.
+            seed: of the choice.
         """
         generator = numpy_generator("mixture noise", seed)
         # Both draws have a fixed length, so a larger eta only adds rows.
@@ -196,6 +210,10 @@ def _captions(
 
 def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData | ImageStream:
     """Open the data to train on, or the held-out data.
+
+    Args:
+        settings: of the training, which name the data.
+        held_out: open the held-out data instead.
 
     Raises:
         InvalidInputError: no such split, codes without a name, or the errors of

@@ -67,6 +67,12 @@ def train_model(
     Warns if zero-shot accuracy on the held-out data, or retrieval if they have no classes, fell
     below its start: if the 95 % interval of its paired change lies below 0.
 
+    Args:
+        settings: all settings of the training.
+        folder: where the files are written.
+        cpu: stay on the CPU.
+        progress: shows what happens.
+
     Raises:
         InvalidInputError: settings that do not fit each other or the data, a folder that holds
             another run, or to which another one is writing. DivergedError: the loss is not a
@@ -323,7 +329,14 @@ def list_pairs(
     settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any]:
     """Score every pair by the model as loaded, and write the files of `report_pairs` into
-    `folder`."""
+    `folder`.
+
+    Args:
+        settings: all settings of the training.
+        folder: where the files are written.
+        cpu: stay on the CPU.
+        progress: shows what happens.
+    """
     data = open_images(settings)
     if not isinstance(data, ImageData):
         raise InvalidInputError(

@@ -60,7 +60,13 @@ class Sampler:
     @staticmethod
     @lru_cache(maxsize=2)  # the epoch that is read, and the next one where loading runs ahead
     def order(items: int, seed: int, epoch: int) -> NDArray[np.int64]:
-        """Return the rows 0 .. items - 1 in the order of one epoch, (items,), read-only."""
+        """Return the rows 0 .. items - 1 in the order of one epoch, (items,), read-only.
+
+        Args:
+            items: number of rows.
+            seed: of the run.
+            epoch: number of the epoch.
+        """
         order = numpy_generator("order", seed, epoch).permutation(items)
         order.flags.writeable = False
         return order
@@ -95,7 +101,14 @@ class Sampler:
 
 def turn(count: int, seed: int, epoch: int, image: int) -> int:
     """Return which of its `count` captions an image has in an epoch: each once in `count` epochs,
-    from a random one."""
+    from a random one.
+
+    Args:
+        count: number of captions of the image.
+        seed: of the run.
+        epoch: number of the epoch.
+        image: number of the image.
+    """
     if count == 1:
         return 0
     # Images begin at different captions, so that an epoch has first and last ones mixed.

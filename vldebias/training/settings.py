@@ -347,6 +347,10 @@ class LoopSettings(_Settings):
         """Return the learning rate: a linear rise over the first share `warmup` of `steps`, then
         half a cosine to 0.
 
+        Args:
+            step: number of the update, from 0.
+            steps: number of all updates.
+
         >>> settings = LoopSettings(steps=5, lr=1.0, warmup=0.4)
         >>> [round(settings.learning_rate(step, 5), 2) for step in range(5)]
         [0.5, 1.0, 1.0, 0.75, 0.25]

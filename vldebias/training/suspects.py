@@ -34,7 +34,15 @@ def positive_scores(
     progress: Progress = SILENT,
 ) -> NDArray[np.float32]:
     """Return the lowest cosine of each image with one of its captions, (n,) in [-1, 1]; NaN if it
-    cannot be read."""
+    cannot be read.
+
+    Args:
+        towers: the model.
+        pairs: images with captions.
+        batch_size: images that are encoded at once.
+        workers: threads that read images.
+        progress: shows how far it is.
+    """
     if not pairs.items or not pairs.captions:
         raise InvalidInputError(
             f"{pairs.name}: expected pairs of an image and a caption to score, got none"
@@ -80,6 +88,12 @@ def report_pairs(
 
     Returns the files by kind, and with caption noise how well low scores find the wrong pairs, else
     None.
+
+    Args:
+        pairs: images with captions.
+        scores: (n,), lower is more suspicious.
+        folder: where the files are written.
+        keep: share of the pairs to write to kept.parquet; None: no such file.
     """
     wrong = pairs.wrong
     captions = [" | ".join(texts) for texts in pairs.captions]

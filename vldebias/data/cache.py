@@ -57,7 +57,8 @@ def embed_images(
     everything; so do workers of Ray.
 
     Args:
-        data, encoder: the images, and the encoder of `vldebias.hosts.clip.images.image_encoder`.
+        data: the images.
+        encoder: of `vldebias.hosts.clip.images.image_encoder`.
         cache_dir: default: $VLDEBIAS_CACHE, or ~/.cache/vldebias.
         dtype: type of the stored features: "float16", "bfloat16" (comes back as float32) or
             "float32".

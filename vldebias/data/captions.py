@@ -53,11 +53,13 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
     Args:
         root: a file, a folder, a pattern, or an id of the hub.
         split: "train", "val", "test" or "all"; by default all rows of what has no splits.
-        image, caption: columns, where their names do not tell; "auto" finds them as None does.
+        image: column of the images. None or "auto": found by its name.
+        caption: column of the captions. None or "auto": found by its name.
         labels: columns that are labels, as a list or as {name here: name there}.
         images: folder that paths of a table start from; by default that of the table, or the only
             folder beside it that has them.
-        separator, encoding: how a table is written, by default what fits.
+        separator: between the cells of a table. None: what fits.
+        encoding: of a table. None: what fits.
         reads_captions: False opens images and labels alone.
         allow_outside: take absolute paths and paths with "..", which are refused otherwise.
         streaming: read rows as they come, without a copy on the disk.

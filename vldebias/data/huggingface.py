@@ -75,7 +75,8 @@ def open_huggingface(
             of type ClassLabel.
         images: folder that texts in the image column start from, by default the folder that is
             opened.
-        config, revision: configuration and commit (branch, tag) on the hub.
+        config: configuration on the hub.
+        revision: commit, branch or tag on the hub.
         streaming: read rows as they come, without a copy on the disk.
         files: of a folder these alone, such as its parquet without the statistics beside.
 

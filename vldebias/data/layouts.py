@@ -103,8 +103,10 @@ def find_layout(
 
     Args:
         root: a file, a folder, a pattern with * or braces, or an id of the hub.
-        image, caption: columns that the user names; None: found by their names.
-        separator, encoding: of a table, as the user names them; None: found.
+        image: column of the images, as the user names it; None: found by its name.
+        caption: column of the captions, as the user names it; None: found by its name.
+        separator: between the cells of a table, as the user names it; None: found.
+        encoding: of a table, as the user names it; None: found.
         reads_captions: whether captions are wanted, or images alone.
 
     Raises:

@@ -143,8 +143,8 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or says how the table is
         split_column: column that names the split.
         images: folder that the paths start from, by default that of the table.
         allow_outside: take absolute paths and paths with "..", which are refused otherwise.
-        separator: how the table is written, by default what fits; see `read_table`.
-        encoding: how the table is written, by default what fits; see `read_table`.
+        separator: between the cells of the table. None: what fits; see `read_table`.
+        encoding: of the table. None: what fits; see `read_table`.
 
     Raises:
         InvalidInputError: no such column or split, an image twice without captions, a path that

@@ -73,8 +73,8 @@ def open_tars(
         files: the tars, in their order.
         name: of the data set.
         split: of the data set.
-        image: fields; "auto" is found, and refused where there is none.
-        caption: fields; "auto" is found, and refused where there is none.
+        image: field of the images; "auto" finds it, and refuses tars without one.
+        caption: field of the captions; "auto" finds it, and refuses tars without one.
         labels: fields that are labels, or "json.NAME" for a value of a json.
         about: further facts for a report.
 

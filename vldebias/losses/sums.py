@@ -50,7 +50,8 @@ def matrix_sums(
 
     Args:
         scales: T numbers, a sum over the negatives of an anchor for each.
-        a, b: (n, d) and (N, d), one of them already divided by the temperature.
+        a: (n, d), divided by the temperature if `b` is not.
+        b: (N, d).
         pair: the column that row 0 belongs with; row i belongs with `pair` + i.
         chunk_size: rows per block; None is one block, which is kept for the backward pass.
         both: the columns are anchors too; N = n then.

@@ -95,8 +95,10 @@ def register_metric(metric: Metric) -> Metric:
 def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
     """Return the metric of a row; "max_skew@10" gives "max_skew" with k in its title.
 
-    strict: refuse an unknown name; else make a metric of it, as for a row that another package
-    measured.
+    Args:
+        name: a name, such as "max_skew@10", or a metric.
+        strict: refuse an unknown name; else make a metric of it, as for a row that another package
+            measured.
     """
     if isinstance(name, Metric):
         return name

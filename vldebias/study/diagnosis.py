@@ -127,9 +127,16 @@ def readable(
     """Return how well a probe predicts the labels (n,) of features (n, d) out of fold; unknown
     labels are left out.
 
-    reader: "linear", scikit-learn's discriminant with equal priors and the shrinkage of Ledoit and
-    Wolf, or "neighbour", the value of the row with the largest cosine. Features that are not finite
-    and a value of fewer than five rows raise InvalidInputError.
+    Args:
+        features: (n, d).
+        labels: (n,) values; unknown ones are left out.
+        reader: "linear", scikit-learn's discriminant with equal priors and the shrinkage of Ledoit
+            and Wolf, or "neighbour", the value of the row with the largest cosine.
+        seed: of the folds and the bootstrap.
+        resamples: of the bootstrap.
+
+    Raises:
+        InvalidInputError: features that are not finite, or a value of fewer than five rows.
     """
     rows, codes, names = _known(features, labels)
     rng = np.random.default_rng(seed)
@@ -170,6 +177,11 @@ def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
     Ridge regression on one-hot targets of the other folds scores each row; confidence is the score
     of the given label less the best other one, so below 0 another label fits better. Raises: see
     `readable`.
+
+    Args:
+        features: (n, d).
+        labels: (n,) values.
+        seed: of the folds.
     """
     rows, codes, names = _known(features, labels)
     scores = _out_of_fold(_ridge(rows), rows, codes, np.eye(len(names))[codes], seed)
@@ -200,6 +212,7 @@ def margins(
         head: (weight (k, d), bias (k,)) or nn.Linear.
         features: (n, d) as the head takes them.
         codes: (n,) classes.
+        seed: of the k-variance.
 
     Raises:
         InvalidInputError: shapes that do not fit, a class of a single row.
@@ -259,7 +272,13 @@ class Column:
     @classmethod
     def of_texts(cls, rows: Tensor, host: Host, attribute: PromptSet) -> Column:
         """Return a column that labels each of the rows (n, d) with the value whose texts are
-        nearest."""
+        nearest.
+
+        Args:
+            rows: (n, d).
+            host: the model, which embeds texts.
+            attribute: prompt set with the texts of its values.
+        """
         texts_of_value = attribute.by_value()
         centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
         codes = (rows @ centres.float().T).argmax(1).numpy()
@@ -289,12 +308,13 @@ def diagnose(
     Args:
         features: (n, d) of one model, as an array, a tensor, or `vldebias.data.Embeddings`;
             compared at length 1.
-        labels: (n,) classes. groups: (n,) values of an attribute. Or names of columns. None, NaN
-            and "" are unknown.
+        labels: (n,) classes, or the name of a column. None, NaN and "" are unknown.
+        groups: (n,) values of an attribute, or the name of a column.
         texts: prompt -> embedding (d,), or the image-text model that the features are from; with
             `prompts`.
         head: linear classifier on features of length 1, (weight (k, d), bias (k,)) or nn.Linear;
             None: ridge regression.
+        seed: of the folds and the bootstrap.
         prompts: the attribute's prompt set: without `groups`, its texts tell the value of each
             image.
         methods: names or methods, fitted on it and compared with "none".
@@ -455,8 +475,10 @@ def _add_probes(
 def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) -> str:
     """Write how well an attribute can be read from features, and which methods removed it.
 
-    linear: method -> linear probe of the features under it, of "none" too. neighbour: probe by the
-    nearest neighbour, without a method.
+    Args:
+        attribute: its name.
+        linear: method -> linear probe of the features under it, also of "none".
+        neighbour: probe by the nearest neighbour, without a method.
 
     >>> nothing = np.empty(0)
     >>> linear = {"none": Probe(0.9, 0.6, nothing), "cali": Probe(0.5, 0.6, nothing)}

@@ -36,6 +36,11 @@ def spaced(n: int) -> NDArray[np.int64]:
 def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
     """Warn of few different rows, and of no negative entry.
 
+    Args:
+        images: features of images.
+        texts: the model, which embeds texts.
+        prompt: any prompt, to learn the width of its embedding.
+
     Raises:
         InvalidInputError: texts have another width than images.
     """
@@ -67,7 +72,13 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
 
 def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[PromptSet]) -> None:
     """Warn of columns that look mistyped, of values spelled unlike those of a prompt set, of small
-    intersections."""
+    intersections.
+
+    Args:
+        images: rows with labels.
+        columns: columns to look at.
+        sets: prompt sets of the attributes.
+    """
     problems_of_column: dict[str, list[str]] = {}
     for column in columns:
         labels = images.column(column)
@@ -115,6 +126,11 @@ def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
     direction, and their mean is no nearer to the mean of the texts than a random direction is. A
     few queries may differ in directions that images do not vary in; the means of one model still
     share a direction (cosines around .3 in CLIP).
+
+    Args:
+        images: unit rows (n, d).
+        texts: the model, which embeds texts.
+        prompts: texts to compare with the images.
     """
     embedded = _embedded(list(dict.fromkeys(prompts)), texts)
     if len(embedded) < 2 or len(images) < 2 * ENOUGH:
@@ -184,7 +200,14 @@ def doubt_chance(
 
 def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSet) -> None:
     """Apply `doubt_chance` to the texts that name an attribute's values, where a column has these
-    values."""
+    values.
+
+    Args:
+        images: rows with labels.
+        column: column of the attribute.
+        texts: the model, which embeds texts.
+        prompts: prompt set with the texts of its values.
+    """
     labels = images.column(column)
     places = [place_of(name, prompts) for name in labels.names]
     if not places or None in places or prompts.parts or len(prompts.attributes) < 2:

@@ -48,14 +48,12 @@ def evaluate(
 
     Args:
         model: an open_clip or transformers model, a name that `vldebias.load_host` opens, or a
-            mapping from prompt to embedding (d,). tokenizer, pretrained, device: of the model,
-            where they are needed.
+            mapping from prompt to embedding (d,).
         images: features (n, d), as an array, a tensor or a list; in files (.npz, .npy, or a pattern
             such as "shards/*.npy") or `vldebias.data.Shards`; `Embeddings`; or a folder of images
             or the name of a data set (`vldebias eval data`), which the model embeds. With captions,
             as of `Embeddings.from_arrays(features, labels, captions=texts)`, retrieval also
-            measures their recall; a mapping has to hold an embedding of each. split, root: of a
-            data set, its part and its folder.
+            measures their recall; a mapping has to hold an embedding of each.
         prompts: a prompt set, by name or as an object. For retrieval also column -> set, where a
             column has another name than the attribute of its set, or for several columns.
         labels: column -> values of the n images, or one column alone: strings or integers; None,
@@ -76,6 +74,11 @@ def evaluate(
             against them ("cali+equalise").
         reference_labels: as labels, of these m images, for the methods that need labels. None:
             those that come with the reference, else what the model's texts say.
+        split: of a data set, the part to measure.
+        root: of a data set, its folder.
+        tokenizer: of the model, if it needs one.
+        pretrained: weights of an open_clip model that is named.
+        device: of a model that is named.
         progress: True to show it on stderr.
         options: settings of the task, and inputs of its `measure`.
 

@@ -70,7 +70,9 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
             "rerank": the results of the model as it is, re-ranked (`vldebias.rerank`).
         seeds: of the noise.
         texts: prompts to generate; by default four class prompts of the set, held-out ones first.
-        steps, guidance, batch_size: of the pipeline.
+        steps: denoising steps.
+        guidance: guidance scale.
+        batch_size: images that are generated at once.
         images: what is searched: a folder of images, or a data set of `vldebias.data`.
         options: of `vldebias.debias`: lam, strength, keep_stated, max_loss.
 
@@ -202,7 +204,10 @@ def compose(
 ) -> Image:
     """Return a picture of images by name, text and column, stacked, with the names on the left.
 
-    texts: of the rows. images: name -> a row of images for each text. heads: of the columns.
+    Args:
+        texts: of the rows.
+        images: name -> a row of images for each text.
+        heads: of the columns.
     """
     pil_image = need("PIL.Image")
     size = next(iter(images.values()))[0][0].size

@@ -177,6 +177,11 @@ class Inputs(Mapping[str, Any]):
     def load(self, source: Any, pretrained: str | None = None, kind: str = "model") -> Loaded:
         """Return a model, or of the kind "pipeline" a pipeline; a name is loaded once.
 
+        Args:
+            source: a model, or a name that `vldebias.load_host` opens.
+            pretrained: weights of an open_clip model.
+            kind: "model" or "pipeline".
+
         Raises:
             InvalidInputError: source is None.
         """

@@ -26,6 +26,10 @@ def record_pages(folder: Path, pages: Sequence[Path]) -> None:
 
     A file that somebody changed stays a difference for `verify`. Without a manifest, and for pages
     outside the folder, nothing is written.
+
+    Args:
+        folder: folder of the manifest.
+        pages: the pages.
     """
     files = _read_manifest(folder)
     if files is None:

@@ -125,7 +125,9 @@ class Run:
     def note_waiting(self, result: Result, out: Path) -> None:
         """Set `waiting` by what was measured: images that nobody has labelled yet have no figures.
 
-        out: the folder of the run.
+        Args:
+            result: of the run.
+            out: folder of the run.
         """
         measured = {row.task for row in result.rows}
         commands = list[str]()
@@ -138,7 +140,12 @@ class Run:
 
 
 def command(part: str, model: str) -> str:
-    """Return the command that measures one part on one model, as the pages print it."""
+    """Return the command that measures one part on one model, as the pages print it.
+
+    Args:
+        part: a part of the paper.
+        model: name of the model or pipeline.
+    """
     if part in PIPELINE_PARTS:
         return f"vldebias eval paper --only {part} --pipeline {model}"
     return f"vldebias eval paper --only {part} --model {model} --data-root DIR"
@@ -254,6 +261,11 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
 
     A pipeline generates one batch; a model measures `SAMPLE` images of each split, loading
     included, so the estimate of a model is rather too long.
+
+    Args:
+        run: what would be measured.
+        loaded: its model or pipeline.
+        options: inputs of the user.
     """
     for task in run.suite.tasks:
         if isinstance(task, GENERATING):
@@ -296,6 +308,13 @@ def paper(
     The frame has the columns `HEAD` and a row for each figure of the paper's tables that is
     published of the model, where `measured` is NaN if it is not measured, or that was measured,
     where `published` is NaN if the paper has it of other models alone.
+
+    Args:
+        out: folder for the results.
+        runs: what to measure.
+        options: inputs of the user.
+        progress: shows how far it is.
+        stop_after_estimate: only estimate the time.
     """
     results = dict[str, Result]()
     for run in runs:
@@ -345,7 +364,10 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
     """Return measured next to published figures as a frame, also written as paper.csv and the page
     index.html.
 
-    results: name of a run -> its result.
+    Args:
+        runs: what was measured.
+        results: name of a run -> its result.
+        out: folder for the table and the page.
     """
     rows = list[tuple[Any, ...]]()
     for run in runs:

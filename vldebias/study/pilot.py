@@ -39,6 +39,10 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
     """Return the prompts to measure: of those that leave the value of one person open at most
     MOST_PROMPTS, evenly spaced over the list. A list of the protocol's prompts is measured whole.
 
+    Args:
+        prompts: texts.
+        attribute: prompt set of the attribute.
+
     Raises:
         InvalidInputError: no prompt leaves it open.
     """
@@ -81,6 +85,7 @@ def measure_prompts(
         images: of each prompt.
         judge: reads the images. Default: that of the suite "generation"; of the miniature its own.
         guidance: the scale. Default, as that of the steps: the pipeline's own.
+        progress: shows how far it is.
 
     Returns:
         A row per prompt: `prompt`, a column of counts for each value, `model` and `guidance`.

@@ -45,7 +45,12 @@ class Finished(BaseModel, extra="forbid"):
 
     @classmethod
     def read(cls, path: Path, key: str) -> Self | None:
-        """Return what a file holds; None where there is none, or one of another version or key."""
+        """Return what a file holds; None where there is none, or one of another version or key.
+
+        Args:
+            path: the file.
+            key: hash of what the task's figures depend on, `key_of`.
+        """
         with suppress(FileNotFoundError, ValidationError):
             kept = cls.model_validate_json(path.read_bytes())
             # The key, not the date, decides: a run with another k or other weights measures again
@@ -74,7 +79,8 @@ def run_suite(
     Args:
         suite: a name, a path, or from `load_suite`.
         options: what the user brings; by default the folder "vldebias-<suite>" and nothing else.
-        progress: where progress is shown; default: stderr. console: a rich console for it.
+        progress: where progress is shown; default: stderr.
+        console: a rich console to show progress on.
         only: names of tasks; none: all of them.
         loaded: the model or pipeline that the options name, if it is loaded already.
 
@@ -242,7 +248,13 @@ def _as_shown(provenance: TaskProvenance, task: Task, pipeline: str | None) -> T
 
 def key_of(task: Task, options: Options, inputs: Mapping[str, Any]) -> str:
     """Return a hash of what figures depend on; a restarted run reuses what a run before has
-    measured with it."""
+    measured with it.
+
+    Args:
+        task: the task.
+        options: inputs of the user.
+        inputs: what the task measures, by name.
+    """
     files = [options.table, options.texts, options.reference, *options.labels]
     for folder in options.projections:
         files += sorted(folder.rglob("*.safetensors"))

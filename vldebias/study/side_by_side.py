@@ -66,7 +66,9 @@ class Request:
     def plan(self, model: Mapping[str, Any], *, is_miniature: bool) -> Plan:
         """Return the plan: "none" and the variants, each with the same seeds.
 
-        model: of `vldebias.judge.plan.identity`.
+        Args:
+            model: of `vldebias.judge.plan.identity`.
+            is_miniature: the pipeline is that of the miniature.
         """
         steps, guidance = STEPS_AND_GUIDANCE[is_miniature]
         if self.steps is not None:
@@ -121,7 +123,14 @@ class Picture:
         attributes: Sequence[PromptSet],
         seen: Mapping[str, str | None],
     ) -> Picture:
-        """Return what the file of an image says of it; seen: what the judge reads."""
+        """Return what the file of an image says of it; seen: what the judge reads.
+
+        Args:
+            generated: the folder's images.
+            image: the planned image.
+            attributes: prompt sets of the attributes.
+            seen: attribute -> value that the judge reads.
+        """
         record = generated.about(image)
         value = record.get("value")
         # Of several attributes the file has a list, of a single one its value.
@@ -170,13 +179,23 @@ class SideBySide:
         return [picture for picture in self.pictures if picture.method == method]
 
     def requested(self, method: str, attribute: str) -> dict[str, int]:
-        """Return value -> number of pictures of a method whose prompt was given the value."""
+        """Return value -> number of pictures of a method whose prompt was given the value.
+
+        Args:
+            method: name of the method.
+            attribute: name of the attribute.
+        """
         values = [picture.values.get(attribute) for picture in self.row(method)]
         return self._counts(values, attribute)
 
     def seen(self, method: str, attribute: str) -> dict[str, int]:
         """Return value -> number of pictures of a method in which the judge reads the value; empty
-        without a judge of the attribute."""
+        without a judge of the attribute.
+
+        Args:
+            method: name of the method.
+            attribute: name of the attribute.
+        """
         row = self.row(method)
         # A judge that does not know the attribute has no entry; one that cannot tell has None.
         if not all(attribute in picture.seen for picture in row):
@@ -327,7 +346,12 @@ def _seen(
 
 
 def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
-    """Return the judge's name of an attribute: the name that has the same values."""
+    """Return the judge's name of an attribute: the name that has the same values.
+
+    Args:
+        judge: reads images.
+        prompts: prompt set of the attribute.
+    """
     for name, values in judge.names.items():
         if set(map(plain_value, values)) == set(prompts.attributes):
             return name

@@ -110,6 +110,10 @@ class Task(Strict, ABC):
     def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
         """Return the task that `vldebias.evaluate` measures; its defaults may depend on the inputs.
 
+        Args:
+            inputs: what the user passed.
+            settings: the task's settings by name.
+
         Raises:
             InvalidInputError: a setting is missing, wrong or unknown to the task.
         """
@@ -151,7 +155,9 @@ def with_looks(
     where the package of a method is not installed. Names that are no method's, such as that of a
     saved edit, stay as they are.
 
-    compared: methods that may not be registered; they take precedence over the registry.
+    Args:
+        facts_of_method: name of a method -> its facts.
+        compared: methods that may not be registered; they take precedence over the registry.
     """
     method_of_name: dict[str, Method] = {method.name: method for method in compared}
     described = {}

@@ -54,8 +54,9 @@ def conclusions_of_training(
     captions. The worst class and the worst group are picked again in each resample.
 
     Args:
-        before, after: name -> score (n,) of each image, 0 or 1, NaN where it has none, as
-            `Monitor.rows` returns them; cosines are left out.
+        before: name -> score (n,) of each image, 0 or 1, NaN if it has none, as `Monitor.rows`
+            returns them; cosines are left out.
+        after: the same after the training.
         cells: name of a lowest accuracy -> class or group (n,) of each image, negative where it is
             in none, as `Monitor.cells` returns them.
         query_images: (q,) the image of each caption, which the scores text->image are of; None
@@ -84,7 +85,8 @@ def change_since_start(before: Mapping[str, Tensor], after: Mapping[str, Tensor]
     """Return how far the watched score moved since the start of the training, for its history.
 
     Args:
-        before, after: name -> score (n,) of each image, as `conclusions_of_training` takes them.
+        before: name -> score (n,) of each image, as `conclusions_of_training` takes them.
+        after: the same now.
 
     Returns:
         "NAME change", "NAME change_low" and "NAME change_high", the paired 95 % interval, and

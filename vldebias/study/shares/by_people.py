@@ -20,8 +20,10 @@ MOST_ERRORS = 3  # kinds of errors of the judge that are named
 def who_appears(images: pd.DataFrame, values: Sequence[str]) -> list[str]:
     """Return a sentence for each method: the share of each value among labelled images.
 
-    images: a row for each labelled image, with its method, what most people say (`people`) and
-    `weight`, one over the probability of being asked about.
+    Args:
+        images: a row for each labelled image, with its method, what most people say (`people`) and
+            `weight`, one over the probability of being asked about.
+        values: values of the attribute.
     """
     sentences = []
     for method, rows in images.groupby("method", sort=False):
@@ -42,7 +44,11 @@ def who_appears(images: pd.DataFrame, values: Sequence[str]) -> list[str]:
 def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) -> str:
     """Return how often a judge agrees with people, and its most frequent confusion.
 
-    images: a row for each labelled image: what most people say (`people`), and the judge (`value`).
+    Args:
+        images: a row for each labelled image: what most people say (`people`), and the judge
+            (`value`).
+        values: values of the attribute.
+        judge: its name.
     """
     known = images[images.people.isin(values)]
     right = int((known.people == known.value).sum())
@@ -69,7 +75,12 @@ def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) 
 
 
 def how_people_agree(agreed: Agreement, annotators: int) -> str:
-    """Return how far annotators agree about images that several of them labelled."""
+    """Return how far annotators agree about images that several of them labelled.
+
+    Args:
+        agreed: agreement of the annotators.
+        annotators: how many there are.
+    """
     percent = agreed.percent
     alpha = agreed.alpha
     return (

@@ -52,7 +52,8 @@ def corrected_block(
         names: the values.
         images: a row each with method, number of the prompt, value and people as codes, and weight.
         counts: method -> (p, values + 1).
-        resamples, seed: of the bootstrap.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
     """
     labels = {}
     for method in counts:

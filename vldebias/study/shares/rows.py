@@ -107,7 +107,12 @@ class ShareRows:
 
     def gap_change(self, method: str, i: int) -> tuple[float, float, float]:
         """Return by how much a method moves the gap of prompt i from that without a method, with
-        the ends of its interval."""
+        the ends of its interval.
+
+        Args:
+            method: name of the method.
+            i: number of the prompt.
+        """
         moved = float(self.gaps[method][i] - self.gaps[NONE][i])
         # The radii are added: one prompt has no resample over prompts by which two methods could
         # be paired, so the change is bounded instead.
@@ -133,7 +138,15 @@ class ShareRows:
         subset: str | None = None,
         statistic: Any = None,
     ) -> None:
-        """Add the mean over prompts, or another statistic, of the values (p,) of each method."""
+        """Add the mean over prompts, or another statistic, of the values (p,) of each method.
+
+        Args:
+            metric: what the values are.
+            values: method -> values (p,) of the prompts.
+            n: numbers of prompts and images.
+            subset: part of the prompts; None: this part.
+            statistic: of the values; None: their mean.
+        """
         self.result.add_resampled(
             metric,
             values,
@@ -250,7 +263,10 @@ def dealt_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Float
     The images that the judge cannot tell are left out at random, which makes even shares uneven.
     Where the deal has a remainder, the first values have one image more.
 
-    counts: (p, values + 1) images of each prompt by what they show, unknown last.
+    Args:
+        counts: (p, values + 1) images of each prompt by what they show, unknown last.
+        resamples: number of draws.
+        seed: of the draws.
     """
     rng = np.random.default_rng(seed)
     values = counts.shape[1] - 1

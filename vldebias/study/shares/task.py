@@ -123,7 +123,8 @@ class SharesTask(Task):
         Args:
             table: a file, or columns by name.
             labels: files of answers about the generated images of a folder.
-            folder: of the images. progress: where it shows what is left out.
+            folder: of the images.
+            progress: shows what is left out.
 
         Returns:
             Shares and discrepancy; a second result where people's labels correct a judge's.

@@ -218,6 +218,10 @@ class Contrasts:
     def find(cls, examples: Examples, neighbours: int = 1024) -> Contrasts:
         """Return the contrasts of training rows, each anchor with so many nearest rows at most.
 
+        Args:
+            examples: training rows.
+            neighbours: nearest rows of an anchor, at most.
+
         Raises:
             InvalidInputError: no class has rows of both kinds.
         """
@@ -281,7 +285,9 @@ class Contrasts:
 def rows_of_groups(groups: Codes, size: int) -> Tensor:
     """Return random row indices, `size` of each group: with replacement only where it is smaller.
 
-    groups: (n,) codes 0 .. g - 1, all of which occur.
+    Args:
+        groups: (n,) codes 0 .. g - 1, all of which occur.
+        size: rows of each group.
     """
     parts = []
     for group in range(int(groups.max()) + 1):

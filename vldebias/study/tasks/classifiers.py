@@ -213,7 +213,12 @@ def logistic_regression(
 
 
 def linear_logits(head: Head, features: Tensor) -> Tensor:
-    """Return the logits (m, k) of features (m, d)."""
+    """Return the logits (m, k) of features (m, d).
+
+    Args:
+        head: weight and bias.
+        features: (m, d).
+    """
     weight, bias = head
     return features @ weight.to(features).T + bias.to(features)
 
@@ -343,7 +348,13 @@ def dfr(
 
 def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Codes:
     """Return how often each row (n,) is taken so that all groups have one size: the smallest
-    ("sub") or the largest."""
+    ("sub") or the largest.
+
+    Args:
+        groups: (n,) codes.
+        balance: "sub" or "up", the size of the smallest or of the largest group.
+        rng: source of the random numbers.
+    """
     sizes = np.bincount(groups)
     target = sizes.min() if balance == "sub" else sizes.max()
     # "up" with groups of 10 and 25: each row of the small one counts twice, and 5 of them a third

@@ -79,7 +79,10 @@ class Gallery:
         """Return metric -> value (r,) of r rankings from the groups (r, m) of their first rows, and
         their relevance.
 
-        own_shares: of the groups in the gallery, (g,) or of each ranking (r, g).
+        Args:
+            groups: (r, m) group codes of the first rows.
+            own_shares: shares of the groups in the gallery, (g,) or of each ranking (r, g).
+            relevant: (r, m) whether each row is relevant.
         """
         # With the data set's prior each resample is held against its own shares: held against those
         # of the gallery, its deviation would be counted as skew.
@@ -108,10 +111,13 @@ class Gallery:
         """Return method -> metric -> values (q, 1 + resamples) of the gallery, then of the same
         resampled ones for all.
 
-        ranked: method -> first rows (q, m) of each query. relevant: (q, n) whether each image is.
-        labels: method -> (n,) of each image, for methods that give each label its places.
         The data set's prior is that of the resample. In a large gallery only counts of ranked rows
         are sampled, and of the others by group.
+
+        Args:
+            ranked: method -> first rows (q, m) of each query.
+            relevant: (q, n) whether each image is relevant.
+            labels: method -> (n,) label of each image, for methods that give each label its places.
         """
         n = len(self.codes)
         read = np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
@@ -199,7 +205,10 @@ class Gallery:
         """Warn that random rankings are more skewed than the model's, so that the gallery is the
         skew.
 
-        bare, chance: MaxSkew@k of the model without a method, and of random rankings.
+        Args:
+            k: number of first results.
+            bare: MaxSkew@k of the model without a method.
+            chance: MaxSkew@k of random rankings.
         """
         if not self.other_prior or chance <= bare:
             return

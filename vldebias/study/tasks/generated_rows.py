@@ -108,6 +108,8 @@ class GeneratedRows:
         """Add the rows of an attribute.
 
         Args:
+            result: what the rows are added to.
+            attribute: name of the attribute.
             code_of_stated: value that a prompt states -> the judge's code; None: the prompts state
                 another attribute.
             has_pictures: also add pictures, and how many images of prompts that no method should

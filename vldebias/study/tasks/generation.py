@@ -100,6 +100,10 @@ class GenerationTask(Task):
     def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
         """Return the task with the user's methods as variants.
 
+        Args:
+            inputs: what the user passed.
+            settings: the task's settings by name.
+
         Raises:
             InvalidInputError: no folder for the images.
         """
@@ -308,6 +312,7 @@ class GenerationTask(Task):
             pipe: a diffusers pipeline without an attachment; without one all images have to be
                 there.
             scorer: the image-text model of CLIPScore and FID, with its preprocessing.
+            progress: shows how far it is.
 
         Returns:
             A result per attribute, and for CLIPScore and FID.

@@ -171,6 +171,10 @@ class GroupsTask(ImageTask):
         """Return the task of one prompt set; by default with the columns that its classes and
         attribute values name.
 
+        Args:
+            inputs: what the user passed.
+            settings: the task's settings by name.
+
         Raises:
             InvalidInputError: several prompt sets, or columns that nothing decides.
         """
@@ -235,10 +239,13 @@ class GroupsTask(ImageTask):
         """Measure accuracy by group on image embeddings with the columns `label` and `spurious`.
 
         Args:
-            images: (n, d), what is measured. texts: the host of the same model.
-            train, val: for the baselines; val also to choose a lambda.
+            images: (n, d), what is measured.
+            texts: the host of the same model.
+            train: images that the baselines learn from.
+            val: images for the baselines, and to choose a lambda.
             reference: unlabelled images, for methods that use some.
             edits: name -> an edit that was fitted before, measured like a method.
+            progress: shows how far it is.
 
         Raises:
             InvalidInputError: images and texts of different widths, labels that name no class,

@@ -92,7 +92,8 @@ class ImageTask(Task):
         """Fit every method of the task.
 
         Args:
-            texts: what embeds the prompts. sets: what the methods are fitted on, solved jointly.
+            texts: what embeds the prompts.
+            sets: what the methods are fitted on, solved jointly.
             neutral: texts whose change is bounded where the sets have no class prompts.
             reference: images for the methods that use some.
             edits: name -> an edit that was fitted before.
@@ -155,14 +156,25 @@ class ImageTask(Task):
 
     def rows(self, texts: Host, prompts: Sequence[str], edit: Edit | None) -> Tensor:
         """Return the normalised rows (n, d) of prompts from a model with the edit; stated
-        attributes are kept."""
+        attributes are kept.
+
+        Args:
+            texts: the model, which embeds texts.
+            prompts: n texts.
+            edit: the edit; None: none.
+        """
         # An edit of images alone leaves the texts as they are.
         edits_texts = edit is not None and TEXT in SIDES[edit.side]
         return texts.under(prompts, TEXT, edit if edits_texts else None, strength=self.strength)
 
     def images(self, features: UnitRows, edit: Edit | None) -> UnitRows:
         """Return the unit rows (n, d) of images from a model with the edit; images state no
-        attribute."""
+        attribute.
+
+        Args:
+            features: unit rows (n, d).
+            edit: the edit; None: none.
+        """
         if edit is None or IMAGE not in SIDES[edit.side]:
             return features
         return features.changed(lambda rows: normalize(edit.image(rows, self.strength), dim=1))
@@ -183,8 +195,12 @@ class ImageTask(Task):
 
         Args:
             name: of the block. images, texts, sets, reference: what was measured.
+            images: images that were measured.
+            texts: the model.
+            sets: prompt sets.
             methods: name -> `about`.
             settings: what only measuring knows; the task's own settings are among them.
+            reference: images that methods were fitted to.
             fields: title, description and n of `TaskProvenance`.
         """
         model = images.about.get("model") or texts.model_id or "unnamed model"
@@ -237,7 +253,15 @@ def fit_method(
     **options: Any,
 ) -> Edit | None:
     """Fit a method on texts; "none" gives None. lam: for methods that take one. options: arguments
-    of `Problem`."""
+    of `Problem`.
+
+    Args:
+        texts: the model, which embeds texts.
+        prompts: what the method is fitted on.
+        method: the method or its name.
+        lam: for methods that take one.
+        options: keywords of `Problem`.
+    """
     chosen = get_method(method)
     if chosen.name == NONE:
         return None
@@ -279,6 +303,8 @@ def disjoint(
     that it could not learn in use.
 
     Args:
+        reference: images that methods are fitted to.
+        images: images that are measured.
         methods: those that are fitted to it; None: a reference that is measured itself is refused
             for any purpose.
 

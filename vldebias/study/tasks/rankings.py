@@ -62,7 +62,12 @@ class Rankings:
         The labels are zero-shot, as a user has them. Shares are even, or those of the candidates
         where the gallery's own are the prior.
 
-        k: the largest number of first results that is looked at.
+        Args:
+            methods: methods that re-rank.
+            texts: the model, which embeds texts.
+            sets: prompt sets of the attributes.
+            prior: even shares, or those of the candidates.
+            k: the largest number of first results that is looked at.
         """
         groups = Groups.zero_shot(self.known_images(NONE).split(BLOCK), sets, texts)
         shares = np.full(len(groups.names), 1 / len(groups.names))
@@ -109,7 +114,9 @@ class Rankings:
         """Return method -> first rows (q, m) of each query among some images, by their position
         there.
 
-        rows: of these images, among all images.
+        Args:
+            rows: of these images, among all images.
+            k: number of first results.
         """
         rows_of_method = {}
         for method, queries in self.queries.items():

@@ -124,7 +124,12 @@ class RetrievalTask(ImageTask):
     @classmethod
     def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
         """Return the task; by default of the class prompts, k a twentieth, and the only column with
-        the only set."""
+        the only set.
+
+        Args:
+            inputs: what the user passed.
+            settings: the task's settings by name.
+        """
         images = inputs["images"]
         sets = sets_by_column(settings.get("prompts"))
         # labels=gender with prompts="fairface": the only column goes with the only set, under
@@ -167,6 +172,7 @@ class RetrievalTask(ImageTask):
             texts: the host of the same model.
             reference: unlabelled images, for methods that use some.
             edits: name -> an edit that was fitted before.
+            progress: shows how far it is.
 
         Returns:
             A result for each attribute.
@@ -578,6 +584,10 @@ def relevance(columns: Mapping[str, Labels], queries: Sequence[str]) -> tuple[st
     n is the one that query q names; an unknown label is not relevant.
 
     "" and None where in no column every query names exactly one of the labels.
+
+    Args:
+        columns: column -> labels of the images.
+        queries: q texts.
     """
     for column, labels in columns.items():
         # Whole words, so that "nurse" is not found in "nursery". A label without a letter, such as

@@ -43,7 +43,12 @@ class TextsTask(Task):
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
-        """Return the task for the prompt sets; InvalidInputError: several methods."""
+        """Return the task for the prompt sets; InvalidInputError: several methods.
+
+        Args:
+            inputs: what the user passed.
+            settings: the task's settings by name.
+        """
         if "methods" in settings:
             raise InvalidInputError(
                 "methods: the task texts measures one method; name it with method="
@@ -67,7 +72,13 @@ class TextsTask(Task):
         self, encoder: Host, *, model: str | None = None, progress: Progress = SILENT
     ) -> list[TaskResult]:
         """Measure every set with a host (`vldebias.hosts.resolve`); model: what it is called, by
-        default its name."""
+        default its name.
+
+        Args:
+            encoder: the model (`vldebias.hosts.resolve`).
+            model: what it is called; by default its name.
+            progress: shows how far it is.
+        """
         # A method without a lambda has none in its provenance either: a number there would look
         # like a choice.
         lam = self.lam if get_method(self.method).has_lam else None

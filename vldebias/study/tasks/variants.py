@@ -306,10 +306,12 @@ def generate(
 
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` takes.
-        plan, variants: of a `GenerationTask`.
+        plan: plan of a `GenerationTask`.
+        variants: variants of a `GenerationTask`.
         folder: for the images.
         follow_seeds: whether the values that are dealt follow from the seed of each image, or are
             dealt over all of them at once.
+        progress: shows how far it is.
 
     Raises:
         InvalidInputError: the folder holds another plan; the message says what differs. A variant

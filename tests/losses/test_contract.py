@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.refusals import refused
 from vldebias import losses
 from vldebias.errors import InvalidInputError
+from vldebias.losses import Loss
+from vldebias.losses.catalog import BUILT_IN
 
 
 @dataclass(frozen=True)
@@ -50,25 +52,46 @@ def _labels(n: int) -> tuple[Tensor]:
     return (torch.arange(n) % 3,)
 
 
-dcl = functools.partial(
-    Case, function=losses.debiased_contrastive, module=losses.DebiasedContrastiveLoss
-)
-hcl = functools.partial(
-    Case, function=losses.hard_negative_contrastive, module=losses.HardNegativeContrastiveLoss
-)
+EXTRA: dict[str, Callable[[int], tuple[Tensor, ...]]] = {
+    "": lambda n: (),
+    "labels": _labels,
+    "captions": _labels,
+    "index": lambda n: (torch.arange(n),),
+}
+
+
+def declared(loss: Loss) -> Case:
+    """The declared loss with its defaults."""
+    return Case(
+        loss.name,
+        getattr(losses, loss.function),
+        loss.load_module(),
+        extra=EXTRA[loss.reads],
+        squashed=loss.least_temperature is not None,
+    )
+
+
 rince = functools.partial(Case, function=losses.rince, module=losses.RINCELoss)
+# Every declared loss, and settings that take another way through the code.
 SUMS = [
-    Case("info_nce", losses.info_nce, losses.InfoNCELoss),
+    *(declared(loss) for loss in BUILT_IN if loss.function),
     rince("rince-warm", settings={"q": 0.01}),
-    rince("rince", settings={"q": 0.5, "lam": 0.01}, squashed=True),
+    rince("rince-lam", settings={"q": 0.5, "lam": 0.01}, squashed=True),
     rince("rince-symmetric", settings={"q": 1.0}, squashed=True),
-    dcl("dcl"),
-    dcl("dcl-zero", settings={"tau_plus": 0.5, "floor": 0.0}),
-    hcl("hcl", settings={"beta": 2.0}),
-    Case("spread", losses.spread, losses.SpreadLoss, {"alpha": 0.4}, _labels),
-    Case("sigmoid", losses.sigmoid, losses.SigmoidLoss, {"bias": -2.0}),
     Case(
-        "gce",
+        "debiased-zero",
+        losses.debiased_contrastive,
+        losses.DebiasedContrastiveLoss,
+        {"tau_plus": 0.5, "floor": 0.0},
+    ),
+    Case(
+        "hard_negative-2",
+        losses.hard_negative_contrastive,
+        losses.HardNegativeContrastiveLoss,
+        {"beta": 2.0},
+    ),
+    Case(
+        "gce-smoothed",
         losses.generalized_cross_entropy,
         losses.GCELoss,
         {"q": 0.7, "smoothing": 0.1},
@@ -244,8 +267,8 @@ DEFAULTS = {
         "sigmoid": {"bias": -10.0},
     },
     **{
-        "dcl": {"tau_plus": 0.1},
-        "hcl": {"tau_plus": 0.1, "beta": 1.0},
+        "debiased": {"tau_plus": 0.1},
+        "hard_negative": {"tau_plus": 0.1, "beta": 1.0},
         "gce": {"q": 0.7, "smoothing": 0.0},
     },
 }

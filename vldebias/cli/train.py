@@ -227,7 +227,7 @@ def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
             caption=settings.caption,
             separator=settings.separator,
             encoding=settings.encoding,
-            reads_captions=settings.views == "captions" and settings.caption_template is None,
+            reads_captions=settings.reads_captions,
         )
         refuse_absent_images(
             layout, images=settings.image_root, allow_outside=settings.allow_outside

@@ -287,17 +287,11 @@ def _open_by_place(
         images=Path(settings.image_root).expanduser() if settings.image_root else None,
         separator=settings.separator,
         encoding=settings.encoding,
-        reads_captions=reads_captions(settings),
+        reads_captions=settings.reads_captions,
         allow_outside=settings.allow_outside,
         # Held-out images are scored again and again, so they are never streamed.
         streaming=settings.streaming and not held_out,
     )
-
-
-def reads_captions(settings: TrainSettings) -> bool:
-    """Tell whether captions are read: not where two views of an image are contrasted, nor where a
-    template makes them from labels."""
-    return settings.views == "captions" and settings.caption_template is None
 
 
 def _label_columns(settings: TrainSettings, held_out: bool) -> list[str]:

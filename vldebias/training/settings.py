@@ -170,6 +170,12 @@ class DataSettings(_Settings):
         return texts
 
     @property
+    def reads_captions(self) -> bool:
+        """Tell whether captions are read: not if two views of an image are contrasted, nor if a
+        template makes them from labels."""
+        return self.views == "captions" and self.caption_template is None
+
+    @property
     def has_held_out(self) -> bool:
         """Tell whether held-out data is named; the worlds of the miniature always have more."""
         return self.val_data is not None or self.val_split is not None or self.data in WORLDS

@@ -15,7 +15,7 @@ from vldebias.cli.evaluate import app
 from vldebias.data import Labels, save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import JUDGES
-from vldebias.measure.metric import get_metric
+from vldebias.measure.metric import Metric, computed, get_metric, register_metric
 from vldebias.metrics import METRICS
 from vldebias.report.page import grids, render
 from vldebias.report.result import Result, TaskResult
@@ -259,3 +259,21 @@ def test_what_is_no_kind_is_refused(registry: Registry[type]) -> None:
                 {"__annotations__": {key: str}, key: registered.model_fields[key].default},
             )
         )
+
+
+def test_a_task_and_a_metric_that_return_nothing_get_a_sentence(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(METRICS, "data", {**METRICS})
+    register_metric(Metric("forgetful", "no return", reads="shares", compute=lambda counts: None))
+    for metric, compute in computed("shares"):
+        if metric.name == "forgetful":
+            with pytest.raises(
+                InvalidInputError, match="'forgetful': compute returned None"
+            ):
+                compute(np.ones((2, 2)))
+
+    monkeypatch.setattr(TASKS["said"], "measure", lambda self, images, texts: None)
+    prompts = str(GENDER.to_yaml(package / "jobs.yaml"))
+    with pytest.raises(InvalidInputError, match="task 'said': measure returned None; expected a"):
+        evaluate(texts(), part("test"), task="said", prompts=prompts, column="job")

@@ -268,9 +268,7 @@ def test_a_task_and_a_metric_that_return_nothing_get_a_sentence(
     register_metric(Metric("forgetful", "no return", reads="shares", compute=lambda counts: None))
     for metric, compute in computed("shares"):
         if metric.name == "forgetful":
-            with pytest.raises(
-                InvalidInputError, match="'forgetful': compute returned None"
-            ):
+            with pytest.raises(InvalidInputError, match="'forgetful': compute returned None"):
                 compute(np.ones((2, 2)))
 
     monkeypatch.setattr(TASKS["said"], "measure", lambda self, images, texts: None)

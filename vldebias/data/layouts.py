@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from vldebias.data.folders import (
     TEXT_ENDINGS,
@@ -470,7 +469,7 @@ def check_columns(path: Path, columns: Iterable[str | None]) -> None:
 
 def _first_rows(
     path: Path, separator: str | None, encoding: str | None
-) -> tuple[list[str], list[dict[str, Any]], bool]:
+) -> tuple[list[str], list[dict[str, object]], bool]:
     """Return the names of the columns of a table, its first rows, and whether these are all."""
     with path.open("rb") as file:
         content = file.read(_HEAD)
@@ -492,9 +491,9 @@ def _first_rows(
     return names, [dict(zip(names, row, strict=True)) for row in cells], is_whole
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
+def _flat(row: dict[str, object]) -> dict[str, object]:
     """Return a row with a column for each part of an object in it: "labels.gender"."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, value in row.items():
         parts = {name: value}
         if isinstance(value, dict):
@@ -503,7 +502,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def json_lines(path: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
+def json_lines(path: Path, lines: Sequence[str]) -> list[dict[str, object]]:
     """Return the objects of JSON lines, without those of blank lines.
 
     Args:
@@ -513,7 +512,7 @@ def json_lines(path: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
     Raises:
         InvalidInputError: a line that is no JSON, or no object.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -530,7 +529,7 @@ def json_lines(path: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def json_rows(path: Path, encoding: str | None = None) -> list[dict[str, Any]]:
+def json_rows(path: Path, encoding: str | None = None) -> list[dict[str, object]]:
     """Return the objects of a .json file that is a list of them.
 
     Args:

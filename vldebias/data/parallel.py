@@ -227,7 +227,7 @@ class OnRay:
 class _Outcome:
     """Hold what the work returned or raised; Ray would raise another class in its place."""
 
-    value: Any = None
+    value: object = None
     error: Exception | None = None
 
 
@@ -245,7 +245,7 @@ class _Worker:
     def __init__(self) -> None:
         self.work: list[Callable[[Any], Any]] = []
 
-    def run(self, stored: list[Any], part: Any) -> _Outcome:
+    def run(self, stored: list[object], part: object) -> _Outcome:
         """Return what the work returns or raises.
 
         stored: one reference to the work, with each part, so that an actor which was started again

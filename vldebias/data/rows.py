@@ -155,7 +155,7 @@ class Shards:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def numbers(self, rows: Any) -> Index:
+    def numbers(self, rows: object) -> Index:
         """Return the positions, among the rows of all parts, of a slice, indices or a mask."""
         if isinstance(rows, slice):
             index = np.arange(*rows.indices(len(self)))

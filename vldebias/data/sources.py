@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vldebias.data.catalog import DATA
 from vldebias.data.dataset import ImageData, file_images
@@ -199,7 +199,7 @@ def list_data() -> list[str]:
 
 
 def open_data(
-    name: str, root: str | Path | None = None, split: str | None = None, **options: Any
+    name: str, root: str | Path | None = None, split: str | None = None, **options: object
 ) -> ImageData | ImageStream:
     """Open a data set by name; read labels, not images.
 

@@ -90,7 +90,7 @@ class Suspects:
                 f" {ids[0]!r}, got {list(path_of_id)[-1:]}"
             )
 
-        def read_row(row: int) -> Any:
+        def read_row(row: int) -> object:
             if ids[row] not in path_of_id:
                 raise OSError(f"{ids[row]}: no such picture below {folder}")
             return decode(path_of_id[ids[row]])

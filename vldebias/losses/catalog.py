@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from pydantic import BaseModel, Field
 
@@ -192,7 +192,7 @@ class Loss:
             self._check_function(module)
         return module
 
-    def _check_function(self, module: type[Any]) -> None:
+    def _check_function(self, module: type[object]) -> None:
         """Refuse a loss function that does not take features, column and options as they come."""
         where = f"loss {self.name!r}"
         function = getattr(module, "function", None)

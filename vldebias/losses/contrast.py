@@ -346,7 +346,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         temperature: float = 0.07,
         learnable_temperature: bool = False,
         minimum_temperature: float = 0.01,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         super().__init__()
         # The function's own keywords come first, then those that every loss passes to `Contrast`.
@@ -394,7 +394,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         """
 
     def forward(
-        self, image_features: Tensor, text_features: Tensor, *values: Any, **named: Any
+        self, image_features: Tensor, text_features: Tensor, *values: object, **named: object
     ) -> Tensor:
         """Return the loss of a batch.
 

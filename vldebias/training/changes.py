@@ -22,6 +22,8 @@ from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, verdic
 from vldebias.training.loop import Entry
 from vldebias.training.monitor import TO_IMAGE
 
+Floats = NDArray[np.float32]
+Codes = NDArray[np.int64]
 RESAMPLES = 2000
 TASK = "held-out data"
 METHOD = "training"
@@ -154,7 +156,7 @@ def leading(conclusions: list[Conclusion]) -> list[Conclusion]:
 
 def _compared(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], cells: Mapping[str, Tensor]
-) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+) -> Iterator[tuple[str, Floats, Floats, Codes]]:
     """Yield name, score before, score after and cell (n,) of what both have."""
     for name, scores in before.items():
         if name != COSINE and name in after:
@@ -166,9 +168,7 @@ def _compared(
             yield name, scores.numpy(), after["zero_shot_accuracy"].numpy(), groups.numpy()
 
 
-def _measured(
-    name: str, before: NDArray[Any], after: NDArray[Any], groups: NDArray[Any]
-) -> dict[str, Any] | None:
+def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> dict[str, Any] | None:
     """Return the facts of a conclusion without its cost; None where no image was scored before.
 
     before, after: (n,) 0 or 1, NaN where there is no score. groups: (n,), negative for none.
@@ -187,7 +187,7 @@ def _measured(
 
 
 def _measured_of_captions(
-    name: str, before: NDArray[Any], after: NDArray[Any], query_images: NDArray[Any]
+    name: str, before: Floats, after: Floats, query_images: Codes
 ) -> dict[str, Any] | None:
     """Return the facts of a conclusion about recall over captions, of which an image has several.
 
@@ -264,7 +264,7 @@ def _facts(
     }
 
 
-def _counted(before: NDArray[Any], after: NDArray[Any], groups: NDArray[Any]) -> NDArray[np.int64]:
+def _counted(before: Floats, after: Floats, groups: Codes) -> NDArray[np.int64]:
     """Return the counts (g, 2, 2) of group, right before, right after of scores (n,)."""
     _, codes = np.unique(groups, return_inverse=True)
     counts = np.zeros((codes.max() + 1, 2, 2), dtype=np.int64)

@@ -216,7 +216,7 @@ class Trainee(nn.Module):
                 part.eval()
         return self
 
-    def forward(self, batch: Batch, features: bool = False) -> Any:
+    def forward(self, batch: Batch, features: bool = False) -> object:
         """Return the loss () of a batch; or its features, since processes synchronise in calls of
         `forward` alone.
 

@@ -41,7 +41,7 @@ class _Settings(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _read_paths_as_texts(cls, value: Any) -> Any:
+    def _read_paths_as_texts(cls, value: object) -> object:
         return str(value) if isinstance(value, os.PathLike) else value
 
 
@@ -158,7 +158,7 @@ class DataSettings(_Settings):
 
     @field_validator("names", mode="before")
     @classmethod
-    def _read_codes_as_texts(cls, names: Any) -> Any:
+    def _read_codes_as_texts(cls, names: object) -> object:
         """Read codes as texts: YAML makes numbers of them, and truth values of yes and no."""
         if not isinstance(names, dict):
             return names
@@ -328,7 +328,7 @@ class LoopSettings(_Settings):
 
     @field_validator("precision", mode="before")
     @classmethod
-    def _default_precision(cls, precision: Any) -> Any:
+    def _default_precision(cls, precision: object) -> object:
         return precision or os.environ.get("ACCELERATE_MIXED_PRECISION") or "no"
 
     @model_validator(mode="after")
@@ -374,7 +374,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_named_data(cls, values: Any) -> Any:
+    def _fill_in_named_data(cls, values: object) -> object:
         """Fill in what a named data set has: its classes, groups, captions and held-out split."""
         if not isinstance(values, dict):
             return values
@@ -488,7 +488,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
 
         return yaml.safe_dump(self.model_dump(exclude_unset=True), sort_keys=False)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Return the settings that must agree to resume a run: all but those of speed and
         monitoring."""
         watching = {
@@ -521,7 +521,7 @@ GROUPS: dict[str, type[BaseModel]] = {
     "Steps": LoopSettings,
 }
 # Heads and adapters begin at a trained model; only "scratch" learns its temperature.
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, dict[str, object]] = {
     "heads": {"tune": "heads", "loss": "info_nce", "lr": 1e-4, "epochs": 2},
     "lora": {"tune": "lora", "loss": "info_nce", "lr": 1e-4, "epochs": 1},
     "scratch": {
@@ -535,7 +535,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def _preset(name: object) -> dict[str, Any]:
+def _preset(name: object) -> dict[str, object]:
     """Return the settings of a preset; none without a name."""
     if name is None:
         return {}
@@ -578,7 +578,7 @@ def load_settings(path: Path | None = None, **settings: Any) -> TrainSettings:
         InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its
             range.
     """
-    of_file: dict[str, Any] = {}
+    of_file: dict[str, object] = {}
     if path is not None:
         of_file = read_yaml(path)
     preset_of_file = _preset(of_file.pop("preset", None))
@@ -588,7 +588,7 @@ def load_settings(path: Path | None = None, **settings: Any) -> TrainSettings:
     if len(chosen_losses) > 1:
         # Not every loss can learn its temperature, as the preset's does.
         preset.pop("learn_temperature", None)
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for layer in layers:
         # One length replaces the other.
         if layer.get("steps") is not None:

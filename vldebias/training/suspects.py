@@ -81,7 +81,7 @@ def positive_scores(
 
 def report_pairs(
     pairs: Pairs, scores: NDArray[np.float32], folder: Path, *, keep: float | None = None
-) -> tuple[dict[str, str], dict[str, Any] | None]:
+) -> tuple[dict[str, str], dict[str, object] | None]:
     """Write pairs.csv and pairs.html, the most suspicious first; with `keep` that share, the best,
     to kept.parquet, with the label and group columns of the data, which `vldebias train --data`
     reads.
@@ -162,12 +162,12 @@ def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], 
     for row in rows:
         captions = list(pairs.captions[row])
         # Images that are files are named, not copied.
-        image: dict[str, Any] = {"bytes": None, "path": pairs.path(row)}
+        image: dict[str, object] = {"bytes": None, "path": pairs.path(row)}
         if not image["path"]:
             file = io.BytesIO()
             pairs.read(row).save(file, "PNG")
             image = {"bytes": file.getvalue(), "path": None}
-        record: dict[str, Any] = {
+        record: dict[str, object] = {
             "image": image,
             "caption": captions if has_several else captions[0],
             "id": pairs.ids[row],

@@ -73,8 +73,8 @@ class DataSettings(_Settings):
     data: str = Field(
         "birds",
         description=(
-            "Table, folder, tars, parquet, COCO's json, id of the hub, birds, portraits, or with"
-            f" data_root {_NAMED_DATA}."
+            "Table, folder, tars, parquet, COCO's json, id of the hub, birds, portraits, or the"
+            " name of a data set; `vldebias eval data` lists them."
         ),
     )
     data_root: str | None = Field(
@@ -208,13 +208,7 @@ class LossSettings(_DeclaredSettings):
     `Objective` refuses settings that the chosen loss does not read.
     """
 
-    loss: str = Field(
-        "rince",
-        description=(
-            f"Which objective: {', '.join(loss.name for loss in BUILT_IN)}; `vldebias losses`"
-            " describes them."
-        ),
-    )
+    loss: str = Field("rince", description="Which objective; `vldebias losses` lists them.")
     temperature: float | None = Field(
         None,
         gt=0,
@@ -556,11 +550,11 @@ def _settings_of_loss(name: object) -> type[TrainSettings]:
     if loss in BUILT_IN:
         return TrainSettings
     added = loss.settings.model_fields
-    taken = added.keys() & (TrainSettings.model_fields.keys() - _DeclaredSettings.model_fields)
-    if taken:
+    reserved = added.keys() & (TrainSettings.model_fields.keys() - _DeclaredSettings.model_fields)
+    if reserved:
         raise InvalidInputError(
-            f"loss {name!r}: the settings {', '.join(sorted(taken))} are those of every training;"
-            " choose other names"
+            f"loss {name!r}: the settings {', '.join(sorted(reserved))} are those of every"
+            " training; choose other names"
         )
     fields: dict[str, Any] = {
         setting: (field.annotation, field) for setting, field in added.items()

@@ -51,7 +51,8 @@ def with_output(kind: str) -> list[Any]:
         name = path.relative_to(ROOT)
         for i, block in enumerate(blocks.finditer(path.read_text(encoding="utf-8"))):
             # test_tutorials.py runs the other blocks of tutorials, in order.
-            if path.parent.name == "tutorials" and kind != "console" and "pretrained" not in block[1]:
+            is_tutorial = path.parent.name == "tutorials"
+            if is_tutorial and kind != "console" and "pretrained" not in block[1]:
                 continue
             cases.append(pytest.param(block[1], block[2], path, id=f"{name}-{i}"))
     return cases

@@ -1,8 +1,9 @@
 """Each tutorial runs from its first line to its last in an empty folder, and prints what it shows.
 
 Blocks of `bash` and `python` run in order on the embedded models. Those of `console`, and Python
-that loads pretrained models, show the same for real weights (test_readme.py runs the latter). A line "..." in an output stands for any lines. `VLDEBIAS_REWRITE=1` writes what
-was printed into the pages.
+that loads pretrained models, show the same for real weights (test_readme.py runs the latter). A
+line "..." in an output stands for any lines. `VLDEBIAS_REWRITE=1` writes what was printed into the
+pages.
 """
 
 import os

@@ -74,9 +74,7 @@ def test_what_a_result_needs_is_named(
     for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
         monkeypatch.setitem(sys.modules, name, None)
     page_templates.cache_clear()  # an earlier page of this process has compiled them
-    with pytest.raises(
-        MissingPackageError, match=rf"^{package} is not installed.*\.\[eval\]"
-    ):
+    with pytest.raises(MissingPackageError, match=rf"^{package} is not installed.*\.\[eval\]"):
         result.to_pandas() if package == "pandas" else render(
             result, folder / "page.html", beside=folder
         )

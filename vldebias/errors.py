@@ -119,6 +119,17 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
+def one_line(error: Exception) -> str:
+    """Return the message of an error in one line of at most 500 characters.
+
+    Errors of other libraries are named by their class, since their messages alone often say little.
+    """
+    text = " ".join(str(error).split())
+    if not isinstance(error, VldebiasError):
+        text = f"{type(error).__name__}: {text}"
+    return shortened(text, 500)
+
+
 def missing(package: str) -> MissingPackageError:
     """Return the error for a package that is not installed; it says what to install.
 

@@ -37,7 +37,8 @@ from vldebias.study.paper import (
     paper,
     plan,
 )
-from vldebias.study.suite import load_suite
+from vldebias.study.suite import Suite, load_suite
+from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT
 
@@ -326,6 +327,37 @@ def test_every_published_figure_has_a_row_and_its_difference(
         "orth-cali"  # of pairs without the class
     }
     assert lacking.measured.notna().all()
+
+
+def test_a_baseline_that_cannot_be_fitted_has_rows_with_the_reason(
+    stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(examples: Any) -> Any:
+        raise RuntimeError("the solver diverged")
+
+    def quick(name: str) -> Suite:
+        suite = load_suite(name)
+        changes = {"baselines": ("erm-linear", "wise-ft"), "lams": (), "methods": ("orth-cali",)}
+        return suite.model_copy(update={"tasks": (suite.tasks[0].model_copy(update=changes),)})
+
+    monkeypatch.setitem(BASELINES, "wise-ft", (broken, "a source"))
+    monkeypatch.setattr("vldebias.study.paper.load_suite", quick)
+    runs = plan(stand_ins, ["waterbirds", "celeba"], ["miniature"])
+    paper(tmp_path / "out", runs, Options(out=tmp_path, resamples=20), SILENT)
+    assert [(run.failure, run.missing) for run in runs] == [("", "")] * 2
+    results = {}
+    for run in runs:
+        measured = Result.read(tmp_path / f"out/{run.name}/result.json")
+        run.model = "RN50:openai"  # a model with published figures
+        results[run.name] = measured
+    frame = compared(runs, results, tmp_path)
+    is_broken = frame.method == "wise-ft"
+    assert set(frame[is_broken].suite) == {"waterbirds", "celeba"}
+    assert frame[is_broken].measured.isna().all()
+    reason = "could not be fitted: RuntimeError: the solver diverged"
+    assert set(frame[is_broken].note) == {reason}
+    assert set(frame[~is_broken].note) == {""}
+    assert f"not measured: {reason}" in page_of(tmp_path)
 
 
 # All parts go by one way, but for the one that waits for people.

@@ -23,6 +23,7 @@ from vldebias.errors import InvalidInputError, ProjectionMismatchError, SuspectI
 from vldebias.measure.classification import share_below, worst_areas
 from vldebias.methods.reference import class_of
 from vldebias.prompts import load_prompts
+from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.study.tasks.groups import MEDIAN, GroupsTask
 from vldebias.study.tasks.images import fit_method
 from vldebias.utils.options import Options
@@ -310,6 +311,24 @@ def test_baselines_use_labels_and_say_so() -> None:
         birds(40), train=None, val=None, baselines=("erm-linear",), progress=progress, resamples=2
     )
     assert "birds: no split to train or select on" in progress.console.file.getvalue()
+
+
+def test_a_baseline_that_cannot_be_fitted_leaves_the_others_and_gives_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(examples: Any) -> Any:
+        raise RuntimeError("the solver\ndiverged")
+
+    monkeypatch.setitem(BASELINES, "dfr-sub", (broken, "a source"))
+    progress = Progress(Console(file=io.StringIO(), width=200))
+    splits = {"train": birds(100, seed=4), "val": birds(100, seed=5)}
+    names = ("erm-linear", "dfr-sub")
+    part = evaluate(birds(100), **splits, baselines=names, progress=progress, resamples=2)[0]
+    assert part.provenance.methods["dfr-sub"]["not_fitted"] == "RuntimeError: the solver diverged"
+    assert {row.method for row in part.rows if row.uses_labels} == {"erm-linear"}
+    sentence = "dfr-sub could not be fitted: RuntimeError: the solver diverged"
+    assert sentence in part.provenance.description
+    assert f"birds: {sentence}" in progress.console.file.getvalue()
 
 
 def test_no_lambda_is_swept_where_the_methods_of_the_user_have_none(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vldebias.errors import InvalidInputError, VldebiasError, did_you_mean, need, shortened
+from vldebias.errors import InvalidInputError, did_you_mean, need, one_line
 from vldebias.hosts.loading import SCHEMAS, Loaded, check_name, has_weights, load_host
 from vldebias.judge.judges import ClipJudge
 from vldebias.report.page import write_page
@@ -49,6 +49,7 @@ HEAD = (
     "high",
     "difference",
     "n",
+    "note",
 )
 GENERATION = "generation"
 HUMAN = "human"
@@ -332,11 +333,7 @@ def paper(
                 if run.waiting:
                     progress.say(f"{run.suite.name}, {run.model}: {run.waiting}")
         except Exception as error:  # of any library: the other parts are measured all the same
-            # In one line; errors of other libraries with their kind.
-            text = " ".join(str(error).split())
-            if not isinstance(error, VldebiasError):
-                text = f"{type(error).__name__}: {text}"
-            run.failure = shortened(text, 500)
+            run.failure = one_line(error)
             progress.say(f"{run.suite.name}, {run.model}: {run.state}")
         compared(runs, results, out)
     return compared(runs, results, out)
@@ -371,9 +368,13 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
     """
     rows = list[tuple[Any, ...]]()
     for run in runs:
-        for key, measured, value, source in _figures(run, results.get(run.name)):
+        result = results.get(run.name)
+        reasons = _not_fitted(result)
+        for key, measured, value, source in _figures(run, result):
             if measured is not None or value == value:
-                rows.append(_row(run, key, value, source, measured))
+                task, _, method, _ = key
+                row = _row(run, key, value, source, measured)
+                rows.append((*row, reasons.get((task, method), "")))
     frame = need("pandas").DataFrame(rows, columns=HEAD)
     write_atomically(out / "paper.csv", spreadsheet_csv(frame))
     keys = ["suite", "data", "model", "published of"]
@@ -451,6 +452,16 @@ def _figures(run: Run, result: Result | None) -> list[tuple[Any, ...]]:
     return figures
 
 
+def _not_fitted(result: Result | None) -> dict[tuple[str, str], str]:
+    """Return (task, baseline) -> why the baseline could not be fitted."""
+    reasons = dict[tuple[str, str], str]()
+    for about in result.provenance if result is not None else ():
+        for method, facts in about.methods.items():
+            if "not_fitted" in facts:
+                reasons[about.task, method] = f"could not be fitted: {facts['not_fitted']}"
+    return reasons
+
+
 def _row(
     run: Run,
     key: tuple[str, str, str, str],
@@ -458,7 +469,7 @@ def _row(
     source: str,
     row: Measurement | None,
 ) -> tuple[Any, ...]:
-    """Return a row of `HEAD`.
+    """Return a row of `HEAD` without its note.
 
     key: task, metric, method as it is shown, and subset. value: the published figure, NaN without
     one. source: its model. row: what was measured.

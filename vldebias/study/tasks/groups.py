@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, one_line
 from vldebias.hosts import Host
 from vldebias.measure.classification import (
     Reweighted,
@@ -288,9 +288,10 @@ class GroupsTask(ImageTask):
             if learning is not None and selecting is not None:
                 for name in self.baselines:
                     advance(0, name)
-                    right_of_key[name, None], facts_of_method[name] = self._learn(
-                        name, learning, selecting, texts, tested
+                    facts_of_method[name] = self._learn(
+                        name, learning, selecting, texts, tested, right_of_key
                     )
+                description += self._not_fitted(facts_of_method, progress)
             elif self.baselines:
                 progress.say(
                     f"{self.name}: no split to train or select on in the file, so the baselines are"
@@ -409,19 +410,40 @@ class GroupsTask(ImageTask):
         selecting: GroupedImages,
         texts: Host,
         tested: GroupedImages,
-    ) -> tuple[Mask, dict[str, Any]]:
-        """Return which images (n,) a trained baseline gets right, and its entry in the
-        provenance."""
+        right_of_key: dict[Key, Mask],
+    ) -> dict[str, Any]:
+        """Train a baseline and add which images (n,) it gets right; return its entry in the
+        provenance.
+
+        If it cannot be fitted, nothing is added, and the entry has the reason as "not_fitted".
+        """
         classes = texts.embed(self.prompts.classes).float()  # (k, d)
         train_on, source = BASELINES[name]
         # A baseline is selected by its worst group on this split, as its authors do: these group
         # labels are a part of what it costs.
         chosen_on = selecting.units[:], selecting.target, selecting.groups.codes
-        examples = Examples(learning.units[:], learning.target, classes, chosen_on, self.seed)
-        logits, chosen = train_on(examples)
-        predicted = logits(tested.units[:]).argmax(1).numpy()
-        facts = {"source": source, "chosen": chosen, "uses_labels": True}
-        return predicted == tested.target, facts
+        facts: dict[str, Any] = {"source": source, "uses_labels": True}
+        try:
+            examples = Examples(learning.units[:], learning.target, classes, chosen_on, self.seed)
+            logits, chosen = train_on(examples)
+            predicted = logits(tested.units[:]).argmax(1).numpy()
+        except Exception as error:  # of any solver: the other rows of the suite are measured
+            return facts | {"not_fitted": one_line(error)}
+        right_of_key[name, None] = predicted == tested.target
+        return facts | {"chosen": chosen}
+
+    def _not_fitted(self, facts: Mapping[str, Mapping[str, Any]], progress: Progress) -> str:
+        """Return sentences about the baselines that could not be fitted, and report each of them.
+
+        facts: baseline -> its entry in the provenance.
+        """
+        sentences = ""
+        for name in self.baselines:
+            if "not_fitted" in facts[name]:
+                sentence = f"{name} could not be fitted: {facts[name]['not_fitted']}"
+                progress.say(f"{self.name}: {sentence}")
+                sentences += f" {sentence}."
+        return sentences
 
     def _classify(
         self, tested: GroupedImages, texts: Host, edit_of_key: Mapping[Key, Edit | None]

@@ -6,6 +6,7 @@ PINNED := --constraint .ci/constraints.txt --editable '.[all,dev,docs]'  # by uv
 
 # Libraries of search and clients of image services are no dependencies: they have a place of their own.
 BESIDE := .venv-integrations
+SENTENCES := vaderSentiment==3.3.2  # its source archive has rated sentences, its wheel has not
 SEARCHED := --requirement .ci/integrations.txt --editable '.[eval,serve]' pytest pytest-xdist hypothesis
 
 # The rooms whose tests compare floats; the others compare words, files and pages, and know no instruction.
@@ -29,7 +30,7 @@ test-plain: $(READY)  ## those that compare floats, on one thread with the plain
 test-slow: $(READY)  ## the longer tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder
 
-test-integrations: $(BESIDE)/.ready  ## queries of faiss, qdrant, chroma, LangChain and others, and the real openai client
+test-integrations: $(BESIDE)/.ready  ## queries of faiss, qdrant, chroma, LangChain and others, the real openai client, and losses on other data
 	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \
 		$(BESIDE)/bin/python -m pytest -q -W default -p no:cacheprovider tests/integrations
 
@@ -66,6 +67,7 @@ $(BESIDE)/.ready: pyproject.toml .ci/integrations.txt
 	$(PYTHON) -m venv $(BESIDE)
 	$(BESIDE)/bin/pip install --quiet uv
 	$(BESIDE)/bin/uv pip install --quiet --python $(BESIDE)/bin/python $(SEARCHED) || $(BESIDE)/bin/pip install --quiet $(SEARCHED)
+	$(BESIDE)/bin/pip download --quiet --no-deps --no-binary :all: --dest $(BESIDE)/share $(SENTENCES)
 	touch $@
 
 clean:

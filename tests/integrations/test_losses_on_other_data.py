@@ -1,0 +1,78 @@
+"""The programs of the page on graphs, sentences and frames, as they are printed: `make
+test-integrations`.
+
+Without the libraries they are skipped, and say so.
+"""
+
+import os
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.experiments.other_data import PAGE, TASKS, figures, programs, score_function
+
+REASON = "make test-integrations installs it"
+GRAPHS, SENTENCES, FRAMES = range(3)
+ARCHIVE = "vaderSentiment-3.3.2.tar.gz"
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def printed(program: str, capsys: pytest.CaptureFixture[str]) -> list[float]:
+    """Run a program of the page; return the figures in the last line that it prints."""
+    exec(compile(program, PAGE.name, "exec"), {})
+    (*_, line) = capsys.readouterr().out.splitlines()
+    return [float(text) for text in re.findall(r"\d\.\d+", line)]
+
+
+@pytest.fixture
+def archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go to the folder that has the source archive of the sentences."""
+    folder = Path(os.environ.get("VLDEBIAS_SENTENCES", Path(sys.prefix) / "share"))
+    if not (folder / ARCHIVE).is_file():
+        pytest.skip(f"{ARCHIVE} is not in {folder}: {REASON}")
+    monkeypatch.chdir(folder)
+
+
+def test_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("grakel", reason=REASON)
+    (accuracy,) = printed(programs()[GRAPHS], capsys)
+    assert 0.75 < accuracy < 0.95  # two of three molecules are of one class
+
+
+@pytest.mark.usefixtures("archive")
+def test_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    accuracies = printed(programs()[SENTENCES], capsys)
+    assert len(accuracies) == 2
+    assert all(0.55 < accuracy < 0.85 for accuracy in accuracies)
+
+
+def test_frames(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    pytest.importorskip("pygame", reason=REASON)
+    pytest.importorskip("gymnasium", reason=REASON)
+    (share_explained,) = printed(programs()[FRAMES], capsys)
+    assert 0.3 < share_explained < 1
+
+
+def test_the_page_names_the_versions_that_are_installed() -> None:
+    pytest.importorskip("grakel", reason=REASON)
+    page = PAGE.read_text(encoding="utf-8")
+    assert f"grakel=={version('grakel')}" in page
+    assert f"gymnasium[classic-control]=={version('gymnasium')}" in page
+    assert ARCHIVE in page
+
+
+def test_the_experiment_trains_the_programs_of_the_page() -> None:
+    pytest.importorskip("grakel", reason=REASON)
+    score: Any = score_function(programs()[GRAPHS])
+    losses = TASKS["graphs"][2]
+    values = [
+        figures(score, loss=losses[name], seed=0, steps=3)[""] for name in ("InfoNCE", "RINCE")
+    ]
+    assert values == [
+        figures(score, loss=losses[name], seed=0, steps=3)[""] for name in ("InfoNCE", "RINCE")
+    ]

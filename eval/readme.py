@@ -17,7 +17,17 @@ from functools import partial
 from pathlib import Path
 
 from eval import real
-from eval.pages import evidence, front, generation, methods, promises, prompts, times, training
+from eval.pages import (
+    evidence,
+    front,
+    generation,
+    methods,
+    promises,
+    prompts,
+    sources,
+    times,
+    training,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,6 +51,12 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "harm": methods.harm,
         "by_texts": promises.by_texts,
     },
+    "docs/explanation/headlines.md": {
+        part: partial(sources.reported, part)
+        for part in ("projection", "rince", "negatives", "others")
+    },
+    "docs/explanation/coverage.md": {"states": sources.states, "lacking": sources.lacking},
+    "docs/how-to/losses-on-other-data.md": {"other_data": training.other_data},
     "docs/explanation/promises.md": {"promises": promises.promises, "gaps": promises.gaps},
     "docs/how-to/balance-prompts.md": {
         "in_turn": prompts.in_turn,
@@ -83,6 +99,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "every_loss": training.every_loss,
         "batch_sizes": training.batch_sizes,
         "from_scratch": training.from_scratch,
+        "popularity": training.popularity,
     },
     "docs/explanation/intervals.md": {
         "covered": evidence.covered,

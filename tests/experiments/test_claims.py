@@ -30,6 +30,7 @@ NO_FIGURE = re.compile(
 OTHERS = {
     "docs/how-to/install.md": "versions of libraries",
     "docs/explanation/sources.md": "places in papers",
+    "docs/explanation/coverage.md": "places in papers",
     "docs/explanation/pipelines.md": "names and versions of pipelines",
 }
 # Paragraphs that quote others, by words that they have, or that set a bound.

@@ -1,0 +1,123 @@
+"""What the authors of the five sources report next to what was measured here: the page of
+headlines, and how much of the sources the package covers."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from eval.tables import read, table
+from vldebias.report.result import Measurement
+from vldebias.utils.files import read_yaml
+
+SOURCES = Path(__file__).parents[1] / "sources"
+# Options of a command that say where files go, and nothing about the figures.
+PLACES = re.compile(r" --(?:json|out|work|processes) \S+")
+STATES = ("works", "partly", "differs", "absent")
+PAPERS = {
+    "T2": "Thesis, chapter 2",
+    "T3": "Debiased Contrastive Learning, and chapter 3 of the thesis",
+    "T4": "Thesis, chapter 4: hard negatives",
+    "T5": "Thesis, chapter 5: RINCE",
+    "T6": "Thesis, chapter 6: bounds",
+    "T7": "Thesis, chapter 7: debiasing",
+    "T8": "Thesis, chapter 8: margins",
+    "N": "NUCLR",
+    "S": "Spread loss",
+    "A": "SSA-CLR",
+}
+
+
+@cache
+def headlines() -> dict[str, list[dict[str, Any]]]:
+    """Return part of the sources -> what the authors report, with the place of our nearest row."""
+    return read_yaml(SOURCES / "headlines.yaml")
+
+
+def row_of(place: dict[str, str], method: str) -> Measurement:
+    """Return the committed row of a method at a place.
+
+    Raises:
+        ValueError: no row, or several.
+    """
+    key = (place["task"], place["metric"], method, place.get("subset", ""))
+    found = [
+        row
+        for row in read(place["file"]).rows
+        if (row.task, row.metric, row.method, row.subset) == key
+    ]
+    if len(found) != 1:
+        raise ValueError(f"{place['file']}: expected one row {key}, got {len(found)}")
+    return found[0]
+
+
+def ours(entry: dict[str, Any]) -> str:
+    """Write our figure with its interval, and the one that it is compared with."""
+    if "ours" not in entry:
+        return "not run"
+    place = entry["ours"]
+    row = row_of(place, place["method"])
+    low, high = row.interval
+    figure = f"{row.value:.3f} [{low:.3f}, {high:.3f}]"
+    if "base" in place:
+        base = row_of(place, place["base"])
+        figure = f"{base.value:.3f} to {figure}"
+        if row.change is not None:
+            figure += ", change {:+.3f} [{:+.3f}, {:+.3f}]".format(*row.change)
+    n = ", ".join(f"{count:,} {unit}" for unit, count in row.n.items())
+    result = read(place["file"])
+    command = PLACES.sub("", str(result.command)).replace(" -W ignore", "")
+    return f"{entry['what']}: {figure}; {n}. `{place['file']}.json`, `{command}`"
+
+
+def reported(part: str) -> str:
+    """Write the headlines of one part of the sources, ours next to each."""
+    lines = [["where", "the authors report", "ours", "why they differ"]]
+    for entry in headlines()[part]:
+        why = entry["why"]
+        lines.append([entry["where"], entry["theirs"], ours(entry), why])
+    return table(*lines)
+
+
+@cache
+def reports_of_losses() -> dict[str, str]:
+    """Return loss -> what its authors report."""
+    with (SOURCES / "losses.csv").open(encoding="utf-8", newline="") as file:
+        return {row["loss"]: row["report"] for row in csv.DictReader(file)}
+
+
+@cache
+def covered() -> list[dict[str, str]]:
+    """Return the rows of the coverage table."""
+    with (SOURCES / "coverage.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def lacking() -> str:
+    """Write the rows that do not work, with what is missing, a table for each source."""
+    parts = []
+    for key, title in PAPERS.items():
+        lines = [["what", "where", "state", "what is missing"]]
+        for row in covered():
+            if row["source"] == key and row["state"] != "works":
+                lines.append([row["what"], row["where"], row["state"], row["reason"]])
+        if len(lines) > 1:
+            parts.append(f"\n### {title}\n{table(*lines)}")
+    return "".join(parts)
+
+
+def states() -> str:
+    """Write how many rows of each source are in which state."""
+    lines = [["source", *STATES, "rows"]]
+    total: Counter[str] = Counter()
+    for key, title in PAPERS.items():
+        counts = Counter(row["state"] for row in covered() if row["source"] == key)
+        if counts:
+            total += counts
+            lines.append([title, *(str(counts[state]) for state in STATES), str(counts.total())])
+    lines.append(["all", *(str(total[state]) for state in STATES), str(total.total())])
+    return table(*lines, note="From `eval/sources/coverage.csv`.")

@@ -1,0 +1,123 @@
+"""The coverage table of the source papers: a row that works names something that exists."""
+
+import importlib
+import re
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import typer
+
+from eval.pages.sources import (
+    PAPERS,
+    STATES,
+    covered,
+    headlines,
+    reports_of_losses,
+    row_of,
+)
+from eval.pages.training import every_loss
+from vldebias.cli import app
+from vldebias.errors import InvalidInputError
+from vldebias.study.suite import load_suite
+
+ROOT = Path(__file__).parents[2]
+ROWS = [pytest.param(row, id=f"{row['source']} {row['what']}") for row in covered()]
+
+
+def is_suite(name: str) -> bool:
+    """Whether a suite is packaged."""
+    try:
+        load_suite(name)
+    except InvalidInputError:
+        return False
+    return True
+
+
+def is_command(words: list[str]) -> bool:
+    """Whether the command line has a command, or a suite of `eval`, and its options."""
+    command = typer.main.get_command(app)
+    for place, word in enumerate(words):
+        if word.startswith("--"):
+            return any(word in parameter.opts for parameter in command.params)
+        commands = getattr(command, "commands", {})
+        if word not in commands:
+            return words[place - 1] == "eval" and is_suite(word)
+        command = commands[word]
+    return True
+
+
+def is_test(path: str, name: str) -> bool:
+    """Whether a file of tests has a test of this name."""
+    file = ROOT / path
+    pattern = rf"^ *def {re.escape(name)}\("
+    return file.is_file() and bool(re.search(pattern, file.read_text("utf-8"), re.MULTILINE))
+
+
+def is_importable(name: str) -> bool:
+    """Whether a dotted name is an attribute of a module."""
+    module, _, attribute = name.rpartition(".")
+    return hasattr(importlib.import_module(module), attribute)
+
+
+def exists(proof: str) -> bool:
+    """Whether a command, a test, a file or a Python name exists."""
+    if proof.startswith("vldebias "):
+        return is_command(proof.split()[1:])
+    if "::" in proof:
+        return is_test(*proof.split("::"))
+    if "/" in proof:
+        return (ROOT / proof).is_file()
+    return is_importable(proof)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_names_something_that_exists_or_a_reason(row: dict[str, str]) -> None:
+    assert row["source"] in PAPERS
+    assert row["state"] in STATES
+    assert row["what"]
+    assert row["where"]
+    assert bool(row["reason"]) == (row["state"] != "works")
+    if row["state"] == "absent":
+        assert not row["proof"]
+    else:
+        assert exists(row["proof"]), row["proof"]
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        "vldebias eval waterbird",
+        "vldebias train --los",
+        "tests/losses/test_theory.py::test_lemma_9",
+        "eval/experiments/absent.py",
+        "vldebias.losses.rinse",
+    ],
+)
+def test_what_does_not_exist_is_noticed(proof: str) -> None:
+    assert not exists(proof)
+
+
+def test_no_row_is_listed_twice() -> None:
+    keys = [(row["source"], row["what"]) for row in covered()]
+    assert len(keys) == len(set(keys))
+
+
+def test_every_headline_names_one_committed_row_or_a_reason() -> None:
+    for entry in chain(*headlines().values()):
+        assert entry["why"]
+        place = entry.get("ours", {})
+        for method in {place.get("method"), place.get("base")} - {None}:
+            row_of(place, method)
+    with pytest.raises(ValueError, match="expected one row"):
+        row_of({"file": "popularity", "task": "popularity", "metric": "none"}, "NUCLR")
+
+
+def test_every_loss_of_the_table_has_what_its_authors_report() -> None:
+    rows = [line.strip("| ").split(" | ") for line in every_loss().splitlines() if "|" in line]
+    head, _, *losses = rows
+    assert head[-1] == "the authors report"
+    report_of_loss = {cells[0]: cells[-1] for cells in losses}
+    for name, report in reports_of_losses().items():
+        assert report_of_loss[name] == report
+    assert set(report_of_loss) - set(reports_of_losses()) == {"not trained", "InfoNCE, filtered"}

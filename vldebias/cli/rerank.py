@@ -3,10 +3,8 @@ out."""
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from vldebias.reranking import Report
 
 STDIN = Path("-")
+ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 KINDS = ("id", "score", "distance", "query")
 METHODS = ("quota", "fair", "pbm", "mopr", "detconstsort")
 COLUMNS = ("query", "place", "id", "score", "group", "was at")
@@ -31,7 +30,10 @@ def rerank_command(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="One result per line: .jsonl, .csv or .tsv; - for JSON lines on stdin.",
+            help=(
+                "Results: .jsonl, .csv or .tsv with one per line, or .json as an API answers; - for"
+                " JSON lines on stdin."
+            ),
         ),
     ],
     attribute: Annotated[
@@ -71,6 +73,8 @@ def rerank_command(
     "to check"), write their true groups into a column, and name it with --checked: the true shares
     are then estimated with 95 % intervals.
 
+    Name what is inside of nested objects with dots: --attribute payload.gender.
+
     Examples:
       vldebias rerank results.jsonl --k 50 --attribute gender
       vldebias rerank results.csv --k 20 --attribute gender \\
@@ -95,7 +99,7 @@ def rerank_command(
         values = [_number(row[score], score, place) for place, row in rows]
         labels = {}
         for name in attribute:
-            labels[name] = [row[name] for _, row in rows]
+            labels[name] = [row.get(name) for _, row in rows]
         positions = rerank(
             [sign * value for value in values],
             k,
@@ -140,55 +144,35 @@ def _columns(options: Sequence[str] | None) -> dict[str, str]:
     return names
 
 
-def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the results of a file, each with its place: JSON lines, or a table with a head.
+def _rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the results of a file, each with its place: JSON, or a table with a head.
 
     Raises:
-        InvalidInputError: no such file, another kind of file, not UTF-8, or a line that is no
-            result.
+        InvalidInputError: no such file, another kind of file, or a content that cannot be read.
     """
+    from vldebias.utils.json_tables import flat, is_json_document, rows_of_json, rows_of_lines
+    from vldebias.utils.text_tables import read_text, split_rows
+
+    where = str(file)
     suffix = ".jsonl" if file == STDIN else file.suffix.lower()
     if file != STDIN and not file.is_file():
-        raise InvalidInputError(f"{file}: no such file; expected results as .jsonl, .csv or .tsv")
-    if suffix not in (".jsonl", ".csv", ".tsv"):
-        raise InvalidInputError(f"{file}: expected results as .jsonl, .csv or .tsv")
-    try:
-        text = sys.stdin.read() if file == STDIN else file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(f"{file}: expected UTF-8, got {error}") from None
-    if suffix != ".jsonl":
-        yield from _table_rows(file, text, "\t" if suffix == ".tsv" else ",;")
-        return
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InvalidInputError(f"{file}:{number}: expected JSON, got {error}") from None
-        if not isinstance(row, dict):
-            raise InvalidInputError(f"{file}:{number}: expected an object, got {line[:60]}")
-        yield f"{file}:{number}", row
-
-
-def _table_rows(file: Path, text: str, separators: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the rows of a table with a head; of several separators the one that the head has most.
-
-    Raises:
-        InvalidInputError: a row with more cells than the head.
-    """
-    head = text.partition("\n")[0]
-    separator = max(separators, key=head.count)
-    table = csv.DictReader(text.splitlines(keepends=True), delimiter=separator)
-    for cells in table:
-        place = f"{file}:{table.line_num}"
-        if None in cells:
-            columns = len(table.fieldnames or ())
-            raise InvalidInputError(
-                f"{place}: got {columns + len(cells[None])} cells for {columns} columns; put cells"
-                f" that hold {separator!r} in double quotes"
-            )
-        yield place, cells
+        raise InvalidInputError(f"{where}: no such file; expected results as {', '.join(ENDINGS)}")
+    if suffix not in ENDINGS:
+        raise InvalidInputError(f"{where}: expected results as {', '.join(ENDINGS)}")
+    text = sys.stdin.read() if file == STDIN else read_text(file)
+    if suffix in (".csv", ".tsv"):
+        if not text.strip():
+            return []
+        names, *cells = split_rows(text, where, usual="\t" if suffix == ".tsv" else ",")
+        rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in cells]
+        places = [f"{where}: row {number}" for number in range(2, len(rows) + 2)]
+    elif is_json_document(text, suffix):
+        rows = rows_of_json(text, where)
+        places = [f"{where}: entry {number}" for number in range(1, len(rows) + 1)]
+    else:
+        rows, numbers = rows_of_lines(text.split("\n"), where)
+        places = [f"{where}:{number}" for number in numbers]
+    return [(place, flat(row, place)) for place, row in zip(places, rows, strict=True)]
 
 
 def _read(
@@ -206,10 +190,14 @@ def _read(
     options |= dict.fromkeys(attribute, "--attribute COLUMN")
     if checked is not None:
         options[checked] = "--checked COLUMN"
+    # Not every result has to have a group: it is unknown if its object lacks it.
+    groups = {*attribute, checked}
+    rows = _rows(file)
+    present = {name for _, row in rows for name in row}
     rows_of_query: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
-    for place, row in _rows(file):
+    for place, row in rows:
         for name, option in options.items():
-            if name not in row:
+            if name not in row and not (name in groups and name in present):
                 hint = did_you_mean(name, list(row), f"name it with {option}")
                 raise InvalidInputError(f"{place}: no column {name!r} in {list(row)}; {hint}")
         query = str(row.get(name_of_column["query"]) or "")
@@ -227,7 +215,7 @@ def _checked(
         return None
     groups = {}
     for number, (_, row) in enumerate(rows):
-        group = "" if row[column] is None else str(row[column]).strip()
+        group = "" if row.get(column) is None else str(row[column]).strip()
         if group:
             groups[number] = group
     return groups

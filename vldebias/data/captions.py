@@ -268,5 +268,27 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
         )
     contents = [(path / text).read_bytes() for text in text_of_image.values()]
     texts = decoded_texts(contents, str(path), encoding)
-    captions, _ = clean_captions(str(path), texts)
-    return file_images(path.name, wanted, path, list(text_of_image), {}, captions=tuple(captions))
+    # Captions on lines of their own, as sd-scripts writes them (--enable_wildcard).
+    captions: list[str] = []
+    further: list[tuple[str, ...]] = []
+    for text in texts:
+        lines = [line.strip() for line in text.split("\n") if line.strip()] or [""]
+        captions.append(lines[0])
+        further.append(tuple(lines[1:]))
+    several = [file for file, more in zip(text_of_image.values(), further, strict=True) if more]
+    if several:
+        warn(
+            f"{path}: {len(several)} of {len(texts)} texts have several lines, such as"
+            f" {several[0]}; each line is read as a caption of the image",
+            SuspectInputWarning,
+        )
+    captions, further = clean_captions(str(path), captions, further)
+    return file_images(
+        path.name,
+        wanted,
+        path,
+        list(text_of_image),
+        {},
+        captions=tuple(captions),
+        more_captions=tuple(further),
+    )

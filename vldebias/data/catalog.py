@@ -148,8 +148,9 @@ BUILT_IN = tuple(
             DataSet(
                 "waterbirds",
                 "vldebias.data.sources:open_waterbirds",
-                "metadata.csv (img_filename, y, split, place) and the images that it names beside"
-                " it; get it from github.com/kohpangwei/group_DRO"
+                "metadata.csv (img_filename, y, split, place), or SubpopBench's"
+                " metadata_waterbirds.csv (filename, y, split, a), and the images that it names"
+                " beside it; get it from github.com/kohpangwei/group_DRO"
                 " (waterbird_complete95_forest2water2.tar.gz) or the WILDS package",
                 split="test",
                 columns=("label", "place"),
@@ -165,7 +166,8 @@ BUILT_IN = tuple(
                 "celeba",
                 "vldebias.data.sources:open_celeba",
                 "list_attr_celeba and list_eval_partition, .txt or .csv, and the folder"
-                " img_align_celeba, also in Anno/, Eval/ and Img/ as released; get it from"
+                " img_align_celeba, also in Anno/, Eval/ and Img/ as released; or a merged"
+                " metadata.csv of JTT or metadata_celeba.csv of SubpopBench; get it from"
                 " mmlab.ie.cuhk.edu.hk/projects/CelebA.html (non-commercial research), or"
                 " Kaggle jessicali9530/celeba-dataset",
                 split="test",

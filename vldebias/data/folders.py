@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -162,8 +163,11 @@ def _plain_folders(paths: Iterable[Path]) -> list[Path]:
 
 
 def existing_names(root: Path, files: Sequence[str]) -> list[str]:
-    """Return the paths of files that a table names: as written where they are there, else with the
-    separators of Windows and endings in another case resolved; others stay as they are written.
+    """Return the paths of the files that a table names.
+
+    A path that does not exist as written is resolved if it uses the separators of Windows, differs
+    in case, or lacks the ending of the only picture with its name, as in tables of kohya's
+    sd-scripts. Others stay as they are written.
 
     Each folder is listed once, since asking for each of 200,000 files takes long.
 
@@ -172,6 +176,7 @@ def existing_names(root: Path, files: Sequence[str]) -> list[str]:
         files: paths as the table writes them.
     """
     names_in: dict[Path, Mapping[str, str]] = {}
+    pictures_in: dict[Path, Mapping[str, list[str]]] = {}
 
     def names(folder: Path) -> Mapping[str, str]:
         if folder not in names_in:
@@ -180,6 +185,17 @@ def existing_names(root: Path, files: Sequence[str]) -> list[str]:
             except OSError:
                 names_in[folder] = {}
         return names_in[folder]
+
+    def only_picture(path: Path) -> str | None:
+        """Return the only picture of a folder that has this name before its ending."""
+        if path.parent not in pictures_in:
+            pictures_of_stem = defaultdict[str, list[str]](list)
+            for name in names(path.parent).values():
+                if is_picture(name):
+                    pictures_of_stem[PurePosixPath(name).stem.casefold()].append(name)
+            pictures_in[path.parent] = pictures_of_stem
+        pictures = pictures_in[path.parent].get(path.name.casefold(), [])
+        return pictures[0] if len(pictures) == 1 else None
 
     def exists(file: str) -> bool:
         path = root / file
@@ -193,6 +209,8 @@ def existing_names(root: Path, files: Sequence[str]) -> list[str]:
             # On Linux IMG.JPG and IMG.jpg are two names; a table of a Mac does not tell them apart.
             full_path = root / path
             path_in_case = names(full_path.parent).get(full_path.name.casefold())
+            if path_in_case is None and full_path.name:
+                path_in_case = only_picture(full_path)
             if path_in_case is not None:
                 path = (PurePosixPath(path).parent / path_in_case).as_posix()
         found.append(path if exists(path) else file)

@@ -24,6 +24,13 @@ from vldebias.data.folders import (
     is_picture,
 )
 from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.utils.json_tables import (
+    flat_rows,
+    is_json_document,
+    names_of,
+    rows_of_json,
+    rows_of_lines,
+)
 from vldebias.utils.text_tables import OTHER_FORMS, decoded, json_form, split_rows
 
 TABLES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
@@ -39,6 +46,7 @@ CAPTION_COLUMNS = (
 )
 _URL_COLUMNS = ("url", "image_url", "img_url", "urls")
 _URL = re.compile(r"https?://\S+", re.IGNORECASE)
+_COCO_KEYS = ("images", "annotations", "file_name", "image_id", "caption")
 _HEAD = 1 << 22  # bytes of a table that are looked at before anything is imported
 _NAMED_BY = "name it with --image-column (open_clip: --csv-img-key; in Python image=...)"
 _CAPTION_NAMED_BY = (
@@ -128,7 +136,7 @@ def find_layout(
         return Layout("datasets")
     if path.stat().st_size == 0:
         raise InvalidInputError(f"{path}: the file is empty; expected images and captions")
-    if path.suffix.lower() in TABLES and not _is_json_object(path, encoding):
+    if path.suffix.lower() in TABLES and not _is_coco(path, encoding):
         return _layout_of_table(
             path, image, caption, separator, encoding, reads_captions=reads_captions
         )
@@ -139,8 +147,7 @@ def _layout_of_file(path: Path, image: str | None) -> Layout:
     """Return the layout of a file that is no table, by its ending; what `datasets` opens it finds
     by its name."""
     ending = path.suffix.lower()
-    if ending in TABLES:  # one object of JSON
-        _check_coco(path)
+    if ending in TABLES:
         return Layout("coco", (str(path),))
     if ending == ".tar":
         _refuse_compressed_tar(path)
@@ -243,6 +250,8 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
     metadata = _fitting_files(files, r"(.*/)?metadata\.(csv|jsonl|parquet)")
     parquet = _ending_in(files, ".parquet")
     pictures = list(filter(is_picture, files))
+    for table in metadata:
+        _refuse_metadata_of_others(folder / table, pictures)
     if metadata or not pictures:
         if reads_captions and parquet and not metadata:
             _refuse_parquet_of_urls(folder / parquet[0], None)
@@ -259,6 +268,26 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
     if reads_captions:
         _refuse_pictures_without_captions(folder, files, pictures)
     return Layout("datasets")
+
+
+def _refuse_metadata_of_others(table: Path, pictures: Sequence[str]) -> None:
+    """Refuse a metadata.csv or metadata.jsonl of a folder of pictures if none of its names is there.
+
+    `datasets` would return rows whose pictures cannot be read.
+    """
+    if table.suffix == ".parquet" or not pictures:
+        return
+    names, rows, _ = _first_rows(table, None, None)
+    if "file_name" not in names:
+        return
+    listed = [str(row.get("file_name") or "") for row in rows]
+    listed = list(filter(None, listed))
+    if listed and not any((table.parent / file).is_file() for file in listed):
+        raise InvalidInputError(
+            f"{table}: none of the {len(listed):,} files that it names is in {table.parent}, the"
+            f" first is {listed[0]!r}; expected names such as {pictures[0]!r}; correct the column"
+            " 'file_name'"
+        )
 
 
 def _fitting_files(files: Sequence[str], pattern: str) -> list[str]:
@@ -320,29 +349,36 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
             raise InvalidInputError(_fetch_first(path, "parquet", url[0], caption[0]))
 
 
-def _is_json_object(path: Path, encoding: str | None) -> bool:
-    """Tell whether a file is .json and one object, by its beginning: no list, no lines of
-    objects."""
+def _is_coco(path: Path, encoding: str | None) -> bool:
+    """Tell whether a file is COCO's captions: one JSON object with their keys.
+
+    Raises:
+        InvalidInputError: the object is neither that nor rows in another form.
+    """
     if path.suffix.lower() != ".json":
         return False
     with path.open("rb") as file:
         head = file.read(1 << 16)
-    return json_form(decoded_head(head, path, encoding)) == "object"
-
-
-def _check_coco(path: Path) -> None:
-    """Refuse a JSON object that lacks a key of COCO's captions; 90 million bytes are searched at
-    once, and parsed later."""
+    if json_form(decoded_head(head, path, encoding)) != "object":
+        return False
+    # 90 million bytes are searched at once, and parsed later.
     content = path.read_bytes()
-    keys = ("images", "annotations", "file_name", "image_id", "caption")
-    missing = [key for key in keys if f'"{key}"'.encode() not in content]
-    if missing:
+    missing = [key for key in _COCO_KEYS if f'"{key}"'.encode() not in content]
+    if not missing:
+        return True
+    if "images" not in missing and "annotations" not in missing:
         raise InvalidInputError(
-            f"{path}: got an object without {', '.join(missing)}, beginning with"
-            f" {content[:60].decode('utf-8', 'replace')!r}; expected a list of objects such as"
-            ' {"image": ..., "caption": ...}, an object a line, or COCO\'s captions_*.json'
-            " (instances_*.json has no captions)"
+            f"{path}: looks like COCO's annotations, without {', '.join(missing)}; expected its"
+            " captions_*.json (instances_*.json has no captions)"
         )
+    try:
+        rows_of_json(decoded(content, str(path), encoding), str(path))
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"{error}. It is not COCO's captions_*.json either, since it lacks"
+            f" {', '.join(missing)} (instances_*.json has no captions)"
+        ) from None
+    return False
 
 
 def _refuse_compressed_tar(path: Path) -> None:
@@ -459,10 +495,10 @@ def check_columns(path: Path, columns: Iterable[str | None]) -> None:
         )
     names, _, _ = _first_rows(path, None, None)
     plain = {_plain(name) for name in names}
+    # Columns of nested objects have a dot: "labels.gender". The object of another row may have
+    # parts that the first rows lack.
+    objects = {name.partition(".")[0] for name in plain}
     for column in columns:
-        # Columns of nested objects have a dot: "labels.gender"; the object of another row may lack
-        # it, or none of the first rows has one.
-        objects = {name.partition(".")[0] for name in plain}
         if column is not None and _plain(column.partition(".")[0]) not in plain | objects:
             raise InvalidInputError(f"{path}: expected a column {column!r}; there are {names}")
 
@@ -478,78 +514,19 @@ def _first_rows(
     if not text.strip():
         raise InvalidInputError(f"{path}: the file is empty; expected a row for each image")
     if path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
-        if json_form(text) == "list":
-            rows = json_rows(path, encoding)
+        if is_json_document(text, path.suffix):
+            document = decoded(path.read_bytes(), str(path), encoding)
+            rows = rows_of_json(document, str(path))
         else:
-            rows = json_lines(path, text.split("\n") if is_whole else text.split("\n")[:-1])
-        rows = [_flat(row) for row in rows]
-        return list(dict.fromkeys(itertools.chain.from_iterable(rows[:50]))), rows, is_whole
+            lines = text.split("\n")
+            rows, _ = rows_of_lines(lines if is_whole else lines[:-1], str(path))
+        rows = flat_rows(rows, str(path))
+        return names_of(rows), rows, is_whole
     if not is_whole:
         text = text[: text.rfind("\n") + 1]
     usual = "\t" if path.suffix.lower() == ".tsv" else ","
     names, *cells = split_rows(text, str(path), separator=separator, usual=usual)
     return names, [dict(zip(names, row, strict=True)) for row in cells], is_whole
-
-
-def _flat(row: dict[str, object]) -> dict[str, object]:
-    """Return a row with a column for each part of an object in it: "labels.gender"."""
-    flat: dict[str, object] = {}
-    for name, value in row.items():
-        parts = {name: value}
-        if isinstance(value, dict):
-            parts = {f"{name}.{key}": part for key, part in value.items()}
-        flat |= parts
-    return flat
-
-
-def json_lines(path: Path, lines: Sequence[str]) -> list[dict[str, object]]:
-    """Return the objects of JSON lines, without those of blank lines.
-
-    Args:
-        path: of the file, for messages.
-        lines: the lines of the file.
-
-    Raises:
-        InvalidInputError: a line that is no JSON, or no object.
-    """
-    rows: list[dict[str, object]] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line, strict=False)
-        except ValueError as error:
-            raise InvalidInputError(f"{path}: line {number}: expected JSON, got {error}") from None
-        if not isinstance(row, dict):
-            raise InvalidInputError(
-                f'{path}: line {number}: expected an object such as {{"image": ...}}, got'
-                f" {line.strip()[:40]}"
-            )
-        rows.append(row)
-    return rows
-
-
-def json_rows(path: Path, encoding: str | None = None) -> list[dict[str, object]]:
-    """Return the objects of a .json file that is a list of them.
-
-    Args:
-        path: the file.
-        encoding: as the user names it; None: found.
-
-    Raises:
-        InvalidInputError: no JSON, or something else.
-    """
-    text = decoded(path.read_bytes(), str(path), encoding)
-    try:
-        rows = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{path}: expected JSON, got {error}") from None
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise InvalidInputError(
-            f'{path}: expected a list of objects such as {{"image": ..., "caption": ...}}, or'
-            f" COCO's captions_*.json; got {text.strip()[:40]}"
-        )
-    return rows
 
 
 def _plain(name: str) -> str:

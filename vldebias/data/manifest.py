@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.folders import folder_of_paths
+from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
 from vldebias.data.spellings import matched
 from vldebias.data.tables import (
     ColumnNames,
@@ -135,7 +137,8 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or says how the table is
     Args:
         root: the table.
         split: value of `split_column` of the rows to open, or "all".
-        image: column of paths, relative to `images`.
+        image: column of paths, relative to `images`. If there is no column "image", the only one
+            with another usual name, such as "filename", is taken.
         caption: column of texts or of lists of texts. An image on several rows becomes one with
             several captions.
         labels: columns that are labels, as a list or as {name here: name in the table}; empty cells
@@ -158,6 +161,7 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or says how the table is
                 " take split 'all'"
             )
         table = table.take(rows_of_split(root, split, labels_of(table, split_column, None, root)))
+    image = _image_column(table.column_names, image, root)
     used = {image, caption, split_column, *mapped_columns(labels).values()}
     # Listed with the data, so that a column that was misspelt shows.
     unused = [column for column in table.column_names if column not in used]
@@ -172,6 +176,23 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or says how the table is
         allow_outside=allow_outside,
         about={"columns not used": unused} if unused else {},
     )
+
+
+def _image_column(names: Sequence[str], image: str, path: Path) -> str:
+    """Return the column of images: the one that is named, else the only one with a usual name.
+
+    Raises:
+        InvalidInputError: no such column, or several.
+    """
+    fitting = fitting_columns(names, IMAGE_COLUMNS)
+    if image != IMAGE_COLUMNS[0] or image in fitting:
+        return image
+    if len(fitting) != 1:
+        raise InvalidInputError(
+            f"{path}: expected a column {image!r}; there are {list(names)}; name the column of the"
+            " paths (image=...; --option image=COLUMN)"
+        )
+    return fitting[0]
 
 
 def images_of_table(

@@ -49,6 +49,15 @@ def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
     return root
 
 
+def _folder_with(files: Sequence[str], base: Path, folders: Sequence[str]) -> Path:
+    """Return the first of some folders below `base` that has the first of some files; `base` if
+    none has."""
+    for folder in folders:
+        if (base / folder / files[0]).is_file():
+            return base / folder
+    return base
+
+
 def _first_column(table: pa.Table, names: Sequence[str]) -> str:
     """Return the first of some names that a table has; the usual one where it has none."""
     present = [name for name in names if name in table.column_names]
@@ -60,13 +69,14 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
     (land, water).
 
     Args:
-        root: the folder with metadata.csv, or the one above, there also in "waterbirds".
+        root: the folder with metadata.csv, or the one above, there also in "waterbirds"; or with
+            SubpopBench's metadata_waterbirds.csv.
         split: train, val, test or all.
     """
     names = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")  # group_DRO's, WILDS'
     # Where the WILDS package and copies unpack it below a common root.
     folders = [*names, *(f"waterbirds/{name}" for name in names)]
-    path = _find("waterbirds", root, ["metadata.csv"], folders)
+    path = _find("waterbirds", root, ["metadata.csv", "metadata_waterbirds.csv"], folders)
     table = read_table(path)
     rows = rows_of_split("waterbirds", split, coded_labels(table, "split", SPLITS, path))
     # SubpopBench and others rename two of the columns.
@@ -77,7 +87,8 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
         "label": coded_labels(table, "y", {"0": "landbird", "1": "waterbird"}, path)[rows],
         "place": coded_labels(table, place_column, {"0": "land", "1": "water"}, path)[rows],
     }
-    return file_images("waterbirds", split, path.parent, [files[i] for i in rows], labels)
+    images = _folder_with(files, path.parent, names)
+    return file_images("waterbirds", split, images, [files[i] for i in rows], labels)
 
 
 def open_celeba(root: Path, split: str = "test") -> ImageData:
@@ -89,38 +100,70 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
 
     Args:
         root: the folder with the tables and images, or with Anno/, Eval/ and Img/ as released, or
-            the one above.
+            the one above. Tables that others have merged are read too: metadata.csv of JTT
+            (image_id, attributes, split), and SubpopBench's metadata_celeba.csv, which has no
+            attributes besides `y` (blond) and `a` (male).
         split: train, val, test or all.
     """
     tables = ("", "Anno", "Eval")  # of the release; copies have all in one folder
-    base = _base(root, ["list_attr_celeba.csv", "list_attr_celeba.txt"], tables)
-    paths = [
-        _find("celeba", base, [f"{stem}.csv", f"{stem}.txt"], tables)
-        for stem in ("list_attr_celeba", "list_eval_partition")
-    ]
+    base = _base(root, ["list_attr_celeba.csv", "list_attr_celeba.txt", *_MERGED_CELEBA], tables)
+    table, path = _celeba_table(base, tables)
     folders = ["img_align_celeba/img_align_celeba", "img_align_celeba"]
     images = _find("celeba", base, folders, ("", "Img"))
+    file_column = _first_column(table, ("image_id", "filename"))
+    files = as_texts(column_of(table, file_column, path), str(path))
+    rows = rows_of_split("celeba", split, coded_labels(table, "split", SPLITS, path))
+
+    def binary(name: str, no: str, yes: str) -> Labels:  # absent is written -1, in some copies 0
+        return coded_labels(table, name, {"-1": no, "0": no, "1": yes}, path)[rows]
+
+    labels = {
+        "label": binary(_first_column(table, ("Blond_Hair", "y")), "dark", "blond"),
+        "gender": binary(_first_column(table, ("Male", "a")), "female", "male"),
+    }
+    # Merged tables also have columns of row numbers, without a name or called id.
+    others = {file_column, "split", "id", "y", "a", ""}
+    for name in table.column_names:
+        if name not in others and not name.startswith("Unnamed"):
+            labels[name] = binary(name, "no", "yes")
+    return file_images("celeba", split, images, [files[row] for row in rows], labels)
+
+
+_MERGED_CELEBA = ("metadata.csv", "metadata_celeba.csv")
+
+
+def _celeba_table(base: Path, folders: Sequence[str]) -> tuple[pa.Table, Path]:
+    """Return the table of CelebA's images with their attributes and split, and its file.
+
+    Raises:
+        InvalidInputError: no table, or images without a split.
+    """
+    # JTT's folder also has the attributes of the release, without its partition.
+    has_partition = any(
+        (base / folder / f"list_eval_partition{ending}").exists()
+        for folder, ending in product(folders, (".csv", ".txt"))
+    )
+    for name in _MERGED_CELEBA:
+        if (base / name).exists() and not has_partition:
+            return read_table(base / name), base / name
+    paths = [
+        _find("celeba", base, [f"{stem}.csv", f"{stem}.txt"], folders)
+        for stem in ("list_attr_celeba", "list_eval_partition")
+    ]
     attributes = _read_celeba(paths[0], 2)
     partition = _read_celeba(paths[1], 0)
     files = as_texts(attributes.column(0).combine_chunks(), str(paths[0]))
-    splits = coded_labels(partition, partition.column_names[1], SPLITS, paths[1])
-    place = {file: i for i, file in enumerate(partition.column(0).to_pylist())}  # in any order
-    lost = [file for file in files if file not in place]
+    splits = as_texts(partition.column(1).combine_chunks(), str(paths[1]))
+    # The partition may list the images in any order.
+    split_of_file = dict(zip(partition.column(0).to_pylist(), splits, strict=True))
+    lost = [file for file in files if file not in split_of_file]
     if lost:
         raise InvalidInputError(
             f"{paths[1]}: {len(lost)} images have attributes but no split, such as {lost[:3]}"
         )
-    rows = rows_of_split("celeba", split, splits[[place[file] for file in files]])
-
-    def binary(name: str, no: str, yes: str) -> Labels:  # absent is written -1, in some copies 0
-        return coded_labels(attributes, name, {"-1": no, "0": no, "1": yes}, paths[0])[rows]
-
-    labels = {
-        "label": binary("Blond_Hair", "dark", "blond"),
-        "gender": binary("Male", "female", "male"),
-    }
-    labels |= {name: binary(name, "no", "yes") for name in attributes.column_names[1:]}
-    return file_images("celeba", split, images, [files[i] for i in rows], labels)
+    column = pa.array([split_of_file[file] for file in files])
+    table = attributes.rename_columns(["image_id", *attributes.column_names[1:]])
+    return table.append_column("split", column), paths[0]
 
 
 def _read_celeba(path: Path, header: int) -> pa.Table:

@@ -6,7 +6,7 @@ import ast
 import io
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,11 +17,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.data.layouts import json_lines, json_rows
 from vldebias.data.spellings import dates_among_ranges, meaning_of, spreadsheet_range, written_twice
 from vldebias.errors import InvalidInputError, Lazily, warn
 from vldebias.utils.files import unshielded
-from vldebias.utils.text_tables import json_form, read_text, split_rows
+from vldebias.utils.json_tables import (
+    flat_rows,
+    is_json_document,
+    item_in_list,
+    list_column_of,
+    names_of,
+    rows_of_json,
+    rows_of_lines,
+)
+from vldebias.utils.text_tables import read_text, split_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -430,8 +438,8 @@ def read_table(
     """Return a table from a .csv, .tsv, .txt, .parquet, .jsonl, .ndjson or .json file.
 
     Columns of csv are unchanged texts ("01" is "01"), except for the apostrophe of
-    `files.shielded`. Nested objects of jsonl become columns with a dot: {"labels": {"gender": ...}}
-    is "labels.gender".
+    `files.shielded`. Nested objects become columns with dots: {"labels": {"gender": ...}} is
+    "labels.gender". A .json file may also be the answer of an API, with one list of objects inside.
 
     Args:
         path: the file.
@@ -450,7 +458,7 @@ def read_table(
     try:
         if ending == ".parquet":
             # Pages have their checksums; the footer has none, so its number of rows is compared.
-            table = pq.read_table(path, page_checksum_verification=True)
+            table = with_flat_columns(pq.read_table(path, page_checksum_verification=True))
             expected = pq.read_metadata(path).num_rows
             if table.num_rows != expected:
                 raise pa.ArrowInvalid(
@@ -467,6 +475,11 @@ def read_table(
             table = pa.table(columns, names=[unshielded(name) for name in rows[0]])
         else:
             table = _read_json(path, encoding)
+        repeated = [name for name, count in Counter(table.column_names).items() if count > 1]
+        if repeated:
+            raise InvalidInputError(
+                f"{path}: expected different names of columns, got {repeated[0]!r} more than once"
+            )
         table.validate(full=True)  # such as texts that are no UTF-8
         return table.rename_columns(table.column_names)  # raises here where a name is none
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -476,15 +489,10 @@ def read_table(
 def _read_json(path: Path, encoding: str | None) -> pa.Table:
     """Return the table of a file with an object a line, or with a list of objects."""
     text = read_text(path, encoding)
-    # Lines are often called .json, and lists .jsonl.
-    form = json_form(text)
-    if form == "list" or (form == "object" and path.suffix.lower() == ".json"):
-        rows = json_rows(path, encoding)
-        try:
-            return pa.Table.from_pylist(rows).flatten()
-        except pa.ArrowException:
-            _refuse_mixed(path, rows)
-            raise
+    if not text.strip():
+        raise InvalidInputError(f"{path}: is empty; expected an object a line")
+    if is_json_document(text, path.suffix):
+        return _table_of_rows(rows_of_json(text, str(path)), path)
     # A line that is no object is refused first: pyarrow can end the process there.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip() and not line.lstrip().startswith("{"):
@@ -492,13 +500,36 @@ def _read_json(path: Path, encoding: str | None) -> pa.Table:
                 f'{path}: line {number}: expected an object such as {{"image": ...}}, got'
                 f" {line.strip()[:40]}"
             )
-    if not text.strip():
-        raise InvalidInputError(f"{path}: is empty; expected an object a line")
     try:
-        return pj.read_json(io.BytesIO(text.encode())).flatten()
+        table = pj.read_json(io.BytesIO(text.encode()))
     except pa.ArrowException:
-        _refuse_mixed(path, json_lines(path, text.split("\n")))
+        rows, _ = rows_of_lines(text.split("\n"), str(path))
+        _refuse_mixed(path, rows)
         raise
+    return with_flat_columns(table)
+
+
+def _table_of_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> pa.Table:
+    """Return objects as a table; a cell that an object lacks is missing."""
+    table = flat_rows(rows, str(path))
+    columns = {name: [row.get(name) for row in table] for name in names_of(table)}
+    # Columns that are an object in one row and a value in another.
+    objects = {name.rpartition(".")[0] for name in columns}
+    for name in objects & set(columns):
+        if any(cell is not None for cell in columns[name]):
+            _refuse_mixed(path, rows)
+    try:
+        return pa.table(columns)
+    except (pa.ArrowException, OverflowError):
+        _refuse_mixed(path, rows)
+        raise
+
+
+def with_flat_columns(table: pa.Table) -> pa.Table:
+    """Return a table with a column for each part of its nested objects: "payload.gender"."""
+    while any(pa.types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    return table
 
 
 def _refuse_mixed(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -558,11 +589,25 @@ def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
     """
     names = table.column_names
     if name not in names:
+        list_column = list_column_of(names, name)
+        if list_column is not None:
+            cells = table.column(list_column).to_pylist()
+            parts = [item_in_list({list_column: cell}, name) for cell in cells]
+            if any(part is not None for part in parts):
+                return _array_of(parts, where)
         alike = [column for column in names if column.strip().casefold() == name.strip().casefold()]
         if len(alike) != 1:
             raise InvalidInputError(f"{where}: expected a column {name!r}; there are {names}")
         name = alike[0]
     return table.column(name).combine_chunks()
+
+
+def _array_of(values: Sequence[Any], where: str | Path) -> pa.Array:
+    """Return values of one kind as a column."""
+    try:
+        return pa.array(values)
+    except pa.ArrowException as error:
+        raise InvalidInputError(f"{where}: expected values of one kind: {error}") from error
 
 
 def as_texts(column: pa.Array, where: str) -> list[str]:

@@ -19,6 +19,7 @@ from vldebias.data.folders import is_litter, is_picture
 from vldebias.data.layouts import CAPTION_COLUMNS
 from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.utils.json_tables import flat
 from vldebias.utils.pictures import decode
 from vldebias.utils.text_tables import decoded_texts
 
@@ -374,10 +375,11 @@ def stream_of_tars(files: Sequence[str | Path]) -> Any:
 
 
 def _flat(sample: Sample) -> dict[str, Any]:
-    """Return the texts and numbers of a sample, those inside of json as "json.caption"."""
+    """Return the texts and numbers of a sample, those inside of json as "json.caption" and
+    "json.meta.prompt"."""
     values: dict[str, Any] = {}
     for name, value in sample.values.items():
-        inner = value if isinstance(value, dict) else {"": value}
+        inner = flat(value, sample.key) if isinstance(value, dict) else {"": value}
         for key, part in inner.items():
             text = part
             if not isinstance(part, int | str | None):

@@ -64,7 +64,11 @@ def positive_scores(
             scores[rows.numpy()] = lowest
             advance(len(rows))
     if len(skipped) == pairs.items:
-        raise InvalidInputError(f"{pairs.name}: none of {len(skipped)} images can be read")
+        row, reason = min(skipped.items())
+        raise InvalidInputError(
+            f"{pairs.name}: none of {len(skipped)} images can be read, such as {pairs.ids[row]}"
+            f" ({reason})"
+        )
     # More scores are NaN than images were unreadable, so the model returned NaN.
     if np.isnan(scores).sum() > len(skipped):
         raise InvalidInputError(

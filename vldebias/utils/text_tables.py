@@ -146,14 +146,15 @@ def decoded_texts(contents: Sequence[bytes], where: str, encoding: str | None = 
         try:
             text = content.decode(encoding or _marked_encoding(content) or "utf-8").strip()
         except (LookupError, UnicodeError):
-            not_utf8.append(content.replace(b"\n", b" "))
+            # Line breaks part the texts below; those of a text are kept as carriage returns.
+            not_utf8.append(content.replace(b"\r\n", b"\n").replace(b"\n", b"\r"))
         texts.append(text)
     if not not_utf8:
         return [text or "" for text in texts]
     guessed = iter(
         decoded(b"\n".join(not_utf8), f"{where}: {len(not_utf8)} texts", encoding).split("\n")
     )
-    return [next(guessed).strip() if text is None else text for text in texts]
+    return [next(guessed).replace("\r", "\n").strip() if text is None else text for text in texts]
 
 
 def _marked_encoding(content: bytes) -> str | None:

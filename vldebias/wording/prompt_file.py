@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from vldebias.errors import InvalidInputError, need, shortened
-from vldebias.utils.text_tables import OTHER_FORMS, decoded, json_form, split_rows
+from vldebias.utils.json_tables import (
+    flat,
+    is_json_document,
+    item_in_list,
+    list_column_of,
+    names_of,
+    parsed,
+    rows_of_json,
+)
+from vldebias.utils.text_tables import OTHER_FORMS, decoded, split_rows
 
 STDIN = Path("-")
 COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
@@ -48,8 +56,9 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
 
     - a text file: one a line; lines end at \\n and \\r\\n alone. A line in one pair of quotes is
       without them; empty lines and comments of wildcard files ("# people") are left out.
-    - .csv, .tsv, .parquet, .jsonl (objects, or texts), .json (a list of either), and a frame: a
-      column of prompts.
+    - .csv, .tsv, .parquet, .jsonl (objects, or texts), .json (a list of either, or an object that
+      holds one list of objects), and a frame: a column of prompts, "body.prompt" if objects are
+      nested.
 
     Args:
         source: the file, or the frame.
@@ -80,14 +89,10 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
         rows = [dict(zip(names, row, strict=True)) for row in cells]
         lines = range(2, len(rows) + 2)
         return _of_rows(rows, [f"{where}: row {n}" for n in lines], column, where, names)
-    # Lines are often called .json, and lists .jsonl.
-    form = ""
     if ending in (".json", ".jsonl", ".ndjson"):
-        form = json_form(text)
-    if form == "lines" or (form == "object" and ending != ".json"):
+        if is_json_document(text, ending):
+            return _of_json(text, where, column)
         return _of_json_lines(text, where, column)
-    if form:
-        return _of_json(text, where, column)
     if column is not None:
         raise InvalidInputError(
             f"{where}: column {column!r}: a text file has a prompt a line and no columns; expected"
@@ -194,7 +199,7 @@ def _of_json_lines(text: str, where: str, column: str | None) -> PromptList:
         if not line.strip():
             continue
         place = f"{where}:{number}"
-        content = _parsed(line, place)
+        content = parsed(line, place)
         entries = content if isinstance(content, list) else [content]
         rows += entries
         places += [place] * len(entries)
@@ -202,8 +207,11 @@ def _of_json_lines(text: str, where: str, column: str | None) -> PromptList:
 
 
 def _of_json(text: str, where: str, column: str | None) -> PromptList:
-    """Return the prompts of a JSON file: a list of texts or of objects."""
-    rows = _parsed(text, where)
+    """Return the prompts of a JSON file: a list of texts or of objects, or the answer of an API
+    that holds one list of objects."""
+    rows = parsed(text, where)
+    if isinstance(rows, Mapping):
+        rows = rows_of_json(text, where)
     if not isinstance(rows, list):
         raise InvalidInputError(
             f'{where}: expected a list such as ["a nurse", ...], got'
@@ -213,14 +221,6 @@ def _of_json(text: str, where: str, column: str | None) -> PromptList:
     return _of_rows(rows, places, column, where)
 
 
-def _parsed(text: str, place: str) -> Any:
-    """Return what a text in JSON holds; the error names its place."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{place}: expected JSON, got {error}") from None
-
-
 def _of_parquet(path: Path, column: str | None) -> PromptList:
     """Return the prompts of a column of a parquet file."""
     parquet = need("pyarrow.parquet")
@@ -228,10 +228,9 @@ def _of_parquet(path: Path, column: str | None) -> PromptList:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
         raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
-    name = _column_of(table.column_names, column, str(path))
-    cells = table.column(name).to_pylist()
-    rows = [{name: cell} for cell in cells]
-    return _of_rows(rows, [f"{path}: row {n}" for n in range(1, len(rows) + 1)], name, str(path))
+    rows = table.to_pylist()
+    places = [f"{path}: row {n}" for n in range(1, len(rows) + 1)]
+    return _of_rows(rows, places, column, str(path))
 
 
 def _of_rows(
@@ -243,21 +242,26 @@ def _of_rows(
 ) -> PromptList:
     """Return the prompts of rows: texts, or objects with a column of them.
 
-    places: where each row is, for messages. names: of the columns; None: those of the first row.
+    places: where each row is, for messages. names: of the columns; None: those of the rows, with a
+    dotted name for each part of a nested object.
     """
     if not rows:
         raise InvalidInputError(f"{where}: got no prompts; expected a row for each")
     has_columns = isinstance(rows[0], Mapping)
     name = None
     if has_columns:
-        name = _column_of(rows[0] if names is None else names, column, where)
+        table = []
+        for row, place in zip(rows, places, strict=True):
+            if not isinstance(row, Mapping):
+                raise InvalidInputError(f"{place}: expected an object, got {str(row)[:60]}")
+            table.append(flat(row, place))
+        rows = table
+        name = _column_of(names_of(table) if names is None else names, column, where)
     prompts = []
     for row, place in zip(rows, places, strict=True):
         prompt = row
-        if has_columns:
-            if not isinstance(row, Mapping):
-                raise InvalidInputError(f"{place}: expected an object, got {str(row)[:60]}")
-            prompt = row.get(name)
+        if name is not None:
+            prompt = row[name] if name in row else item_in_list(row, name)
         if not isinstance(prompt, str) or not prompt.strip():
             where_in_row = f" in {name!r}" if has_columns else ""
             raise InvalidInputError(f"{place}: expected a prompt{where_in_row}, got {prompt!r}")
@@ -279,11 +283,16 @@ def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
             return column
         if len(alike) == 1:
             return alike[0]
+        if list_column_of(names, column) is not None:
+            return column
         raise InvalidInputError(f"{where}: no column {column!r} in {names}; {remedy}")
     plain = {name.strip().casefold(): name for name in names}
     if "prompt" in plain:
         return plain["prompt"]
     fitting = [name for key, name in plain.items() if key in COLUMNS]
+    # "body.prompt" and "meta.prompt", if no column of the rows themselves is called so.
+    if not fitting:
+        fitting = [name for key, name in plain.items() if key.rpartition(".")[2] == "prompt"]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:

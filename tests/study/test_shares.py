@@ -153,7 +153,11 @@ def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_i
 @refused(
     ({}, {"prompt": "nothing"}, "'nothing'"),
     ({}, {"baseline": "sd3"}, "baseline: .*'mended', 'sd'"),
-    ({"judge": ["male"] * 480}, {}, "expected two or more"),
+    (
+        {"judge": ["male"] * 480},
+        {},
+        "every image .* shows 'male'; expected two groups or more; .* --groups gender",
+    ),
     ({}, {"values": ["male", "other"]}, r"judge: got \['female'\]"),
     ({"text": [""] * 480}, {}, "rows have no 'text'"),
     ({"weight": ["much"] * 480}, {"weight": "weight"}, "'much' in row 1"),

@@ -75,7 +75,7 @@ def balance(  # noqa: PLR0913 - a command has as many options
     from vldebias.wording.prompt_file import read_prompts
 
     listed = read_prompts(file, column)
-    if listed.column not in (None, "prompt") or listed.comments:
+    if listed.column not in (None, "prompt") or listed.comments or listed.note:
         say(f"{file}: read {listed}")
     total = len(listed.prompts) * images
     if images > 1 and total > _MOST_IMAGES:

@@ -158,10 +158,21 @@ def shares(
         list[str] | None,
         typer.Option(metavar="A=B", help="A in the table means the value B: F=female; repeatable."),
     ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="A,B|SET",
+            help=(
+                "All groups that could occur, comma-separated, or a prompt set with them (gender,"
+                " race). Default: those that occur."
+            ),
+        ),
+    ] = None,
     unknown: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="VALUE", help="Text that means unknown; repeatable. Default: unknown."
+            metavar="VALUE",
+            help='Label that names no group, besides "cannot tell", "N/A", ...; repeatable.',
         ),
     ] = None,
     baseline: Annotated[
@@ -182,7 +193,8 @@ def shares(
     corrects a judge by labels of some of the images.
 
     Examples:
-      vldebias eval shares table.csv --prompt prompt --value gender
+      vldebias eval shares table.csv --prompt prompt --value gender \\
+          --groups female,male
       vldebias eval shares table.csv --prompt occupation --value gender \\
           --method model --baseline sd15
       vldebias eval shares table.csv --prompt occupation --value gender \\
@@ -196,11 +208,14 @@ def shares(
     check_columns(table, columns.values())
     # Imported after the check: torch takes seconds, and a wrong column is answered before.
     from vldebias.report.result import Result
+    from vldebias.study.shares.group_names import groups_named
     from vldebias.study.shares.task import SharesTask
 
     value_of_text = dict(split_pair(text, "--same", "F=female") for text in same or ())
     settings: dict[str, Any] = {"baseline": baseline, **columns, "same": value_of_text}
     settings["faces"] = faces
+    if groups:
+        settings["values"] = groups_named(split_names(groups))
     if unknown:
         settings["unknown"] = tuple(unknown)
     task = SharesTask.build(settings)

@@ -27,6 +27,44 @@ _SYNONYMS = {
     " hispanic_or_latino",
     "middle eastern": "mideastern middle_east",
 }
+# Answers of judges and surveys that name no group, in a few languages.
+_NO_ANSWERS = {
+    *("unknown", "unk", "unclear", "undetermined", "not known", "n/a", "na", "nan", "none", "null"),
+    *("<na>", "nat", "?", "unsure", "uncertain", "ambiguous", "indeterminate", "cannot", "sorry"),
+    *("unidentifiable", "unrecognizable", "not applicable", "no answer", "unspecified", "idk"),
+    *("not specified", "not stated", "prefer not to say", "declined", "refused", "no response"),
+    *("no person", "no face", "nobody", "no one", "unbekannt", "unklar", "keine angabe"),
+    *("inconnu", "inconnue", "indéterminé", "desconocido", "desconocida", "indeterminado"),
+    *(
+        "sconosciuto",
+        "desconhecido",
+        "неизвестно",
+        "不明",
+        "未知",
+        "不确定",
+        "無法判斷",
+        "无法判断",
+    ),
+    *("불명", "알 수 없음", "無法確定", "无法确定", "判断できない"),
+}
+_TELL = (
+    r"(?:be )?(?:tell|told|determin|say|said|identif|infer|assess|see|seen|recogni[sz]e|classif"
+    r"|discern|answer|judg|provid|comment|assist|help|make|guess)"
+)
+_REFUSAL = re.compile(
+    r"\b(?:i'?m|i am|we'?re) (?:very |so )?sorry\b|^sorry\b|\bapologi[sz]e\b|\bas an ai\b"
+    rf"|\b(?:can ?not|can't|could not|couldn't|unable to|not able to|impossible to"
+    rf"|not possible to|hard to|difficult to|won't|will not|do(?:es)? not|don't|doesn't)"
+    rf" (?:reliably |clearly |accurately |really )?{_TELL}"
+    r"|^(?:it is |it's |the \w+ is )?not (?:really |clearly )?(?:clear|visible|sure|certain"
+    r"|determinable|identifiable|discernible|recogni[sz]able)\b"
+    r"|^(?:it is |it's |the \w+ is )?(?:unclear|undetermined|unknown|indeterminate)\b"
+    r"|\bnicht (?:erkennbar|bestimmbar|zu erkennen)\b|\bimpossible (?:à|de) déterminer\b"
+    r"|\bno (?:se puede|es posible) determinar\b"
+)
+_IN_SENTENCE = re.compile(
+    r"\b(?:is|are|was|appears?|looks?|seems?|shows?|depicts?|image|photo|picture|person)\b"
+)
 _MEANING = {}
 for _value, _words in _SYNONYMS.items():
     for _word in _words.split():
@@ -63,6 +101,31 @@ def meaning_of(name: str) -> str:
         if candidate in _MEANING:
             return _MEANING[candidate]
     return text
+
+
+def names_no_group(text: str) -> bool:
+    """Tell whether a label is an answer that names no group: a refusal, "cannot tell", "N/A".
+
+    >>> [names_no_group(text) for text in ("N/A", "I'm sorry, I can't tell.", "female", "other")]
+    [True, True, False, False]
+    """
+    plain = " ".join(unicodedata.normalize("NFKC", text).split()).casefold().replace("’", "'")
+    if plain.strip("[](){}\"' .!") in _NO_ANSWERS or plain in _NO_ANSWERS:
+        return True
+    return _REFUSAL.search(plain) is not None
+
+
+def is_sentence(text: str) -> bool:
+    """Tell whether a label is a sentence instead of the name of a group.
+
+    >>> is_sentence("The person appears to be female."), is_sentence("American Indian or Alaskan")
+    (True, False)
+    """
+    words = text.split()
+    if len(words) < 3:
+        return False
+    ends_as_sentence = words[-1].endswith((".", "!", "?")) and not words[-1].endswith("etc.")
+    return ends_as_sentence or _IN_SENTENCE.search(text.casefold()) is not None
 
 
 def _age(text: str) -> str | None:

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.data.spellings import dates_among_ranges, meaning_of, spreadsheet_range, written_twice
+from vldebias.data.spellings import (
+    dates_among_ranges,
+    is_sentence,
+    meaning_of,
+    spreadsheet_range,
+    written_twice,
+)
 from vldebias.errors import InvalidInputError, Lazily, warn
 from vldebias.utils.files import unshielded
 from vldebias.utils.json_tables import (
@@ -287,6 +294,8 @@ def cross(*labels: Labels) -> Labels:
     return crossed
 
 
+_MANY_GROUPS = 4  # groups below which as many rows are no sign of ids
+_MOST_GROUPS = 0.8  # share of groups among the rows from which on they are taken for ids
 _ALIKE = 0.8  # of difflib: a letter of five may differ
 _MANY_TIMES = 4  # times as many rows the right value has at least as a typing error
 
@@ -294,15 +303,15 @@ _MANY_TIMES = 4  # times as many rows the right value has at least as a typing e
 def odd_values(labels: Labels) -> list[str]:
     """List probable mistakes in a column of groups, each with a remedy; usually none.
 
-    Values that are one value in two spellings (`spellings.written_twice`), marks of an empty cell,
-    groups of fewer than five rows and 2 % of all, and values of few rows that are spelt almost as
-    one of many.
+    Values that are one value in two spellings (`spellings.written_twice`), sentences and scores,
+    marks of an empty cell, groups of fewer than five rows and 2 % of all, and values of few rows
+    that are spelt almost as one of many.
     """
     rows = {name: number for name, number in labels.counts.items() if number}
     total = sum(rows.values())
-    unknown_names = _names_of_unknown(rows)
+    unknown_names = names_of_unknown(rows)
     known_names = [name for name in rows if name not in unknown_names]
-    problems = _written_twice(known_names) + _written_otherwise(known_names)
+    problems = [*odd_names(tuple(known_names))]
     if 0 < len(unknown_names) < len(rows):
         first = unknown_names[0]
         names = " and ".join(map(repr, unknown_names))
@@ -327,6 +336,39 @@ def odd_values(labels: Labels) -> list[str]:
                 f" it is the same, write them alike (--same {name}={frequent_name})"
             )
     return problems
+
+
+@lru_cache(maxsize=256)
+def odd_names(names: tuple[str, ...], *, has_flags: bool = True) -> tuple[str, ...]:
+    """List probable mistakes in the names of groups, each with a remedy, whatever their rows.
+
+    Args:
+        names: of the groups.
+        has_flags: whether the reader has `vldebias eval shares` and its flag --same.
+    """
+    problems = [*_written_twice(names), *_written_otherwise(names)]
+    if has_flags:
+        return tuple(problems)
+    # A remedy in parentheses names a flag.
+    flag = r" \((?:in `vldebias eval shares` )?(?:by the flag|--same [^()]*(?:\([^()]*\)[^()]*)*)\)"
+    return tuple(re.sub(flag, "", problem) for problem in problems)
+
+
+def groups_as_many_as_rows(labels: Labels) -> str:
+    """Write that a column has about as many groups as rows, as ids, scores and ages have; "" if it
+    has not."""
+    names = [name for name, number in labels.counts.items() if number]
+    n_rows = int(labels.known.sum())
+    if len(names) < _MANY_GROUPS or len(names) <= _MOST_GROUPS * n_rows:
+        return ""
+    # Two spellings of one group have a warning of their own.
+    groups = len(names) - sum(len(spellings) - 1 for spellings in written_twice(names))
+    if groups <= _MOST_GROUPS * n_rows:
+        return ""
+    return (
+        f"got {groups} groups in {n_rows} rows, such as {', '.join(names[:4])}; expected a few groups with"
+        " several rows each; group the values first (ages into ranges, scores into yes and no)"
+    )
 
 
 def _written_twice(names: Sequence[str]) -> list[str]:
@@ -385,6 +427,25 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
             f" {', '.join(map(repr, words[:5]))}; say which code means which word (--same"
             f" {codes[0]}={words[0]})"
         )
+    sentences = [name for name in names if is_sentence(name)]
+    if sentences:
+        problems.append(
+            f"{sentences[0][:80]!r} is a sentence and not the name of a group"
+            f" ({len(sentences)} of {len(names)} values); ask the judge for one word, or write the"
+            " value that each means (--same 'SENTENCE=value')"
+        )
+    scores = fitting(r"[-+]?\d*\.\d*[1-9]\d*(?:e[-+]?\d+)?")
+    if 2 * len(scores) > len(names) and len(scores) > 1:
+        problems.append(
+            f"numbers such as {scores[0]!r} look like probabilities or scores; write the group that"
+            " each means into a column, such as p > 0.5"
+        )
+    objects = fitting(r"\{.*\}")
+    if objects:
+        problems.append(
+            f"{objects[0][:60]!r} is written as a JSON object; write its value into a column of its"
+            " own"
+        )
     lists = fitting(r"\[.*\]")
     if lists:
         problems.append(
@@ -394,7 +455,7 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
     return problems
 
 
-def _names_of_unknown(names: Collection[str]) -> list[str]:
+def names_of_unknown(names: Collection[str]) -> list[str]:
     """Return the names that stand for an empty cell: words, and marks beside codes.
 
     -1 is a mark beside 0 (codes of pandas); -1 and 1 alone are values. "none" beside "glasses" is a

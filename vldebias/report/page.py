@@ -28,7 +28,7 @@ from vldebias.report.conclusion import LEADS, Conclusion, conclusions
 from vldebias.report.phrases import capitalised, listed_words
 from vldebias.report.strip import read_strip
 from vldebias.report.table import FEW_NOTE, TEMPLATES, at_settings, readable
-from vldebias.report.text import LABELS, advice_of, findings_of
+from vldebias.report.text import LABELS, advice_of, findings_of, notes_of
 from vldebias.utils.files import write_atomically
 from vldebias.utils.markup import html_table
 from vldebias.utils.pictures import INK, encoded, for_matplotlib, read_png, subplots
@@ -149,6 +149,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "title": title_of(result),
         "day": day_of(result.date),
         "advice": advice,
+        "notes": notes_of(result),
         "conclusions": found,
         "front": front_groups(front),
         "statements": [] if found or advice else _statements(frame),

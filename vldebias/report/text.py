@@ -45,6 +45,8 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
         tasks = [conclusion.task for conclusion in found]
         wholes = wholes[wholes.task.isin(tasks) | (wholes.kind != "bias")]
     notes = wrapped(LABELS, width) if wholes.uses_labels.any() else []
+    for note in notes_of(result):
+        notes += wrapped(note, width)
     shown: list[str] = []
     for sentence in findings_of(result):
         shown += wrapped(sentence, width)
@@ -88,13 +90,22 @@ def findings_of(result: Result) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def notes_of(result: Result) -> list[str]:
+    """Return what a reader has to know to understand the figures, such as the groups that shares
+    are compared over, in sentences."""
+    notes: list[str] = []
+    for provenance in result.provenance:
+        notes += provenance.settings.get("notes", ())
+    return list(dict.fromkeys(notes))
+
+
 def sentences(result: Result, measures: Measures = ()) -> list[str]:
-    """Return everything that was found, a sentence each."""
+    """Return everything that was found, a sentence each, and the notes about it."""
     advice = advice_of(result)
     if advice:
-        return advice
+        return [*advice, *notes_of(result)]
     concluded = [_with_losses(conclusion) for conclusion in result.conclusions(measures)]
-    return [*findings_of(result), *concluded]
+    return [*findings_of(result), *concluded, *notes_of(result)]
 
 
 def _with_losses(conclusion: Conclusion) -> str:

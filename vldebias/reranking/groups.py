@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.data.spellings import names_no_group
+from vldebias.data.tables import Labels, groups_as_many_as_rows, misspelt, odd_names
+from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats, unit_rows
 
 POOL = "pool"
-# Labels that are unknown, as lower-case texts: NA of pandas is the last.
-_UNKNOWN_TEXTS = ("", "unknown", "none", "nan", "<na>")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,17 +76,20 @@ class Groups:
             unknown = set()
             for text, value in zip(texts, different, strict=True):
                 # NaN and NaT are not equal to themselves.
-                if text.lower() in _UNKNOWN_TEXTS or value != value:
+                if not text or names_no_group(text) or value != value:
                     unknown.add(text)
             names = sorted(set(texts) - unknown)
             if not names:
                 raise InvalidInputError(
                     f"labels{column and f' {column!r}'}: none is known; expected a group of each"
-                    " candidate (None, NaN, '' and 'unknown' are unknown)"
+                    " candidate (None, NaN, '', 'n/a', 'unknown' and the like are"
+                    " unknown)"
                 )
             code_of_name = {name: code for code, name in enumerate(names)}
             codes = np.array([code_of_name.get(text, UNKNOWN) for text in texts])
-            parts.append(cls(tuple(names), codes[code_of_row]))
+            codes = codes[code_of_row]
+            _doubt(Labels(codes, tuple(names)), f"labels{column and f' {column!r}'}")
+            parts.append(cls(tuple(names), codes))
         if len(parts) == 1:
             return parts[0]
         return cls.crossed(parts)
@@ -191,6 +194,24 @@ class Groups:
             None if features is None else features[rows],
             None if self.probabilities is None else self.probabilities[rows],
         )
+
+
+def _doubt(labels: Labels, where: str) -> None:
+    """Warn of two spellings of one group.
+
+    Raises:
+        InvalidInputError: there are about as many groups as rows, as of ids and ages.
+    """
+    problem = groups_as_many_as_rows(labels)
+    if problem:
+        raise InvalidInputError(f"{where}: {problem}")
+    problems = [*odd_names(labels.names, has_flags=False)]
+    for name, frequent_name in misspelt(labels.counts):
+        problems.append(
+            f"{name!r} is spelt almost as {frequent_name!r}; if it is the same, write them alike"
+        )
+    if problems:
+        warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
 
 
 def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:

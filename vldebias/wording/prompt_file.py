@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,11 @@ COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _TABLES = {".csv": ",", ".tsv": "\t"}
 # "# people" and "#a welder" of wildcard files; "#1 fan" and "#ff8800 dress" are prompts.
+# The lines of the infotexts that Automatic1111 and its forks save, and of their script "Prompts from
+# file".
+_NEGATIVE = re.compile(r"Negative prompt:")
+_SETTINGS = re.compile(r"Steps: \d+, (?=.*\b(?:Sampler|Seed|Size|CFG scale): )")
+_OPTIONS = re.compile(r"--(?:prompt|negative_prompt|steps|cfg_scale|sampler_name|seed)\b")
 _COMMENT = re.compile(r"#(?!\d|[0-9a-f]{6}\b)", re.IGNORECASE)
 
 
@@ -34,12 +40,13 @@ class PromptList:
     """Hold prompts as they were read.
 
     prompts: each as often as it is there. column: where they were; None for lines. comments: lines
-    that were left out.
+    that were left out. note: what else was left out, in words.
     """
 
     prompts: tuple[str, ...]
     column: str | None = None
     comments: int = 0
+    note: str = ""
 
     def __str__(self) -> str:
         """Write what was read, for people."""
@@ -48,6 +55,8 @@ class PromptList:
             text += f" of the column {self.column!r}"
         if self.comments:
             text += f"; {self.comments} left out as comments, since they begin with #"
+        if self.note:
+            text += f"; {self.note}"
         return text
 
 
@@ -55,7 +64,9 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
     """Read prompts from a file, standard input ("-"), or a frame of pandas.
 
     - a text file: one a line; lines end at \\n and \\r\\n alone. A line in one pair of quotes is
-      without them; empty lines and comments of wildcard files ("# people") are left out.
+      without them; empty lines and comments of wildcard files ("# people") are left out. If
+      the file has infotexts that Automatic1111 saved, or lines for its script "Prompts from file",
+      only their prompts are read.
     - .csv, .tsv, .parquet, .jsonl (objects, or texts), .json (a list of either, or an object that
       holds one list of objects), and a frame: a column of prompts, "body.prompt" if objects are
       nested.
@@ -169,9 +180,14 @@ def _of_lines(text: str, where: str) -> PromptList:
 
     str.splitlines would also cut at U+2028, NEL and other characters that prompts may hold.
     """
+    lines = re.split(r"\r\n|\n", text)
+    if any(_SETTINGS.match(line.strip()) for line in lines):
+        return _of_infotexts(lines, where)
+    if any(_OPTIONS.match(line.strip()) for line in lines):
+        return _of_options(lines, where)
     prompts = []
     comments = 0
-    for line in re.split(r"\r\n|\n", text):
+    for line in lines:
         prompt = line.strip(" \t\r\ufeff")
         if _COMMENT.match(prompt):
             comments += 1
@@ -180,6 +196,86 @@ def _of_lines(text: str, where: str) -> PromptList:
     if not prompts:
         raise InvalidInputError(f"{where}: got no prompts; expected one a line")
     return PromptList(tuple(prompts), None, comments)
+
+
+def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
+    """Return the prompts of infotexts, which follow each other in a file.
+
+    Each is a prompt, "Negative prompt: ..." and "Steps: 20, Sampler: ...". Only the prompt matters
+    to a reader of prompts.
+
+    Raises:
+        InvalidInputError: a negative prompt or settings without a prompt before them.
+    """
+    prompts: list[str] = []
+    joined = {"prompt": 0, "negative prompt": 0}
+    parts: dict[str, list[str]] = {"prompt": [], "negative prompt": []}
+
+    def end_of_infotext() -> None:
+        if parts["prompt"]:
+            prompts.append(" ".join(parts["prompt"]))
+        for kind, texts in parts.items():
+            joined[kind] += len(texts) > 1
+            texts.clear()
+
+    is_after_blank = False
+    for number, text in enumerate(map(str.strip, lines), start=1):
+        is_settings = _SETTINGS.match(text) is not None
+        is_negative = _NEGATIVE.match(text) is not None
+        # The settings of the infotext before are missing.
+        if is_negative and parts["negative prompt"]:
+            end_of_infotext()
+        if (is_settings or is_negative) and not parts["prompt"]:
+            raise InvalidInputError(
+                f"{where}: line {number}: expected a prompt before {text[:40]!r}; the file looks like"
+                " infotexts of Automatic1111, each a prompt, its negative prompt and its settings"
+            )
+        if is_settings:
+            end_of_infotext()
+        elif is_negative:
+            parts["negative prompt"].append(text)
+        elif text and parts["negative prompt"] and not is_after_blank:
+            parts["negative prompt"].append(text)
+        elif text:
+            if parts["negative prompt"]:
+                end_of_infotext()
+            parts["prompt"].append(text)
+        is_after_blank = not text
+    end_of_infotext()
+    note = "infotexts of Automatic1111, without their negative prompts and settings"
+    for kind, number in joined.items():
+        if number:
+            note += f"; {number} with the {kind} on several lines, which belong together"
+    return PromptList(tuple(prompts), note=note)
+
+
+def _of_options(lines: Sequence[str], where: str) -> PromptList:
+    """Return the prompts of lines for "Prompts from file": --prompt "a nurse" --steps 30; a line
+    without options is a prompt.
+
+    Raises:
+        InvalidInputError: a line that has options and no prompt, or quotes that are not closed.
+    """
+    prompts: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text:
+            continue
+        if not text.startswith("--"):
+            prompts.append(_unquoted(text))
+            continue
+        place = f"{where}: line {number}"
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise InvalidInputError(f"{place}: {error}: {text[:60]}; close the quotes") from None
+        if "--prompt" not in words[:-1] or not words[words.index("--prompt") + 1].strip():
+            raise InvalidInputError(
+                f'{place}: expected --prompt "..." among the options, got {text[:60]}'
+            )
+        prompts.append(words[words.index("--prompt") + 1])
+    note = 'lines of "Prompts from file", without their other options'
+    return PromptList(tuple(prompts), note=note)
 
 
 def _unquoted(line: str) -> str:

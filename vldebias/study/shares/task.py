@@ -20,13 +20,20 @@ from pydantic import Field
 
 from vldebias.data import Labels, odd_values
 from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
-from vldebias.data.tables import as_texts, column_of, misspelt, read_table
+from vldebias.data.tables import (
+    as_texts,
+    column_of,
+    groups_as_many_as_rows,
+    misspelt,
+    read_table,
+)
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
 from vldebias.judge.plan import GeneratedImages
 from vldebias.judge.stored import NO_VALUE, last_judgements
 from vldebias.measure.classification import agreement
 from vldebias.measure.shares import NOT_LABELLED
+from vldebias.report.phrases import quantity
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.inputs import Inputs
 from vldebias.study.shares.by_people import (
@@ -36,6 +43,14 @@ from vldebias.study.shares.by_people import (
     who_appears,
 )
 from vldebias.study.shares.correction import MORE_LABELS, corrected_block
+from vldebias.study.shares.group_names import (
+    absent_groups,
+    compared_over,
+    labels_without_group,
+    refuse_probabilities,
+    refuse_single_group,
+    spelt_otherwise,
+)
 from vldebias.study.shares.rows import ABOUT_GAP, ShareRows
 from vldebias.study.task import Task, register_task
 from vldebias.utils.files import digest
@@ -67,9 +82,10 @@ class SharesTask(Task):
         out. weight: what an image counts, above 0. people: what people say where they were asked,
         empty elsewhere: `value` is then corrected by it, and the weights are one over the
         probability of being asked.
-    attribute: what people labelled. values: which there are; by default those that occur.
-    same: text of the table -> the value that it means. unknown: texts that mean that it cannot be
-        told.
+    attribute: what people labelled. values: the groups that could occur, whether an image shows them
+        or not; by default those that occur.
+    same: text of the table -> the value that it means. unknown: texts that name no group, in
+        addition to refusals, "cannot tell", "N/A" and the like.
     baseline: the method from which the changes of the others are; "none" by default, where there is
         one. faces: rows of one image are several faces in it, and are meant to count apart.
     """
@@ -253,6 +269,8 @@ class SharesTask(Task):
             "values": list(names),
             "prompts of some methods alone, left out": len(methods_of_prompt) - len(prompts),
         }
+        if not self.attribute:
+            measured["notes"] = [compared_over(names, are_named=bool(self.values))]
         result = empty(
             task=self.name,
             title=self.title,
@@ -278,19 +296,56 @@ class SharesTask(Task):
     def _labels(self, images: pd.DataFrame, role: str, where: str) -> Labels:
         """Return the labels of a column, "value" or "people"; texts that mean unknown are none."""
         column = f"{where}: {getattr(self, role)}"
-        texts = images[role].where(~images[role].isin(self.unknown), "")
-        labels = Labels.from_values(texts.replace(self.same))
+        texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.same)
+        if not self.attribute:
+            texts = self._known_texts(texts, column)
+        labels = Labels.from_values(texts)
         strangers = sorted(set(labels.names) - set(self.values))
         if self.values and strangers:
             raise InvalidInputError(
-                f"{column}: got {strangers[:8]}; expected values among {list(self.values)}"
+                f"{column}: got {strangers[:8]}; expected groups among {list(self.values)}; give"
+                " each the name of its group (--same), or name it as well (--groups)"
             )
+        problem = groups_as_many_as_rows(labels)
+        if problem and not self.values:
+            raise InvalidInputError(f"{column}: {problem}")
         problems = odd_values(labels)
         # Labels by people of a known attribute were chosen from its values: nothing can be
         # mistyped.
         if problems and not self.attribute:
             warn(f"{column}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
+
+    def _known_texts(self, texts: pd.Series[str], column: str) -> pd.Series[str]:
+        """Return the labels of a column by the names of their groups, empty if they name none; warn
+        of both.
+
+        Raises:
+            InvalidInputError: they are probabilities.
+        """
+        names = sorted(set(texts) - {""})
+        counts = texts.value_counts()
+        without_group = labels_without_group(names, self.values)
+        # The word "unknown" was meant so, and needs no warning.
+        answers = [name for name in without_group if name.casefold() != "unknown"]
+        if answers:
+            number = int(counts[answers].sum())
+            warn(
+                f"{column}: {quantity(number, 'label')} of {len(texts)} name no group and count as"
+                f" unknown, such as {answers[0][:80]!r} ({counts[answers[0]]}); if one is a group,"
+                " name all groups (--groups)",
+                SuspectInputWarning,
+            )
+        texts = texts.where(~texts.isin(without_group), "")
+        known = [name for name in names if name not in without_group]
+        refuse_probabilities(known, column)
+        spelt = spelt_otherwise(known, self.values)
+        if spelt:
+            listed = ", ".join(
+                f"{name!r} ({counts[name]} rows) as {group!r}" for name, group in spelt.items()
+            )
+            warn(f"{column}: read {listed}", SuspectInputWarning)
+        return texts.replace(spelt)
 
     def _value_names(self, labels: Mapping[str, Labels], where: str) -> tuple[str, ...]:
         """Return the values that the settings name, else the values that occur.
@@ -312,10 +367,10 @@ class SharesTask(Task):
                 SuspectInputWarning,
             )
         names = self.values or tuple(sorted(judged | people))
-        if len(names) < 2:
-            raise InvalidInputError(
-                f"{where}: {self.value!r} has the values {list(names)}; expected two or more"
-            )
+        refuse_single_group(names, f"{where}: {self.value}")
+        absent = "" if self.values else absent_groups(names)
+        if absent:
+            warn(f"{where}: {self.value}: {absent}", SuspectInputWarning)
         return names
 
     def _rows(

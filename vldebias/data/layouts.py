@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import glob
 import itertools
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -271,7 +270,7 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
 
 
 def _refuse_metadata_of_others(table: Path, pictures: Sequence[str]) -> None:
-    """Refuse a metadata.csv or metadata.jsonl of a folder of pictures if none of its names is there.
+    """Refuse a metadata.csv or metadata.jsonl none of whose names is a file of its folder.
 
     `datasets` would return rows whose pictures cannot be read.
     """

@@ -109,7 +109,8 @@ def names_no_group(text: str) -> bool:
     >>> [names_no_group(text) for text in ("N/A", "I'm sorry, I can't tell.", "female", "other")]
     [True, True, False, False]
     """
-    plain = " ".join(unicodedata.normalize("NFKC", text).split()).casefold().replace("’", "'")
+    plain = " ".join(unicodedata.normalize("NFKC", text).split()).casefold()
+    plain = plain.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     if plain.strip("[](){}\"' .!") in _NO_ANSWERS or plain in _NO_ANSWERS:
         return True
     return _REFUSAL.search(plain) is not None

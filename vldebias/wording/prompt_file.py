@@ -27,8 +27,8 @@ COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _TABLES = {".csv": ",", ".tsv": "\t"}
 # "# people" and "#a welder" of wildcard files; "#1 fan" and "#ff8800 dress" are prompts.
-# The lines of the infotexts that Automatic1111 and its forks save, and of their script "Prompts from
-# file".
+# The lines of the infotexts that Automatic1111 and its forks save, and of their script "Prompts
+# from file".
 _NEGATIVE = re.compile(r"Negative prompt:")
 _SETTINGS = re.compile(r"Steps: \d+, (?=.*\b(?:Sampler|Seed|Size|CFG scale): )")
 _OPTIONS = re.compile(r"--(?:prompt|negative_prompt|steps|cfg_scale|sampler_name|seed)\b")
@@ -227,14 +227,12 @@ def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
             end_of_infotext()
         if (is_settings or is_negative) and not parts["prompt"]:
             raise InvalidInputError(
-                f"{where}: line {number}: expected a prompt before {text[:40]!r}; the file looks like"
-                " infotexts of Automatic1111, each a prompt, its negative prompt and its settings"
+                f"{where}: line {number}: expected a prompt before {text[:40]!r}; the file looks"
+                " like infotexts of Automatic1111, each a prompt, its negative prompt and its settings"
             )
         if is_settings:
             end_of_infotext()
-        elif is_negative:
-            parts["negative prompt"].append(text)
-        elif text and parts["negative prompt"] and not is_after_blank:
+        elif is_negative or (text and parts["negative prompt"] and not is_after_blank):
             parts["negative prompt"].append(text)
         elif text:
             if parts["negative prompt"]:

@@ -33,8 +33,8 @@ def groups_named(texts: Sequence[str]) -> tuple[str, ...]:
         names = tuple(load_prompts(names[0]).attributes)
     if len(names) < 2 or len(set(names)) < len(names):
         raise InvalidInputError(
-            f"--groups: got {', '.join(names) or 'none'}; expected two or more different groups, such"
-            f" as female,male, or the name of a prompt set with values: {', '.join(SETS)}"
+            f"--groups: got {', '.join(names) or 'none'}; expected two or more different groups,"
+            f" such as female,male, or the name of a prompt set with values: {', '.join(SETS)}"
         )
     return names
 
@@ -77,8 +77,8 @@ def refuse_single_group(names: Sequence[str], where: str) -> None:
         return
     if not names:
         raise InvalidInputError(
-            f"{where}: no image has a known group; expected two groups or more; name the groups that"
-            " could occur (--groups)"
+            f"{where}: no image has a known group; expected two groups or more; name the"
+            " groups that could occur (--groups)"
         )
     fitting = _sets_with(names)
     example = f"--groups {fitting[0]}" if fitting else f"--groups {names[0]},OTHER"
@@ -100,7 +100,8 @@ def absent_groups(names: Sequence[str]) -> str:
     )
     return (
         f"only {quantity(len(names), 'group')} occur ({', '.join(names)}), and the shares are"
-        f" compared over these; if others could occur, name them: {listed}"
+        f" compared over these; if others could occur, name them:"
+        f" {listed_words(flags, 'or')}"
     )
 
 
@@ -112,8 +113,8 @@ def compared_over(names: Sequence[str], *, are_named: bool) -> str:
     if are_named:
         return f"Shares are compared over the {len(names)} groups that were named: {shown}."
     return (
-        f"Shares are compared over the {len(names)} groups that occur in the table: {shown}. A group"
-        " that no image shows counts only if it is named (--groups)."
+        f"Shares are compared over the {len(names)} groups that occur in the table: {shown}. A"
+        " group that no image shows counts only if it is named (--groups)."
     )
 
 

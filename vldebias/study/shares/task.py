@@ -82,8 +82,8 @@ class SharesTask(Task):
         out. weight: what an image counts, above 0. people: what people say where they were asked,
         empty elsewhere: `value` is then corrected by it, and the weights are one over the
         probability of being asked.
-    attribute: what people labelled. values: the groups that could occur, whether an image shows them
-        or not; by default those that occur.
+    attribute: what people labelled. values: the groups that could occur, whether an image shows
+        them or not; by default those that occur.
     same: text of the table -> the value that it means. unknown: texts that name no group, in
         addition to refusals, "cannot tell", "N/A" and the like.
     baseline: the method from which the changes of the others are; "none" by default, where there is

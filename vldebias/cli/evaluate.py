@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -125,29 +126,30 @@ def run(
     print_result(result, loaded.headline, as_json=as_json, page=options.out / PAGE)
 
 
-def _column(name: str, text: str, *, needed: bool = False) -> tuple[str, Any, Any]:
-    option = typer.Option(metavar="COLUMN", help=text)
-    if needed:
-        # Typer's sign of an option that has to be there.
-        return name, Annotated[str, option], ...
-    return name, Annotated[str | None, option], None
+def _column(name: str, text: str) -> tuple[str, Any, Any]:
+    return name, Annotated[str | None, typer.Option(metavar="COLUMN", help=text)], None
 
 
 _COLUMNS = (
-    _column("prompt", "The prompt of the image.", needed=True),
-    _column("value", "What the image shows; empty if nobody can tell.", needed=True),
+    _column("prompt", "The prompt of the image."),
+    _column("value", "What the image shows; empty if nobody can tell."),
     _column("method", "What generated it: compared with --baseline."),
     _column("people", "Labels by people, empty where nobody was asked: they correct --value."),
     _column(
         "weight",
         "Weight of the image: with --people one over its probability of being asked about.",
     ),
+    _column("selected", "With --impact-ratio: whether the applicant was selected, yes or no."),
+    _column("sex", "With --impact-ratio: the applicant's sex."),
+    _column("race", "With --impact-ratio: the applicant's race or ethnicity."),
 )
+_IMAGE_COLUMNS = ("prompt", "value", "method", "people", "weight")
+_APPLICANT_COLUMNS = ("selected", "sex", "race")
 
 
 @app.command("shares")
 @with_flags(_COLUMNS)
-def shares(
+def shares(  # noqa: PLR0913 - a command has as many options
     table: Annotated[
         Path,
         typer.Argument(
@@ -181,6 +183,16 @@ def shares(
     faces: Annotated[
         bool, typer.Option("--faces", help="Rows of one image are several faces in it.")
     ] = False,
+    impact_ratio: Annotated[
+        bool,
+        typer.Option(
+            "--impact-ratio",
+            help=(
+                "Selection rates and impact ratios of applicants by sex, race and both, as New York"
+                " City's Local Law 144 asks for."
+            ),
+        ),
+    ] = False,
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="For results.")] = Path(
         "vldebias-shares"
     ),
@@ -190,7 +202,8 @@ def shares(
     """Compute group shares and discrepancy from a table of labelled images.
 
     Prints means and intervals over prompts and comparisons of methods, and writes a page. --people
-    corrects a judge by labels of some of the images.
+    corrects a judge by labels of some of the images. With --impact-ratio the table is of applicants
+    instead of images.
 
     Examples:
       vldebias eval shares table.csv --prompt prompt --value gender \\
@@ -201,17 +214,26 @@ def shares(
           --same F=female --same M=male --unknown both
       vldebias eval shares judged.csv --prompt prompt --value judge \\
           --people label --weight weight --json
+      vldebias eval shares applicants.csv --impact-ratio --selected hired \\
+          --sex sex --race race
     """
     check_out(folder)
+    _check_kind_of_columns(columns, is_impact=impact_ratio)
     from vldebias.data.layouts import check_columns
 
     check_columns(table, columns.values())
+    value_of_text = dict(split_pair(text, "--same", "F=female") for text in same or ())
+    if impact_ratio:
+        from vldebias.study.shares.impact import measure_impact
+
+        result = measure_impact(table, **columns, same=value_of_text, unknown=unknown or ())
+        print_result(result, as_json=as_json, page=write_run(result, folder))
+        return
     # Imported after the check: torch takes seconds, and a wrong column is answered before.
     from vldebias.report.result import Result
     from vldebias.study.shares.group_names import groups_named
     from vldebias.study.shares.task import SharesTask
 
-    value_of_text = dict(split_pair(text, "--same", "F=female") for text in same or ())
     settings: dict[str, Any] = {"baseline": baseline, **columns, "same": value_of_text}
     settings["faces"] = faces
     if groups:
@@ -221,6 +243,23 @@ def shares(
     task = SharesTask.build(settings)
     result = Result.from_tasks(task.name, task.measure(table), seconds=None)
     print_result(result, as_json=as_json, page=write_run(result, folder))
+
+
+def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> None:
+    """Refuse columns that are missing, or are of the other kind of table.
+
+    Raises:
+        InvalidInputError: they are.
+    """
+    needed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS[:2]
+    allowed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS
+    missing = [f"--{name} COLUMN" for name in needed if name not in columns]
+    others = [f"--{name}" for name in columns if name not in allowed]
+    kind = "with --impact-ratio" if is_impact else "without --impact-ratio"
+    if missing:
+        raise InvalidInputError(f"expected {', '.join(missing)} {kind}")
+    if others:
+        raise InvalidInputError(f"got {', '.join(others)}, which {kind} has no meaning; leave out")
 
 
 @app.command("list")

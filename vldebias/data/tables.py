@@ -367,7 +367,8 @@ def groups_as_many_as_rows(labels: Labels) -> str:
         return ""
     return (
         f"got {groups} groups in {n_rows} rows, such as {', '.join(names[:4])}; expected a few"
-        " groups with several rows each; group the values first (ages into ranges, scores into yes and no)"
+        " groups with several rows each; group the values first (ages into ranges, scores into yes"
+        " and no)"
     )
 
 

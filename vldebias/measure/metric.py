@@ -231,6 +231,10 @@ BUILT_IN = (
     Metric("alpha", "Krippendorff's alpha", better="higher"),
     Metric("percent_agreement", "pairs of answers that agree", better="higher", bounds=SHARE),
     Metric("share", "share", bounds=SHARE),
+    Metric("selection_rate", "selection rate", bounds=SHARE),
+    Metric("impact_ratio", "impact ratio", better="higher", bounds=SHARE),
+    Metric("stated", "persons of whom a value is stated", bounds=SHARE, reads="texts"),
+    Metric("stated_share", "share among stated values", bounds=SHARE, reads="texts"),
     Metric(
         "predicted_discrepancy",
         "predicted gap from even shares",

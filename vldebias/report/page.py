@@ -24,6 +24,7 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
 from vldebias.report.audited import audited_prompts, ends_of_ranges, ranges_of_prompts
+from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions
 from vldebias.report.phrases import capitalised, listed_words
 from vldebias.report.strip import read_strip
@@ -144,6 +145,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     # Several conclusions are about one measure.
     explained = list(dict.fromkeys(sentences))
     ends = ends_of_ranges(result, frame)
+    categories = category_tables(result)
     values = {
         "result": result,
         "title": title_of(result),
@@ -153,7 +155,8 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "conclusions": found,
         "front": front_groups(front),
         "statements": [] if found or advice else _statements(frame),
-        "figures": [] if found else _figures(frame, is_advised=bool(advice)),
+        "categories": categories,
+        "figures": [] if found or categories else _figures(frame, is_advised=bool(advice)),
         "prompts": audited_prompts(result, frame),
         "ranges": ranges_of_prompts(frame),
         "ends": ends or ("0 %", "100 %"),

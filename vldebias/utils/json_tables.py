@@ -38,11 +38,11 @@ def flat(row: Mapping[str, Any], where: str) -> Row:
     """
     cells: Row = {}
     # Without recursion: JSON may be nested more deeply than Python's stack.
-    waiting: list[tuple[str, Any]] = list(reversed(row.items()))
+    waiting: list[tuple[str, Any]] = list(row.items())[::-1]
     while waiting:
         name, value = waiting.pop()
         if isinstance(value, Mapping) and value:
-            for key, part in reversed(value.items()):
+            for key, part in list(value.items())[::-1]:
                 waiting.append((f"{name}.{key}", part))
             continue
         if name in cells:

@@ -228,7 +228,7 @@ def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
         if (is_settings or is_negative) and not parts["prompt"]:
             raise InvalidInputError(
                 f"{where}: line {number}: expected a prompt before {text[:40]!r}; the file looks"
-                " like infotexts of Automatic1111, each a prompt, its negative prompt and its settings"
+                " like infotexts of Automatic1111: a prompt, its negative prompt, its settings"
             )
         if is_settings:
             end_of_infotext()

@@ -95,12 +95,10 @@ def absent_groups(names: Sequence[str]) -> str:
     sizes = {name: len(load_prompts(name).attributes) for name in fitting}
     if not fitting or len(set(map(meaning_of, names))) in sizes.values():
         return ""
-    listed = listed_words(
-        [f"--groups {name} ({size} groups)" for name, size in sizes.items()], "or"
-    )
+    flags = [f"--groups {name} ({size} groups)" for name, size in sizes.items()]
     return (
         f"only {quantity(len(names), 'group')} occur ({', '.join(names)}), and the shares are"
-        f" compared over these; if others could occur, name them:"
+        " compared over these; if others could occur, name them:"
         f" {listed_words(flags, 'or')}"
     )
 

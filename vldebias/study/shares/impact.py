@@ -1,0 +1,217 @@
+"""Measure selection rates and impact ratios of a table by sex, race and both, as New York City's
+Local Law 144 asks for audits of hiring tools (6 RCNY 5-301)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.data import Labels, cross
+from vldebias.data.spellings import meaning_of, names_no_group
+from vldebias.data.tables import as_texts, column_of, groups_as_many_as_rows, odd_names, read_table
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.measure.impact import SMALL, Category, impact_ratios
+from vldebias.report.phrases import listed_words, quantity
+from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.utils.files import digest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RULE = 0.8  # the four-fifths rule of thumb of the EEOC; the law itself has no threshold
+_OUTCOMES = {"yes": True, "no": False, "1": True, "0": False}
+_ABOUT = (
+    "Selection rate: selected / applicants of a category, with Wilson's 95 % interval. Impact"
+    " ratio: this rate over the highest rate of a category. Its interval allows for the highest"
+    " rate being picked from the same data."
+)
+
+
+def measure_impact(
+    table: Path,
+    selected: str,
+    sex: str,
+    race: str,
+    *,
+    same: Mapping[str, str] | None = None,
+    unknown: Sequence[str] = (),
+) -> Result:
+    """Return the selection rates and impact ratios of a table of applicants.
+
+    Args:
+        table: a row for each applicant.
+        selected: column that says yes or no.
+        sex: column of the sex.
+        race: column of the race or ethnicity.
+        same: text of the table -> what it means, such as {"F": "female", "hired": "yes"}.
+        unknown: further texts that name no category.
+
+    Returns:
+        A task for the sexes, one for the races, and one for their intersections, with rows
+        `selection_rate` and `impact_ratio`. Categories below 2 % of the applicants have no ratio
+        and are named.
+
+    Raises:
+        InvalidInputError: no such column, an outcome that is neither yes nor no, no applicant whose
+            sex, race and outcome are known, or columns that are no categories.
+    """
+    columns = {"selected": selected, "sex": sex, "race": race}
+    if len(set(columns.values())) < len(columns):
+        raise InvalidInputError(f"{table}: expected three different columns, got {columns}")
+    rows = read_table(table)
+    outcomes = _outcomes(rows, selected, table, same or {}, unknown)
+    labels = {}
+    for column in (sex, race):
+        labels[column] = _categories(rows, column, table, same or {}, unknown)
+    by_columns = {
+        f"by {sex}": labels[sex],
+        f"by {race}": labels[race],
+        f"by {sex} and {race}": cross(labels[sex], labels[race]),
+    }
+    data = {table.name: digest(table)}
+    parts = [_part(name, column, outcomes, data) for name, column in by_columns.items()]
+    return Result.from_tasks(f"Impact ratios by {sex} and {race}", parts, seconds=None)
+
+
+def _texts(
+    rows: pa.Table, column: str, table: Path, same: Mapping[str, str], unknown: Sequence[str]
+) -> list[str]:
+    """Return the texts of a column without space around them, "" where they mean unknown."""
+    texts = []
+    for text in as_texts(column_of(rows, column, table), f"{table}: {column}"):
+        meant = same.get(text.strip(), text.strip())
+        texts.append("" if meant in unknown or names_no_group(meant) else meant)
+    return texts
+
+
+def _outcomes(
+    rows: pa.Table, column: str, table: Path, same: Mapping[str, str], unknown: Sequence[str]
+) -> NDArray[np.int64]:
+    """Return 1 for selected rows (n,), 0 for others and -1 where the outcome is unknown."""
+    outcomes = []
+    for number, text in enumerate(_texts(rows, column, table, same, unknown), start=1):
+        if not text:
+            outcomes.append(-1)
+            continue
+        meaning = meaning_of(text)
+        if meaning not in _OUTCOMES:
+            raise InvalidInputError(
+                f"{table}: {column}: row {number}: expected yes or no, got {text!r}; say what it"
+                f" means (--same {text}=yes), and turn scores into selections first"
+            )
+        outcomes.append(int(_OUTCOMES[meaning]))
+    return np.array(outcomes, dtype=np.int64)
+
+
+def _categories(
+    rows: pa.Table, column: str, table: Path, same: Mapping[str, str], unknown: Sequence[str]
+) -> Labels:
+    """Return the labels of a column of categories; warn of two spellings of one of them."""
+    labels = Labels.from_values(_texts(rows, column, table, same, unknown))
+    problem = groups_as_many_as_rows(labels)
+    if problem:
+        raise InvalidInputError(f"{table}: {column}: {problem}")
+    doubts = odd_names(labels.names)
+    if doubts:
+        warn(f"{table}: {column}: {'; also '.join(doubts)}", SuspectInputWarning)
+    return labels
+
+
+def _part(
+    name: str, labels: Labels, outcomes: NDArray[np.int64], data: Mapping[str, str]
+) -> TaskResult:
+    """Return the rows of the categories of one column, or of an intersection."""
+    is_used = labels.known & (outcomes >= 0)
+    applicants = np.bincount(labels.codes[is_used], minlength=len(labels.names))
+    hits = labels.codes[is_used & (outcomes == 1)]
+    selected = np.bincount(hits, minlength=len(labels.names))
+    present = np.flatnonzero(applicants)
+    if not len(present):
+        raise InvalidInputError(
+            f"{name}: no applicant has a known category and outcome; check the columns"
+        )
+    categories = impact_ratios(
+        [labels.names[code] for code in present],
+        applicants[present].tolist(),
+        selected[present].tolist(),
+    )
+    left_out = len(labels) - int(is_used.sum())
+    sentences = [_lowest(name, categories), *_small(name, categories)]
+    if left_out:
+        verb = "is" if left_out == 1 else "are"
+        sentences.append(
+            f"{_title(name)}: {quantity(left_out, 'applicant')} of {len(labels):,} {verb} not"
+            " included, since the category or the outcome is unknown."
+        )
+    result = TaskResult(
+        TaskProvenance(
+            task=name,
+            title="Impact ratios",
+            description=_ABOUT,
+            split="table",
+            data=dict(data),
+            n={"applicants": int(is_used.sum()), "not included": left_out},
+            settings={
+                "advice": sentences,
+                "by_category": {"selection_rate": "selection rate", "impact_ratio": "impact ratio"},
+                "excluded below": f"{SMALL:.0%} of the applicants",
+                "intervals": "Wilson; ratios: Donner and Zou (2012), Bonferroni",
+            },
+        )
+    )
+    for category in categories:
+        n = {"applicants": category.applicants, "selected": category.selected}
+        for metric, figure in (("impact_ratio", category.ratio), ("selection_rate", category.rate)):
+            if figure is not None:
+                ends = (figure.low, figure.high)
+                result.add(metric, NONE, figure.value, ends, n=n, subset=category.name)
+    return result
+
+
+def _title(name: str) -> str:
+    return name[:1].upper() + name[1:]
+
+
+def _lowest(name: str, categories: Sequence[Category]) -> str:
+    """Write which category has the lowest impact ratio, and against which."""
+    rated = [category for category in categories if category.ratio is not None]
+    if not rated:
+        return f"{_title(name)}: nobody was selected, so there is no impact ratio."
+    highest = max(rated, key=lambda category: category.rate or (0.0,))
+    lowest = min(rated, key=lambda category: category.ratio or (1.0,))
+    if lowest is highest:
+        return f"{_title(name)}: only {highest.name} is large enough to have an impact ratio."
+    assert lowest.ratio is not None
+    ends = f"[{lowest.ratio.low:.2f}, {lowest.ratio.high:.2f}]"
+    verdict = f"the interval contains {RULE}"
+    if lowest.ratio.high < RULE:
+        verdict = f"the whole interval is below {RULE}"
+    elif lowest.ratio.low >= RULE:
+        verdict = f"the whole interval is above {RULE}"
+    return (
+        f"{_title(name)}: the lowest impact ratio is {lowest.ratio.value:.2f} {ends}, of"
+        f" {lowest.name} ({_counted(lowest)}) against {highest.name} ({_counted(highest)});"
+        f" {verdict}."
+    )
+
+
+def _counted(category: Category) -> str:
+    """Write how many were selected: "30 of 100 selected"."""
+    return f"{category.selected:,} of {category.applicants:,} selected"
+
+
+def _small(name: str, categories: Sequence[Category]) -> list[str]:
+    """Write which categories are too small for a ratio, in a sentence if there are any."""
+    small = [
+        f"{category.name} ({_counted(category)})" for category in categories if category.is_small
+    ]
+    if not small:
+        return []
+    return [
+        f"{_title(name)}: excluded from the ratios, as below {SMALL:.0%} of the applicants:"
+        f" {listed_words(small)}."
+    ]

@@ -38,7 +38,8 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Column of the prompts. Default: prompt, else detected.")
+        str | None,
+        typer.Option(help="Column of the prompts or captions. Default: detected by its name."),
     ] = None,
     texts: Annotated[
         Path | None,
@@ -102,6 +103,16 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
             exists=True, help="The same prompts as a language model rewrote them, one per line."
         ),
     ] = None,
+    captions: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            help=(
+                "Captions of training data (a table, COCO's captions, a folder of .txt): which"
+                " values they state, and for which nouns. Needs no model."
+            ),
+        ),
+    ] = None,
     as_json: Json = False,
     **named: Any,
 ) -> None:
@@ -125,12 +136,23 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
           --out record.json
       vldebias audit --attribute gender --original users.txt \\
           --rewritten enhanced.txt
+      vldebias audit --attribute gender --captions train.csv --column caption
     """
+    if captions is not None:
+        if file is not None or original is not None or rewritten is not None or named:
+            raise InvalidInputError(
+                "--captions: expected no other texts and no model beside it; it reads the captions"
+                " alone"
+            )
+        _audit_captions(captions, column, attribute, folder, as_json=as_json)
+        return
     if original is not None and rewritten is not None:
         _audit_rewriter(original, rewritten, attribute, folder, as_json=as_json)
         return
     if file is None or original is not None or rewritten is not None:
-        raise InvalidInputError("expected FILE, or both of --original and --rewritten")
+        raise InvalidInputError(
+            "expected FILE, or both of --original and --rewritten, or --captions"
+        )
     _check_source(named, texts, measure, calibration)
     record_file = folder / "record.json"
     if folder.suffix == ".json":
@@ -265,6 +287,23 @@ def _audit_rewriter(
     from vldebias.auditing.rewriters import audit_rewriter
 
     result = audit_rewriter(originals.prompts, texts.prompts, attribute)
+    page = write_run(result, folder)
+    print_result(result, as_json=as_json, page=page)
+
+
+def _audit_captions(
+    captions: Path, column: str | None, attribute: str, folder: Path, *, as_json: bool
+) -> None:
+    """Say which values captions state, and for which nouns."""
+    check_out(folder)
+    check_sets([attribute])
+    from vldebias.auditing.captions import audit_captions
+    from vldebias.data.caption_texts import read_captions
+
+    texts = read_captions(captions, column)
+    number = sum(map(len, texts))
+    say(f"{captions}: reading {number:,} captions of {len(texts):,} images")
+    result = audit_captions(texts, attribute)
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page)
 

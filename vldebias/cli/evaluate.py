@@ -219,6 +219,11 @@ def shares(  # noqa: PLR0913 - a command has as many options
     """
     check_out(folder)
     _check_kind_of_columns(columns, is_impact=impact_ratio)
+    if impact_ratio and (groups or faces or baseline != "none"):
+        raise InvalidInputError(
+            "--impact-ratio: got --groups, --faces or --baseline, which are for tables of images;"
+            " leave them out"
+        )
     from vldebias.data.layouts import check_columns
 
     check_columns(table, columns.values())
@@ -255,11 +260,17 @@ def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> No
     allowed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS
     missing = [f"--{name} COLUMN" for name in needed if name not in columns]
     others = [f"--{name}" for name in columns if name not in allowed]
-    kind = "with --impact-ratio" if is_impact else "without --impact-ratio"
+    if missing and is_impact:
+        raise InvalidInputError(f"--impact-ratio: expected {', '.join(missing)}")
     if missing:
-        raise InvalidInputError(f"expected {', '.join(missing)} {kind}")
+        raise InvalidInputError(
+            f"expected {', '.join(missing)}; or --impact-ratio for a table of applicants"
+        )
     if others:
-        raise InvalidInputError(f"got {', '.join(others)}, which {kind} has no meaning; leave out")
+        kind = "with" if is_impact else "without"
+        raise InvalidInputError(
+            f"got {', '.join(others)}, which means nothing {kind} --impact-ratio; leave it out"
+        )
 
 
 @app.command("list")

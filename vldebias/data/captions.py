@@ -182,7 +182,7 @@ def _open_coco(
             f"{path}: there are {names}; expected one of split {split!r}; name the file itself"
         )
     file = files[0]
-    pairs = _read_coco(file)
+    pairs = read_coco(file)
     table = pa.table({"image": [name for name, _ in pairs], "caption": [text for _, text in pairs]})
     if folder is None:
         folder = _folder_of_images(file, table.column("image").to_pylist())
@@ -198,7 +198,7 @@ def _open_coco(
     )
 
 
-def _read_coco(file: Path) -> list[tuple[str, str]]:
+def read_coco(file: Path) -> list[tuple[str, str]]:
     """Return the path of the image and the text of each caption in a file of COCO.
 
     Raises:

@@ -135,7 +135,7 @@ def find_layout(
         return Layout("datasets")
     if path.stat().st_size == 0:
         raise InvalidInputError(f"{path}: the file is empty; expected images and captions")
-    if path.suffix.lower() in TABLES and not _is_coco(path, encoding):
+    if path.suffix.lower() in TABLES and not is_coco(path, encoding):
         return _layout_of_table(
             path, image, caption, separator, encoding, reads_captions=reads_captions
         )
@@ -348,7 +348,7 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
             raise InvalidInputError(_fetch_first(path, "parquet", url[0], caption[0]))
 
 
-def _is_coco(path: Path, encoding: str | None) -> bool:
+def is_coco(path: Path, encoding: str | None) -> bool:
     """Tell whether a file is COCO's captions: one JSON object with their keys.
 
     Raises:

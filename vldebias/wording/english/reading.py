@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
-from vldebias.prompts.english.words import has_gendered, is_proper
+from vldebias.prompts.english.words import has_gendered, is_proper, singular
 from vldebias.prompts.prompt_set import StatedWords, append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
@@ -19,7 +20,13 @@ from vldebias.wording.english.rewritten import (
     sides_in,
     strip,
 )
-from vldebias.wording.english.statements import find_stated, group_mentions, is_joined, states
+from vldebias.wording.english.statements import (
+    find_stated,
+    group_mentions,
+    is_joined,
+    states,
+    values_of_persons,
+)
 from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_foreign
 from vldebias.wording.english.text import read_text
 from vldebias.wording.groups import Group, Mixture, can_mix
@@ -38,6 +45,21 @@ from vldebias.wording.syntax import is_in_capitals
 
 # The person is a pronoun alone, "someone at a desk": there is no noun to write before.
 _PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
+
+
+class DescribedPerson(NamedTuple):
+    """Hold a person of a description.
+
+    noun: in the singular and lower case. value: the stated value, None if it is another one than
+    those of the set, or none. is_stated: whether any value is stated. names_value: whether the noun
+    itself states it, "man".
+    """
+
+    noun: str
+    value: Value
+    is_stated: bool
+    names_value: bool
+
 
 # Where words go: start, end, and "before" a noun ("a female CEO"), "after" it ("a cook who is
 # blind"), or "aside", between commas ("five engineers, three women and two men,").
@@ -145,6 +167,30 @@ class English(Language):
                 stated.append(value)
         first = stated[0] if len(stated) == 1 else None
         return [first, *[None] * (len(people) - 1)]
+
+    def persons_with_values(self, text: str, attribute: Attribute) -> list[DescribedPerson]:
+        """Return the persons of a description, such as a caption, with the value that it states of
+        each; people with a name are left out."""
+        persons = self.find(text, attribute)
+        if isinstance(persons, str):
+            return []
+        people: list[NounValue] = [(person.noun, None) for person in persons]
+        if attribute.gender:
+            values = sides_in(text, attribute, people)
+        else:
+            values = values_of_persons(text, attribute)
+        described = []
+        for person, value in zip(persons, values, strict=True):
+            if person.reason == "named":
+                continue
+            # "female nurse" and "woman doctor" are one noun; "man" is left, which states itself.
+            words = [singular(word) for word in person.noun.lower().split()]
+            while attribute.gender and len(words) > 1 and has_gendered(words[:1]):
+                del words[0]
+            is_stated = person.reason == "stated" or value is not None
+            names_value = attribute.gender and has_gendered(words)
+            described.append(DescribedPerson(" ".join(words), value, is_stated, names_value))
+        return described
 
 
 def _remaining_assignments(

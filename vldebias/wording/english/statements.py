@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import base, has_gendered, listed, person, singular
+from vldebias.prompts.prompt_set import StatedWords
 from vldebias.wording.english.scene import read_scene
-from vldebias.wording.english.subject import PersonPhrase, is_gendered_noun
+from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_gendered_noun
 from vldebias.wording.english.text import Text, read_text
 
 _FEMALE = frozenset({"she", "her", "hers", "herself"})
@@ -121,6 +122,37 @@ def find_stated(
         if attribute.kind and _states_in_phrase(prompt, mentions[0], attribute):
             is_stated[number] = True
     return is_stated
+
+
+def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
+    """Return the value that a text states of each of its persons, for attributes other than gender;
+    None if it states none or several."""
+    subjects = find_subjects(prompt)
+    if isinstance(subjects, str):
+        return []
+    text = read_text(prompt)
+    persons = group_mentions(text, subjects)
+    is_stated = find_stated(prompt, persons, attribute)
+    values: list[str | None] = []
+    for number, mentions in enumerate(persons):
+        # The person's own phrase decides, else what is said apart from other people.
+        first = mentions[0]
+        phrase = prompt[text.start[first.opening] : first.end]
+        found: set[str] = set()
+        for words in (phrase, _without_others(prompt, text, persons, number, ())):
+            if is_stated[number] and not found:
+                found = _values_in_words(words, attribute)
+        values.append(found.pop() if len(found) == 1 else None)
+    return values
+
+
+def _values_in_words(text: str, attribute: Attribute) -> set[str]:
+    """Return the values whose words are in a text."""
+    found = set()
+    for value, words in attribute.set.attributes.items():
+        if StatedWords((*words, attribute.words[value])).find(text):
+            found.add(value)
+    return found
 
 
 def states(text: str, attribute: Attribute) -> bool:

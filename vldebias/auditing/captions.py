@@ -23,8 +23,8 @@ MOST_NOUNS = 20  # in the rows; the most frequent ones
 LEAST = 5  # images that state a value of a noun, below which no share is given
 _ABOUT = (
     "Persons whom captions describe, by the rules that balanced prompts read prompts with. A value"
-    " is stated by a noun, an adjective or a pronoun. Each image counts once for a noun, whatever the"
-    " number of its captions; intervals are Wilson's, over images."
+    " is stated by a noun, an adjective or a pronoun. Each image counts once for a noun,"
+    " whatever the number of its captions; intervals are Wilson's, over images."
 )
 
 

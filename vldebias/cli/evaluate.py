@@ -60,6 +60,7 @@ app = App(
 app.command("report")(results.report)
 app.command("compare")(results.compare)
 app.command("gate")(results.gate)
+app.command("runs")(results.runs)
 app.command("data")(results.data)
 app.command("paper")(results.paper)
 

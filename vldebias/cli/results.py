@@ -198,6 +198,51 @@ def gate(
         raise typer.Exit(1)
 
 
+def runs(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, file_okay=False, metavar="FOLDER", help="Folder of the results."
+        ),
+    ],
+    page: Annotated[
+        Path | None,
+        typer.Option("--out", help="HTML page to write. Default: runs.html in the folder."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List many results on one page: model, task, method, figure with its interval, and date.
+
+    Reads every result below the folder. Columns of the page are sorted by a click. Files that
+    cannot be read are named on the page, and make the exit code 1.
+
+    Examples:
+      vldebias eval runs results/
+      vldebias eval runs . --out overview.html
+      vldebias eval runs results/ --json
+    """
+    check_out((folder if page is None else page).parent)
+    from vldebias.report.runs import render_runs
+
+    written, listed = render_runs(folder, page)
+    for file, reason in listed.unreadable.items():
+        say(f"{file}: {reason}", "not read", "yellow")
+    if as_json:
+        print_json(
+            {"runs": [row._asdict() for row in listed.rows], "unreadable": listed.unreadable}
+        )
+    else:
+        head = ("run", "model", "task", "method", "measure", "value [95 %]", "date")
+        cells = []
+        for row in listed.rows:
+            date = row.date[:10] or "not recorded"
+            cells.append((row.run, row.model, row.task, row.method, row.measure, row.number, date))
+        print_grid(head, cells)
+        say(f"page: {written}")
+    if listed.unreadable:
+        raise typer.Exit(1)
+
+
 def _file_of(result: Path) -> Path:
     if result.is_dir():
         return result / "result.json"

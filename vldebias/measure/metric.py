@@ -232,7 +232,7 @@ BUILT_IN = (
     Metric("percent_agreement", "pairs of answers that agree", better="higher", bounds=SHARE),
     Metric("share", "share", bounds=SHARE),
     Metric("selection_rate", "selection rate", bounds=SHARE),
-    Metric("impact_ratio", "impact ratio", better="higher", bounds=SHARE),
+    _bias("impact_ratio", "impact ratio", better="higher", bounds=SHARE),
     Metric("stated", "persons of whom a value is stated", bounds=SHARE, reads="texts"),
     Metric("stated_share", "share among stated values", bounds=SHARE, reads="texts"),
     Metric(

@@ -28,13 +28,18 @@ class CategoryRow(NamedTuple):
 
 
 class CategoryTable(NamedTuple):
-    """Hold the table of a task. counts: heads of the numbers. figures: heads of the measures."""
+    """Hold the table of a task.
+
+    counts: heads of the numbers. figures: heads of the measures. missing: what stands for a figure
+    that a category does not have.
+    """
 
     caption: str
     counts: tuple[str, ...]
     figures: tuple[str, ...]
     rows: tuple[CategoryRow, ...]
     is_share: bool
+    missing: str
 
 
 def category_tables(result: Result) -> list[CategoryTable]:
@@ -73,6 +78,7 @@ def category_tables(result: Result) -> list[CategoryTable]:
                 tuple(heads.values()),
                 tuple(rows),
                 is_share,
+                provenance.settings.get("missing", ""),
             )
         )
     return tables

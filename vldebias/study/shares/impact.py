@@ -158,6 +158,7 @@ def _part(
             settings={
                 "advice": sentences,
                 "by_category": {"selection_rate": "selection rate", "impact_ratio": "impact ratio"},
+                "missing": "excluded",
                 "excluded below": f"{SMALL:.0%} of the applicants",
                 "intervals": "Wilson; ratios: Donner and Zou (2012), Bonferroni",
             },

@@ -291,7 +291,7 @@ def test_groups_of_a_column_are_weighed_and_steps_tracked(tmp_path: Path) -> Non
     assert float(groups.sum()) == pytest.approx(1)
     assert float(groups.std()) > 0
     assert any(
-        b"recall@1 image to text" in path.read_bytes()
+        b"recall_at_1 image to text" in path.read_bytes()
         for path in tmp_path.rglob("events.out.tfevents*")
     )
 

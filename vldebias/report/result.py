@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import json
+import math
 import os
 import platform
 import re
@@ -47,6 +48,7 @@ from vldebias.utils.files import (
     versions,
     write_atomically,
 )
+from vldebias.utils.trackers import tracker_name
 
 __all__ = [
     "CHANCE",
@@ -61,6 +63,7 @@ __all__ = [
     "TaskResult",
 ]
 
+_LONGEST_NAME = 230  # so that trackers with 250 characters have room for "/high"
 LINE = 400  # characters in a line of JSON, so that a row of a result fits
 
 if TYPE_CHECKING:
@@ -156,6 +159,35 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         frame = need("pandas").DataFrame(rows, columns=list(COLUMNS))
         types = dict.fromkeys(NUMBERS, "float64") | {"n": "int64", "uses_labels": "bool"}
         return frame.astype(types)
+
+    def to_metrics(self) -> dict[str, float]:
+        """Return a flat mapping from names that experiment trackers accept to values, for
+        `mlflow.log_metrics`, `wandb.log` and TensorBoard.
+
+        A name is task/metric/method, with the part of the task and lambda if there are any; the
+        ends of the 95 % interval follow as NAME/low and NAME/high. Names that differ only in
+        characters which trackers refuse get a number. Values that are not finite are left out.
+
+        >>> mlflow.log_metrics(result.to_metrics())  # doctest: +SKIP
+        """
+        metrics: dict[str, float] = {}
+        names: set[str] = set()
+        for row in self.rows:
+            lam = "" if row.lam is None else f"lam {row.lam:g}"
+            parts = (row.task, row.metric, row.method, row.subset, lam)
+            # A slash inside of a part, such as a group "female/old", is no level of its own.
+            path = "/".join(part.replace("/", " ") for part in parts if part)
+            name = unique = tracker_name(path)[:_LONGEST_NAME]
+            number = 1
+            while unique in names:
+                number += 1
+                unique = f"{name} {number}"
+            names.add(unique)
+            low, high = row.interval
+            for ending, value in (("", row.value), ("/low", low), ("/high", high)):
+                if math.isfinite(value):
+                    metrics[f"{unique}{ending}"] = value
+        return metrics
 
     def as_metric_frame(self, task: str, metric: str, method: str) -> dict[str, Any]:
         """Return the arguments of a `fairlearn.metrics.MetricFrame` of one metric by group; it has

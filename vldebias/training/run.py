@@ -35,6 +35,7 @@ from vldebias.training.settings import TrainSettings
 from vldebias.training.suspects import positive_scores, report_pairs
 from vldebias.utils.files import only_writer, versions, write_atomically
 from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.trackers import tracker_name
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -314,8 +315,7 @@ class _StepReport:
         loss = f"loss {entry['loss']:.4g}"
         self.advance(note=loss)
         if self.settings.track is not None and self.accelerator.is_main_process:
-            # Some trackers refuse an arrow in names.
-            values = {name.replace("->", " to "): value for name, value in entry.items()}
+            values = {tracker_name(name): value for name, value in entry.items()}
             self.accelerator.log(values, step=step)
         for name in _SHOWN:
             score = entry.get(name, math.nan)

@@ -316,7 +316,7 @@ class LoopSettings(_Settings):
         description="Processes that read images; 0 where the system cannot fork any.",
     )
     seed: int = Field(0, ge=0, lt=1 << 63, description="All randomness follows from it.")
-    track: Literal["tensorboard", "wandb", "trackio"] | None = Field(
+    track: Literal["tensorboard", "wandb", "trackio", "mlflow"] | None = Field(
         None, description="Also log there."
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from comfy_api.latest import ComfyExtension, io
+from comfy_api.latest import ComfyExtension, io, ui
 
 from .balancing import ATTRIBUTES, LARGEST, MOST_IMAGES, balance, problem_of, single_settings
 from .rows import family_of, join_rows
+from .saving import write_records
 
 _PROMPT = "a prompt; {gender} marks the place yourself, {red|blue} is chosen for each picture"
 _SHARES = "female: 70, male: 30, in percent or fractions; empty: even shares"
@@ -181,9 +182,55 @@ class EncodeBalancedPrompt(io.ComfyNode):
         return io.NodeOutput(conditioning, len(rows), pictures.prompts, pictures.reasons)
 
 
+class SaveBalancedImages(io.ComfyNode):
+    """Save pictures as Save Image does, each with its value in a text chunk of its own."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """Return the inputs; the node has no outputs."""
+        return io.Schema(
+            node_id="BalancedPromptsSave",
+            display_name="Save Image (Balanced Prompt)",
+            category="image",
+            description=(
+                "Save Image, with the value, prompt and seed of each picture in the PNG's text"
+                " chunk 'vldebias', next to ComfyUI's prompt and workflow."
+            ),
+            # All pictures of a run at once, to match them with their values.
+            is_input_list=True,
+            is_output_node=True,
+            inputs=[
+                io.Image.Input("images"),
+                io.String.Input("filename_prefix", default="ComfyUI"),
+                io.String.Input("values", force_input=True, tooltip=_VALUES_OUT),
+                io.String.Input("prompts", optional=True, force_input=True),
+                io.Int.Input("seeds", optional=True, force_input=True),
+            ],
+            hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo],
+        )
+
+    @classmethod
+    def execute(
+        cls,
+        images: list[Any],
+        filename_prefix: list[str],
+        values: list[str],
+        prompts: Sequence[str] = (),
+        seeds: Sequence[int] = (),
+    ) -> io.NodeOutput:
+        """Save the pictures, and write what is known of each into its file."""
+        results = []
+        for batch in images:
+            results += ui.ImageSaveHelper.save_images(
+                batch, filename_prefix[0], io.FolderType.output, cls
+            )
+        write_records(results, values, prompts, seeds)
+        return io.NodeOutput(ui=ui.SavedImages(results))
+
+
 class BalancedPromptsExtension(ComfyExtension):
     """List the nodes of this package."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """Return the classes of the nodes."""
-        return [BalancePrompt, EncodeBalancedPrompt]
+        return [BalancePrompt, EncodeBalancedPrompt, SaveBalancedImages]

@@ -114,7 +114,7 @@ def audit_captions(
         )
     nouns = sorted(counts_of_noun, key=lambda noun: (-counts_of_noun[noun].images_stated, noun))
     shown = [noun for noun in nouns if counts_of_noun[noun].images_stated >= LEAST][:MOST_NOUNS]
-    values = list(prompts.attributes)
+    names = list(prompts.attributes)
     part = TaskResult(
         TaskProvenance(
             task=TASK,
@@ -126,13 +126,13 @@ def audit_captions(
             n={"images": len(captions), "captions": n_texts, "not in English": n_foreign},
             settings={
                 "advice": _sentences(total, counts_of_noun, shown, prompts, n_texts, n_foreign),
-                "by_category": {"stated": "value stated", "stated_share": _head(values)},
+                "by_category": {"stated": "value stated", "stated_share": _head(names)},
                 "intervals": "Wilson, 95 %, over images",
             },
         )
     )
     for name in (ALL, *shown):
-        _add(part, name, total if name == ALL else counts_of_noun[name], values)
+        _add(part, name, total if name == ALL else counts_of_noun[name], names)
     return Result.from_tasks(TASK, [part], seconds=round(time.monotonic() - start, 3))
 
 

@@ -6,7 +6,9 @@ import errno
 import io
 import json
 import re
+import struct
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 INK = "#1f2933"
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_KEYWORD = b"vldebias"  # of the text chunk with what is known of an image
 LARGEST = 384  # pixels of a side of an image that a page holds
 # Named, since Pillow opens whatever the first bytes look like, and hands EPS by any name to the
 # program gs.
@@ -133,7 +137,7 @@ def write_png(
         image = image.quantize(256, dither=need("PIL.Image").Dither.NONE)
     info = need("PIL.PngImagePlugin").PngInfo()
     # In ASCII: names of files may hold bytes that are no text.
-    info.add_itxt("vldebias", json.dumps(metadata))
+    info.add_itxt(_KEYWORD.decode(), json.dumps(metadata))
 
     def save(file: Any) -> None:
         image.save(file, format="png", pnginfo=info, optimize=small)
@@ -150,7 +154,7 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]
     """
     try:
         with open_image(path, ("PNG",)) as image:
-            metadata = json.loads(image.info.get("vldebias") or "{}")
+            metadata = json.loads(image.info.get(_KEYWORD.decode()) or "{}")
             if not isinstance(metadata, dict):
                 metadata = {}
             if pixels:
@@ -159,6 +163,68 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]
     # What Pillow and json raise for damaged chunks.
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise OSError(f"{path}: {error}") from error
+
+
+def with_record(png: bytes, facts: Mapping[str, Any]) -> bytes:
+    """Return a PNG with facts about its image, such as the assigned value, in a text chunk of its
+    own.
+
+    Pixels and all other chunks stay as they are: A1111's "parameters", and "prompt" and "workflow"
+    of ComfyUI. A chunk that this function wrote before is replaced. `read_png` returns the facts.
+
+    Raises:
+        OSError: the bytes are not a whole PNG.
+    """
+    chunks = _chunks_of(png)
+    own = _KEYWORD + b"\0"
+    kept = [(kind, data) for kind, data in chunks if kind != b"iTXt" or not data.startswith(own)]
+    # Not compressed, and without a language and a translated keyword.
+    text = json.dumps(facts).encode()
+    kept.insert(1, (b"iTXt", own + b"\0\0\0\0" + text))
+    parts = [_SIGNATURE]
+    for kind, data in kept:
+        checksum = zlib.crc32(kind + data)
+        parts.append(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum))
+    return b"".join(parts)
+
+
+def _chunks_of(png: bytes) -> list[tuple[bytes, bytes]]:
+    """Return kind and content of each chunk of a PNG.
+
+    Raises:
+        OSError: another format, a chunk that is cut off or damaged, or no end.
+    """
+    if not png.startswith(_SIGNATURE):
+        raise OSError("expected a PNG, got other bytes")
+    chunks: list[tuple[bytes, bytes]] = []
+    place = len(_SIGNATURE)
+    while place < len(png):
+        head = png[place : place + 8]
+        size = int.from_bytes(head[:4], "big")
+        kind, data = head[4:], png[place + 8 : place + 8 + size]
+        checksum = png[place + 8 + size : place + 12 + size]
+        if len(checksum) < 4 or int.from_bytes(checksum, "big") != zlib.crc32(kind + data):
+            raise OSError(f"the PNG is damaged or cut off at byte {place}")
+        chunks.append((kind, data))
+        place += 12 + size
+        if kind == b"IEND":
+            break
+    if not chunks or chunks[0][0] != b"IHDR" or chunks[-1][0] != b"IEND":
+        raise OSError("the PNG is cut off: it has no end")
+    return chunks
+
+
+def add_record(path: Path, facts: Mapping[str, Any]) -> Path:
+    """Write facts about an image into its PNG file, see `with_record`.
+
+    Raises:
+        OSError: the file is missing, or is not a whole PNG.
+    """
+    try:
+        content = with_record(path.read_bytes(), facts)
+    except OSError as error:
+        raise OSError(f"{path}: {error}") from error
+    return write_atomically(path, content)
 
 
 def encoded(image: Image) -> bytes:

@@ -175,6 +175,7 @@ class English(Language):
         if isinstance(persons, str):
             return []
         people: list[NounValue] = [(person.noun, None) for person in persons]
+        values: Sequence[Value]
         if attribute.gender:
             values = sides_in(text, attribute, people)
         else:

@@ -1,0 +1,104 @@
+"""A block for Modular Diffusers that balances prompts before the text encoder.
+
+Load it from a folder or the hub, and put it first:
+
+    balance = ModularPipelineBlocks.from_pretrained("apps/modular", trust_remote_code=True)
+    blocks.sub_blocks.insert("balance_prompts", balance, 0)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diffusers.modular_pipelines import InputParam, ModularPipelineBlocks, OutputParam
+
+from vldebias.errors import InvalidInputError
+from vldebias.wording import Balancer
+from vldebias.wording.persons import NEXT_TEXT
+
+PROMPTS = ("prompt", "prompt_2", "prompt_3")  # texts of one image, which get the same value
+
+
+class BalancePromptsBlock(ModularPipelineBlocks):
+    """State values of an attribute in the prompts of a call, evenly over its images.
+
+    A prompt that states the attribute already, or shows nobody, is left unchanged. The values stay
+    even over all calls of the pipeline.
+
+    Args:
+        attribute: name or file of a prompt set, "gender", or a list of them.
+        shares: value -> share of the images; None: even shares.
+        seed: of the values, to repeat a run; None: random.
+    """
+
+    model_name = None
+    _requirements = {"vldebias": ">=0.4"}
+
+    def __init__(
+        self,
+        attribute: Any = "gender",
+        shares: dict[str, float] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._settings = {"attribute": attribute, "shares": shares, "seed": seed}
+        # Unknown sets and wrong shares are refused here, before any model is loaded.
+        self._balancer = Balancer(attribute, shares=shares, seed=seed)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BalancePromptsBlock:
+        """Return a block with the same settings and counts of its own, as for another pipeline."""
+        return type(self)(**self._settings)
+
+    @property
+    def description(self) -> str:
+        """Say what the block does."""
+        return "Writes values of an attribute into prompts, evenly over the images of a call."
+
+    @property
+    def inputs(self) -> list[InputParam]:
+        """Return the texts of a call, and how many images each prompt gets."""
+        texts = [InputParam(name) for name in PROMPTS[1:]]
+        return [
+            InputParam("prompt", required=True, description="A prompt, or a list of prompts."),
+            *texts,
+            InputParam("negative_prompt"),
+            InputParam("num_images_per_prompt", default=1),
+        ]
+
+    @property
+    def intermediate_outputs(self) -> list[OutputParam]:
+        """Return the prompts, one for each image, with the values that they state."""
+        names = (*PROMPTS, "negative_prompt", "num_images_per_prompt")
+        return [
+            *(OutputParam(name) for name in names),
+            OutputParam("assigned_values", description="Value of each image; None: unchanged."),
+            OutputParam("reasons", description="Why a prompt was left unchanged, or None."),
+        ]
+
+    def __call__(self, components: Any, state: Any) -> tuple[Any, Any]:
+        """Replace the prompts in the state by balanced ones."""
+        call = self.get_block_state(state)
+        count = call.num_images_per_prompt or 1
+        is_single = isinstance(call.prompt, str) and count == 1
+        texts = {}
+        for name in PROMPTS:
+            value = getattr(call, name)
+            if value is not None:
+                listed = [value] if isinstance(value, str) else list(value)
+                texts[name] = [text for text in listed for _ in range(count)]
+        lengths = {name: len(column) for name, column in texts.items()}
+        if len(set(lengths.values())) > 1:
+            raise InvalidInputError(f"expected as many texts of each prompt, got {lengths}")
+        joined = [NEXT_TEXT.join(image) for image in zip(*texts.values(), strict=True)]
+        balanced = self._balancer.next(joined)
+        columns = zip(*(text.split(NEXT_TEXT) for text in balanced.prompts), strict=True)
+        for name, column in zip(texts, columns, strict=True):
+            setattr(call, name, column[0] if is_single else list(column))
+        if isinstance(call.negative_prompt, list) and count > 1:
+            call.negative_prompt = [text for text in call.negative_prompt for _ in range(count)]
+        # Each image has a prompt of its own now.
+        call.num_images_per_prompt = 1
+        call.assigned_values = list(balanced.values)
+        call.reasons = list(balanced.reasons)
+        self.set_block_state(state, call)
+        return components, state

@@ -8,7 +8,7 @@ Load it from a folder or the hub, and put it first:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from diffusers.modular_pipelines import InputParam, ModularPipelineBlocks, OutputParam
 
@@ -32,7 +32,7 @@ class BalancePromptsBlock(ModularPipelineBlocks):
     """
 
     model_name = None
-    _requirements = {"vldebias": ">=0.4"}
+    _requirements: ClassVar = {"vldebias": ">=0.4"}
 
     def __init__(
         self,

@@ -115,12 +115,23 @@ def parsed(text: str, where: str) -> Any:
     """Return the value of a text in JSON.
 
     Raises:
-        InvalidInputError: the text is not JSON.
+        InvalidInputError: the text is not JSON, or an object has a name twice, of whose values
+            Python would keep the last.
     """
     try:
-        return json.loads(text, strict=False)
+        return json.loads(text, strict=False, object_pairs_hook=_with_different_names)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{where}: expected JSON, got {error}") from None
+
+
+def _with_different_names(pairs: list[tuple[str, Any]]) -> Row:
+    """Return an object of JSON; raise ValueError if a name occurs twice."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {repeated!r} twice in one object; expected different names")
+    return row
 
 
 def rows_of_lines(lines: Sequence[str], where: str) -> tuple[list[Row], list[int]]:

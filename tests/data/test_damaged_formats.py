@@ -60,7 +60,12 @@ def batch(rows: Records) -> str:
 
 
 def meta_cap(rows: Records) -> str:
-    return json.dumps({row["name"]: {"caption": row["text"], "tags": "x"} for row in rows}, indent=1)
+    # Entry by entry: a name may be there twice.
+    entries = []
+    for row in rows:
+        entry = {"caption": row["text"], "tags": "x"}
+        entries.append(f" {json.dumps(row['name'])}: {json.dumps(entry)}")
+    return "{\n" + ",\n".join(entries) + "\n}"
 
 
 def infotexts(rows: Records) -> str:

@@ -139,3 +139,18 @@ def test_a_row_with_more_cells_than_the_head_is_refused(tmp_path: Path) -> None:
     file.write_text("id,score,gender\na,0.9,f\nb,0,8,m\n")
     with pytest.raises(InvalidInputError, match=r"line 3: expected 3 columns .*, got 4"):
         run(file, "--attribute", "gender")
+
+
+def test_results_of_qdrant_are_read_as_it_answers(tmp_path: Path) -> None:
+    points = [
+        {"id": row["id"], "score": row["score"], "payload": {"gender": row["gender"]}}
+        for row in RESULTS
+    ]
+    file = tmp_path / "points.json"
+    for answer in ({"result": points, "status": "ok"}, {"result": {"points": points}}, points):
+        file.write_text(json.dumps(answer))
+        assert ids(run(file, "--k", 4, "--attribute", "payload.gender").stdout) == EXPECTED
+    # A point without the attribute is of unknown group, and keeps its place.
+    del points[4]["payload"]["gender"]
+    file.write_text(json.dumps(points))
+    assert ids(run(file, "--k", 4, "--attribute", "payload.gender").stdout) == EXPECTED

@@ -434,3 +434,35 @@ def test_a_table_names_facts_of_the_ids(tmp_path: Path) -> None:
     data, said = opened(path)
     assert len(data) == N
     assert any("1 of 5 captions are of images that are not listed" in message for message in said)
+
+
+@pytest.mark.parametrize("ending", ["", ".jpg"])
+def test_captions_of_sd_scripts_are_read_by_file_name(ending: str, tmp_path: Path) -> None:
+    files = brought.images(tmp_path)
+    entries = {
+        Path(file).stem + ending: {"caption": caption}
+        for file, caption in zip(files, CAPTIONS, strict=True)
+    }
+    (tmp_path / "meta_cap.json").write_text(json.dumps(entries))
+    data, said = opened(tmp_path / "meta_cap.json")
+    assert (data.captions, said) == (CAPTIONS, [])
+    # Names without their endings find the only picture that is called so.
+    assert data.read(2).tobytes() == brought_pixels(2)
+
+
+def test_each_line_of_a_text_beside_an_image_is_a_caption(tmp_path: Path) -> None:
+    brought.images(tmp_path, names=["0.jpg", "1.jpg"])
+    (tmp_path / "0.txt").write_text("a nurse\n\n  a tired nurse \n")
+    (tmp_path / "1.txt").write_bytes("ein müder Pilot\r\nzwei Köche\n".encode("cp1252"))
+    data, said = opened(tmp_path)
+    assert data.captions == ("a nurse", "ein müder Pilot")
+    assert data.more_captions == (("a tired nurse",), ("zwei Köche",))
+    assert any("2 of 2 texts have several lines, such as 0.txt" in message for message in said)
+
+
+def test_a_metadata_csv_of_other_names_names_the_first(tmp_path: Path) -> None:
+    brought.images(tmp_path)
+    rows = "".join(f"picture{number}.jpg,a nurse {number}\n" for number in range(N))
+    (tmp_path / "metadata.csv").write_text(f"file_name,text\n{rows}")
+    with pytest.raises(InvalidInputError, match=r"the first is 'picture0.jpg'; .* '0.jpg'"):
+        open_data("captions", tmp_path)

@@ -328,3 +328,45 @@ def test_paths_that_lead_out_need_leave(tmp_path: Path) -> None:
     assert [data.read(0), data.read(1)] == [picture(4), picture(4)]
     save(tmp_path / "pictures/a/1.png", 9)
     assert open_manifest(table(path, ROWS[:1]), images=tmp_path / "pictures").read(0) == picture(9)
+
+
+def test_subpopbench_and_jtt_are_read_as_the_releases(tmp_path: Path) -> None:
+    birds = tmp_path / "waterbirds"
+    save(birds / "waterbird_complete95_forest2water2" / "001.Bird" / "a.jpg", 3)
+    row = "id,filename,split,y,a\n1,001.Bird/a.jpg,2,1,0\n"
+    (birds / "metadata_waterbirds.csv").write_text(row)
+    for root in (tmp_path, birds):
+        data = open_data("waterbirds", root)
+        assert data.column("label").counts == {"landbird": 0, "waterbird": 1}
+        assert data.column("place").counts == {"land": 1, "water": 0}
+        assert data.read(0).size == (8, 6)
+
+    faces = tmp_path / "celeba"
+    for folder in (faces, tmp_path / "jtt" / "celebA" / "data"):
+        for number in range(2):
+            save(folder / "img_align_celeba" / f"{number}.jpg", number)
+    (faces / "metadata_celeba.csv").write_text(
+        "id,filename,split,y,a\n1,0.jpg,2,1,0\n2,1.jpg,0,0,1\n"
+    )
+    data = open_data("celeba", faces)
+    assert data.column("label").counts == {"dark": 0, "blond": 1}
+    assert data.column("gender").counts == {"female": 1, "male": 0}
+    assert list(data.labels) == ["label", "gender"]
+
+    # JTT joins attributes and partition, with the numbers of the rows before them.
+    (tmp_path / "jtt" / "celebA" / "data" / "metadata.csv").write_text(
+        ",image_id,Blond_Hair,Male,Smiling,split\n0,0.jpg,-1,1,1,2\n1,1.jpg,1,-1,-1,2\n"
+    )
+    data = open_data("celeba", tmp_path / "jtt")
+    assert data.column("label").counts == {"dark": 1, "blond": 1}
+    assert data.column("Smiling").counts == {"no": 1, "yes": 1}
+    assert data.read(1).size == (8, 6)
+
+
+def test_a_manifest_finds_its_only_column_of_images(tmp_path: Path) -> None:
+    save(tmp_path / "a.jpg")
+    (tmp_path / "m.csv").write_text("id,filename\n1,a.jpg\n")
+    assert open_data("manifest", tmp_path / "m.csv").ids == ("a.jpg",)
+    (tmp_path / "m.csv").write_text("id,filename,path\n1,a.jpg,a.jpg\n")
+    with pytest.raises(InvalidInputError, match="--option image=COLUMN"):
+        open_data("manifest", tmp_path / "m.csv")

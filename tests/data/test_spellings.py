@@ -7,7 +7,14 @@ import pytest
 from data_parts import ATTRIBUTES, celeba, fairface, save
 
 from vldebias.data import Labels, odd_values, open_data
-from vldebias.data.spellings import matched, meaning_of, spreadsheet_range, written_twice
+from vldebias.data.spellings import (
+    is_sentence,
+    matched,
+    meaning_of,
+    names_no_group,
+    spreadsheet_range,
+    written_twice,
+)
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 
 
@@ -140,3 +147,53 @@ def test_codes_and_names_of_known_values_are_matched_in_other_spellings() -> Non
     names = ["blond hair", "BLOND-HAIR", "Fair", "black_hair", "Blond_Hair", "3.0", "grey"]
     expected = dict.fromkeys(["blond hair", "BLOND-HAIR", "Fair"], "Blond_Hair")
     assert matched(names, known) == expected | {"black_hair": "3", "3.0": "3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_answer"),
+    [
+        ("N/A", True),
+        ("Unclear.", True),
+        ("cannot determine", True),
+        ("I'm sorry, I can't tell the gender of people in images.", True),
+        ("I\u2019m sorry, but I can\u2019t help with that", True),
+        ("It is not possible to determine the race.", True),
+        ("The gender is unclear", True),
+        ("not visible", True),
+        ("no person", True),
+        ("unbekannt", True),
+        ("\u4e0d\u660e", True),
+        ("female", False),
+        ("other", False),
+        ("Native Hawaiian or Other Pacific Islander", False),
+        ("non-binary", False),
+        ("no", False),
+        ("none of the above", False),
+        ("not blond", False),
+    ],
+)
+def test_answers_that_name_no_group_are_known(text: str, is_answer: bool) -> None:
+    assert names_no_group(text) == is_answer
+
+
+@pytest.mark.parametrize(
+    ("values", "doubt"),
+    [
+        (["female", "The person in the image appears to be a man."], "is a sentence"),
+        (["0.91", "0.12", "0.5"], "look like probabilities"),
+        (['{"choices": ["a"]}', "b"], "written as a JSON object"),
+    ],
+)
+def test_what_is_no_name_of_a_group_is_doubted(values: list[str], doubt: str) -> None:
+    assert doubt in "; ".join(odd_values(Labels.from_values(values * 30)))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["White (not Hispanic or Latino)", "Two or More Races (not Hispanic or Latino)"],
+        ["American Indian or Alaska Native", "Black or African American"],
+    ],
+)
+def test_long_names_of_groups_are_no_sentences(values: list[str]) -> None:
+    assert not any(map(is_sentence, values))

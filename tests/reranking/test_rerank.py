@@ -236,3 +236,27 @@ def test_labels_need_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_two_spellings_of_a_group_are_doubted() -> None:
+    with pytest.warns(SuspectInputWarning, match="'M' and 'male' look like one value") as caught:
+        vldebias.rerank([0.9, 0.8, 0.7, 0.6], 2, labels=["M", "male", "F", "female"])
+    # There is no flag to name here.
+    assert "--same" not in str(caught[0].message)
+    with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost as 'female'"):
+        vldebias.rerank(list(range(20)), 4, labels=["female"] * 10 + ["male"] * 9 + ["femle"])
+
+
+def test_answers_that_name_no_group_are_unknown() -> None:
+    labels = ["male", "N/A", "cannot tell", "female", "male", "female"]
+    positions = vldebias.rerank([6, 5, 4, 3, 2, 1], 6, labels=labels)
+    assert positions.report.candidates.names == ("female", "male")
+    assert positions.tolist()[1:3] == [1, 2]
+
+
+@pytest.mark.parametrize("labels", [["34", "57", "23", "61"], [*"abcdefghi", "a"]])
+def test_as_many_groups_as_rows_are_refused(labels: list[str]) -> None:
+    with pytest.raises(InvalidInputError, match=f"groups in {len(labels)} rows"):
+        vldebias.rerank(list(range(len(labels))), 2, labels={"age": labels})
+    # Three groups of three candidates are no ids.
+    assert len(vldebias.rerank([3, 2, 1], 2, labels=["a", "b", "c"])) == 2

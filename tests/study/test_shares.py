@@ -8,13 +8,14 @@ import pytest
 
 from tests.refusals import refused
 from tests.study.painted_by_hand import GENDERS, chosen, paint
-from vldebias.errors import SuspectInputWarning
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.judge.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.shares import discrepancies, shares_radius, squared_discrepancies
 from vldebias.metrics import agreement, discrepancy
 from vldebias.report.result import Result
 from vldebias.study import SharesTask
+from vldebias.study.shares.group_names import groups_named
 
 FEW = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
 pytestmark = [pytest.mark.usefixtures("no_charts"), FEW]
@@ -322,3 +323,63 @@ def test_answers_that_do_not_fit_the_images_are_refused(people, tmp_path, fields
     if fields is not None:
         AnnotationLog(tmp_path / "labels.jsonl").append(fields[0], "eve", "gender", fields[1])
     people(values_of_cell)
+
+
+def judged(values):
+    return {"text": ["a CEO"] * len(values), "judge": list(values)}
+
+
+def alone(columns, **fields):
+    return measure(columns, method=None, baseline="none", **fields)[0]
+
+
+def test_groups_that_no_image_shows_count_if_they_are_named():
+    columns = judged(["White", "Black"] * 25)
+    with pytest.warns(SuspectInputWarning, match="--groups fairface-race \\(7 groups\\)"):
+        occurring = alone(columns)
+    assert by_name(occurring)["discrepancy", "none", ""].value == 0
+    assert "over the 2 groups that occur" in occurring.provenance.settings["notes"][0]
+    named = alone(columns, values=["White", "Black", "Asian", "Indian"])
+    # Half and half of four groups: sqrt(2 (1/4)^2 + 2 (1/4)^2).
+    assert by_name(named)["discrepancy", "none", ""].value == pytest.approx(0.5)
+    assert "over the 4 groups that were named" in named.provenance.settings["notes"][0]
+    men = alone(judged(["male"] * 20), values=["female", "male"])
+    assert by_name(men)["discrepancy", "none", ""].value == pytest.approx(0.5**0.5)
+
+
+def test_the_groups_of_a_set_are_named_by_its_name():
+    assert groups_named(["gender"]) == ("male", "female")
+    assert groups_named(["a", "b"]) == ("a", "b")
+    for names in (["a"], ["a", "a"], []):
+        with pytest.raises(InvalidInputError, match="two or more different groups"):
+            groups_named(names)
+
+
+def test_spellings_of_named_groups_are_read_with_a_warning():
+    with pytest.warns(SuspectInputWarning, match="read 'F' .20 rows. as 'female', 'Man'"):
+        part = alone(judged(["F", "Man"] * 20), values=["female", "male"])
+    assert by_name(part)["discrepancy", "none", ""].value == 0
+
+
+@pytest.mark.parametrize("answer", ["cannot determine", "I'm sorry, I can't tell.", "N/A"])
+def test_answers_without_a_group_are_unknown(answer):
+    columns = judged(["female", "male", answer] * 25)
+    with pytest.warns(SuspectInputWarning, match="25 labels of 75 name no group") as caught:
+        part = alone(columns)
+    assert answer in str(caught[0].message)
+    rows = by_name(part)
+    assert rows["discrepancy", "none", ""].value == 0
+    assert part.provenance.settings["values"] == ["female", "male"]
+    # Unless it is named as a group.
+    named = alone(columns, values=["female", "male", answer])
+    assert named.provenance.settings["values"] == ["female", "male", answer]
+
+
+@refused(
+    (["0.91", "0.12", "0.5", "1"] * 8, "look like probabilities; .* p > 0.5"),
+    ([str(age) for age in range(20, 60)], "40 groups in 40 rows"),
+    (["cannot tell"] * 20, "no image has a known group"),
+)
+@pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")
+def test_columns_that_hold_no_groups_are_refused(values):
+    alone(judged(values))

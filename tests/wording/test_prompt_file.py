@@ -147,3 +147,67 @@ def test_json_text_and_lines_are_the_same_prompts(tmp_path: Path) -> None:
     lines = write(tmp_path / "a.jsonl", "".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
     array = write(tmp_path / "a.json", json.dumps(prompts, ensure_ascii=False))
     assert read_prompts(lines).prompts == read_prompts(array).prompts == tuple(prompts)
+
+
+INFOTEXTS = """a pilot at dawn,
+masterpiece
+Negative prompt: child, lowres,
+bad hands
+Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 2, Size: 512x512
+
+a nurse
+Steps: 20, Sampler: Euler a, Seed: 2
+a judge
+Negative prompt: woman
+
+a baker
+"""
+
+
+def test_only_the_prompts_of_infotexts_are_read(tmp_path: Path) -> None:
+    found = read_prompts(write(tmp_path / "a.txt", INFOTEXTS))
+    assert found.prompts == ("a pilot at dawn, masterpiece", "a nurse", "a judge", "a baker")
+    assert "1 with the prompt on several lines" in str(found)
+    # A list that mentions steps is no list of infotexts.
+    plain = read_prompts(write(tmp_path / "b.txt", "Steps: a staircase\na nurse\n"))
+    assert plain.prompts == ("Steps: a staircase", "a nurse")
+
+
+def test_only_the_prompts_of_prompts_from_file_are_read(tmp_path: Path) -> None:
+    lines = '--prompt "a nurse, tired" --negative_prompt "a man"\n--steps 9 --prompt pilot\na judge'
+    found = read_prompts(write(tmp_path / "a.txt", lines))
+    assert found.prompts == ("a nurse, tired", "pilot", "a judge")
+    assert "without their other options" in str(found)
+
+
+@refused(
+    ("Negative prompt: a man\nSteps: 20, Sampler: Euler, Seed: 1\n", "line 1: expected a prompt"),
+    ("a nurse\nSteps: 20, Seed: 1\nSteps: 20, Seed: 2\n", "line 3: expected a prompt"),
+    ('a nurse\n--prompt "a pilot\n', "line 2: No closing quotation"),
+    ("--steps 20\n", "line 1: expected --prompt"),
+    ("--prompt\n", "line 1: expected --prompt"),
+)
+def test_webui_lines_without_a_prompt_are_refused(tmp_path: Path, content: str) -> None:
+    read_prompts(write(tmp_path / "a.txt", content))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "column", "where"),
+    [
+        ("a.jsonl", '{"id": 1, "body": {"prompt": "a nurse"}}', None, "body.prompt"),
+        ("a.jsonl", '{"id": 1, "body": {"prompt": "a nurse"}}', "body.prompt", "body.prompt"),
+        ("a.json", '{"items": [{"meta": {"prompt": "a nurse"}}]}', None, "meta.prompt"),
+        ("a.json", '{"items": [{"m": [0, {"p": "a nurse"}]}]}', "m.1.p", "m.1.p"),
+    ],
+)
+def test_prompts_inside_of_objects_are_read(
+    name: str, content: str, column: str | None, where: str, tmp_path: Path
+) -> None:
+    found = read_prompts(write(tmp_path / name, content), column)
+    assert (found.prompts, found.column) == (("a nurse",), where)
+
+
+def test_an_entry_without_the_prompt_is_named(tmp_path: Path) -> None:
+    content = '{"items": [{"meta": {"prompt": "a nurse"}}, {"meta": null}]}'
+    with pytest.raises(InvalidInputError, match=r"entry 2: expected a prompt in 'meta\.prompt'"):
+        read_prompts(write(tmp_path / "a.json", content))

@@ -310,9 +310,9 @@ class SharesTask(Task):
         if problem and not self.values:
             raise InvalidInputError(f"{column}: {problem}")
         problems = odd_values(labels)
-        # Labels by people of a known attribute were chosen from its values: nothing can be
-        # mistyped.
-        if problems and not self.attribute:
+        # Labels by people of a known attribute were chosen from its values, and groups that a user
+        # names are meant: nothing can be mistyped.
+        if problems and not self.attribute and not self.values:
             warn(f"{column}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
 

@@ -1,0 +1,106 @@
+"""JSON of other tools: nested objects are columns with dotted names, whoever reads the file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tests.refusals import refused
+from vldebias.data import read_table
+from vldebias.data.tables import as_texts, column_of
+from vldebias.errors import InvalidInputError
+from vldebias.utils.json_tables import flat, rows_by_picture, rows_of_json
+
+POINTS = [
+    {"id": 1, "payload": {"gender": "male", "face": {"age": 30}}},
+    {"id": 2, "payload": {"gender": "female", "face": None}},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", json.dumps(POINTS)),
+        ("a.json", json.dumps({"result": {"points": POINTS}, "time": 0.1}, indent=1)),
+        ("a.json", json.dumps({"items": POINTS, "metadata": {"next": None}})),
+        ("a.jsonl", "\n".join(map(json.dumps, POINTS))),
+        ("a.json", "\n".join(map(json.dumps, POINTS))),
+    ],
+)
+def test_parts_of_objects_are_columns_at_any_depth(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    table = read_table(tmp_path / name)
+    assert as_texts(column_of(table, "payload.gender", "a"), "a") == ["male", "female"]
+    assert as_texts(column_of(table, "payload.face.age", "a"), "a") == ["30", ""]
+
+
+def test_parts_of_objects_in_parquet_are_columns(tmp_path: Path) -> None:
+    parquet.write_table(pa.Table.from_pylist(POINTS), tmp_path / "a.parquet")
+    table = read_table(tmp_path / "a.parquet")
+    assert as_texts(column_of(table, "payload.face.age", "a"), "a") == ["30", ""]
+
+
+def test_a_column_that_the_first_row_lacks_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"image": "0.jpg"}, {"image": "1.jpg", "gender": "male"}]')
+    table = read_table(tmp_path / "a.json")
+    assert as_texts(column_of(table, "gender", "a"), "a") == ["", "male"]
+
+
+def test_a_position_reaches_into_lists(tmp_path: Path) -> None:
+    rows = [
+        {"messages": [{"content": "draw"}, {"content": "a nurse"}]},
+        {"messages": [{"content": "draw"}]},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    column = column_of(read_table(tmp_path / "a.jsonl"), "messages.1.content", "a")
+    assert as_texts(column, "a") == ["a nurse", ""]
+
+
+@refused(
+    ('{"a": [{"b": 1}], "c": {"d": [{"e": 1}]}}', "several lists of objects, a, c.d; expected one"),
+    ('{"a": 1}', "expected a list of objects"),
+    ('{"a": [1, 2]}', "expected a list of objects"),
+    ('{"a": [{"b": 1}, 2]}', "expected a list of objects"),
+    ("[]", "expected a list of objects"),
+    ("[{", "expected JSON"),
+    ('[{"a": 1, "a": 2}]', "the name 'a' twice in one object"),
+)
+def test_other_documents_are_refused(content: str) -> None:
+    rows_of_json(content, "a.json")
+
+
+@refused(
+    ('[{"a.b": 1, "a": {"b": 2}}]', "two values for 'a.b', one nested and one with dots"),
+    ('[{"a": {"b": 1}}, {"a": 5}]', "column 'a': row 2 has a number"),
+)
+def test_columns_that_would_be_mixed_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content)
+    read_table(tmp_path / "a.json")
+
+
+def test_deep_objects_need_no_recursion() -> None:
+    row: dict[str, Any] = {"end": 1}
+    for _ in range(5000):
+        row = {"a": row}
+    assert list(flat(row, "a").values()) == [1]
+    # A document of that depth is refused before, by the parser.
+    with pytest.raises(InvalidInputError, match="expected JSON"):
+        rows_of_json("[" * 100_000, "a.json")
+
+
+def test_captions_by_file_name_are_joined_as_sd_scripts_does() -> None:
+    entries: dict[str, Any] = {
+        "0": {"caption": "a nurse", "tags": "tired, smiling"},
+        "1": {"tags": "a pilot", "train_resolution": [512, 512]},
+        "2": {"train_resolution": [512, 512]},
+    }
+    rows = rows_by_picture(entries)
+    assert rows is not None
+    assert [row["caption"] for row in rows] == ["a nurse, tired, smiling", "a pilot", None]
+    assert rows_by_picture({"0.png": "a nurse", "1.jpg": ["a pilot", "a man"]}) is not None
+    # Settings are no captions.
+    assert rows_by_picture({"name": "a nurse"}) is None
+    assert rows_by_picture({"data": {"caption": "c"}, "a": {"b": 1}, "c": {}}) is None

@@ -135,24 +135,23 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
     is_stated = find_stated(prompt, persons, attribute)
     values: list[str | None] = []
     for number, mentions in enumerate(persons):
-        # The person's own phrase decides, else what is said apart from other people.
         first = mentions[0]
+        # The person's own phrase decides, else what is said apart from other people, of which
+        # colours of things are no statement: "in a white coat".
         phrase = prompt[text.start[first.opening] : first.end]
-        found: set[str] = set()
-        for words in (phrase, _without_others(prompt, text, persons, number, ())):
-            if is_stated[number] and not found:
-                found = _values_in_words(words, attribute)
-        values.append(found.pop() if len(found) == 1 else None)
+        rest = _without_others(prompt, text, persons, number, ())
+        stated_words = {word.lower() for word in attribute.stated.find(rest)}
+        in_phrase = set()
+        in_rest = set()
+        for value, words_of_set in attribute.set.attributes.items():
+            words = (*words_of_set, attribute.words[value])
+            if StatedWords(words).find(phrase):
+                in_phrase.add(value)
+            if not stated_words.isdisjoint(word.lower() for word in words):
+                in_rest.add(value)
+        found = in_phrase or in_rest
+        values.append(found.pop() if is_stated[number] and len(found) == 1 else None)
     return values
-
-
-def _values_in_words(text: str, attribute: Attribute) -> set[str]:
-    """Return the values whose words are in a text."""
-    found = set()
-    for value, words in attribute.set.attributes.items():
-        if StatedWords((*words, attribute.words[value])).find(text):
-            found.add(value)
-    return found
 
 
 def states(text: str, attribute: Attribute) -> bool:

@@ -1,0 +1,114 @@
+"""Which values captions state, for which nouns; captions are read without their images."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from vldebias.auditing.captions import audit_captions
+from vldebias.cli import app
+from vldebias.data.caption_texts import read_captions
+from vldebias.errors import InvalidInputError
+from vldebias.measure.resampling import wilson_interval
+from vldebias.report.result import Result
+
+CAPTIONS = [
+    *[("A female nurse in a ward.",)] * 8,
+    *[("A nurse with his patient.",)] * 2,
+    *[("A nurse at work.",)] * 10,
+    *[("A man and a dog.",)] * 5,
+    ("Ein Arzt im Krankenhaus.",),
+    ("A red chair.",),
+]
+
+
+def figures(result: Result) -> dict[tuple[str, str], float]:
+    return {(row.metric, row.subset): row.value for row in result.rows}
+
+
+def test_shares_of_values_by_noun() -> None:
+    result = audit_captions(CAPTIONS, "gender")
+    found = figures(result)
+    assert found["stated", "nurse"] == 0.5
+    assert found["stated_share", "nurse"] == pytest.approx(0.2)  # male
+    # "man" states itself, so it is no noun of the table, and counts among all persons.
+    assert ("stated", "man") not in found
+    row = result.row("captions", "stated_share", "none", subset="nurse")
+    assert row.interval == pytest.approx(wilson_interval(2, 10))
+    sentences = result.provenance[0].settings["advice"]
+    assert "25 images describe people" in sentences[0]
+    assert "1 caption of 27 are not in English" in sentences[-1]
+
+
+def test_captions_of_one_image_count_once() -> None:
+    once = figures(audit_captions(CAPTIONS, "gender"))
+    repeated = figures(audit_captions([texts * 5 for texts in CAPTIONS], "gender"))
+    assert repeated == pytest.approx(once)
+    mixed = audit_captions([("A female nurse.", "A male nurse.")] * 6, "gender")
+    assert figures(mixed)["stated_share", "nurse"] == 0.5
+
+
+def test_values_of_other_attributes_are_those_of_the_persons_phrase() -> None:
+    captions = [("An Asian chef and a white waiter.",)] * 6 + [("A Korean chef in a white coat.",)]
+    found = figures(audit_captions(captions, "race"))
+    assert found["stated_share", "chef: Asian"] == 1
+    assert found["stated_share", "waiter: White"] == 1
+    # Another origin is stated, and is no value of the set.
+    assert found["stated", "chef"] == 1
+
+
+def test_nobody_and_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="none of 2 captions describes a person"):
+        audit_captions([("a dog", "a cat")], "gender")
+    (tmp_path / "a.csv").write_text("image,caption\n0.jpg,\n")
+    with pytest.raises(InvalidInputError, match="got no captions"):
+        read_captions(tmp_path / "a.csv")
+
+
+COCO = {
+    "images": [{"id": 1, "file_name": "0.jpg"}],
+    "annotations": [{"image_id": 1, "caption": "a nurse"}, {"image_id": 1, "caption": "a man"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "image,caption\n0.jpg,a nurse\n0.jpg,a man\n"),
+        ("a.csv", 'url,caption\nhttps://x.y/0.jpg,"[""a nurse"", ""a man""]"\n'),
+        ("a.tsv", "caption\timage\na nurse\t0.jpg\na man\t0.jpg\n"),
+        ("a.txt", "0.jpg#0\ta nurse\n0.jpg#1\ta man\n"),
+        ("a.jsonl", '{"image": "0.jpg", "caption": ["a nurse", "a man"]}'),
+        ("a.json", json.dumps({"0.png": ["a nurse", "a man"]})),
+        ("a.json", json.dumps(COCO)),
+    ],
+)
+def test_captions_of_an_image_are_found_without_it(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    captions = read_captions(tmp_path / name)
+    assert [text for texts in captions for text in texts] == ["a nurse", "a man"]
+    if name != "a.txt":
+        assert len(captions) == 1
+
+
+def test_lines_and_folders_of_captions_are_read(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a nurse\na man, tired\n\n")
+    assert read_captions(tmp_path / "lines.txt") == [("a nurse",), ("a man, tired",)]
+    (tmp_path / "pairs").mkdir()
+    (tmp_path / "pairs" / "0.jpg").write_bytes(b"not opened")
+    (tmp_path / "pairs" / "0.txt").write_text("a nurse")
+    assert read_captions(tmp_path / "pairs") == [("a nurse",)]
+
+
+def test_the_command_needs_no_model(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("prompt\n" + "a female nurse\n" * 6)
+    command = ["audit", "--attribute", "gender", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*command, "--captions", str(tmp_path / "a.csv"), "--json"])
+    assert done.exit_code == 0
+    assert len(json.loads(done.stdout)["figures"]) == 4
+    assert '<th scope="row">nurse</th>' in (tmp_path / "out" / "index.html").read_text()
+    both = [*command, "--captions", str(tmp_path / "a.csv"), "--model", "miniature"]
+    error = CliRunner().invoke(app, both).exception
+    assert isinstance(error, InvalidInputError)
+    assert "--captions: expected no other texts" in str(error)

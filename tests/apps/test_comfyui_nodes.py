@@ -6,11 +6,13 @@ import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 import vldebias
 from apps.comfyui.alternatives import choose_alternatives
@@ -22,7 +24,9 @@ from apps.comfyui.balancing import (
     single_settings,
 )
 from apps.comfyui.rows import FAMILIES, Conditioning, family_of, join_rows
+from apps.comfyui.saving import write_records
 from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.utils.pictures import read_png
 
 ROOT = Path(__file__).parents[2]
 NODES = ROOT / "apps" / "comfyui"
@@ -357,3 +361,27 @@ def test_the_same_seed_gives_the_same_value_whatever_the_run() -> None:
     for value, seed in zip(pictures.values, pictures.seeds, strict=True):
         assert balance([CEO], "gender", 1, seed=seed).values == [value]
         assert balance([CEO], "gender", 1, seed=0, index=seed).values == [value]
+
+
+def test_values_are_written_into_saved_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = SimpleNamespace(get_output_directory=lambda: str(tmp_path))
+    monkeypatch.setitem(sys.modules, "folder_paths", paths)
+    (tmp_path / "sub").mkdir()
+    results = []
+    for number in range(2):
+        info = PngInfo()
+        info.add_text("workflow", "{}")
+        Image.new("RGB", (8, 8)).save(tmp_path / "sub" / f"{number}.png", pnginfo=info)
+        results.append({"filename": f"{number}.png", "subfolder": "sub", "type": "output"})
+    write_records(results, ["female", ""], ["a female nurse", "a chair"], [])
+    for number, facts in enumerate(
+        [{"value": "female", "prompt": "a female nurse"}, {"value": "", "prompt": "a chair"}]
+    ):
+        image, metadata = read_png(tmp_path / "sub" / f"{number}.png", pixels=False)
+        assert metadata == facts
+        assert image.info["workflow"] == "{}"
+    for columns in ((["female"], [], []), (["a", "b"], ["a"], []), ([], [], [])):
+        with pytest.raises(ValueError, match="for 2 pictures; connect"):
+            write_records(results, *columns)

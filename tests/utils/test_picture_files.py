@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import os
+import random
 import re
 import struct
 import sys
@@ -19,11 +20,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, ImageCms, ImageOps
+from PIL.PngImagePlugin import PngInfo
 
 import vldebias
 from tests.data.data_parts import as_bytes, picture
 from vldebias.utils.pictures import (
     FORMATS,
+    add_record,
     decode,
     encoded,
     for_matplotlib,
@@ -275,3 +278,47 @@ def test_a_page_holds_small_images_as_png_and_large_ones_as_jpeg(
 ) -> None:
     content = encoded(Image.new("RGB", (size, 8)))
     assert Image.open(io.BytesIO(content)).format == format_name
+
+
+def others() -> PngInfo:
+    """The text chunks of A1111 and ComfyUI."""
+    info = PngInfo()
+    info.add_text("parameters", "a nurse\nSteps: 20, Seed: 1")
+    info.add_text("workflow", '{"nodes": []}')
+    info.add_itxt("prompt", '{"3": "é"}')
+    return info
+
+
+def test_facts_stand_next_to_the_chunks_of_other_tools(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.effect_noise((9, 7), 50).save(path, pnginfo=others(), compress_level=9)
+    before = path.read_bytes()
+    for value in ("female", "männlich"):
+        add_record(path, {"value": value, "seed": 7})
+        with Image.open(path) as image:
+            assert image.info["parameters"] == "a nurse\nSteps: 20, Seed: 1"
+            assert image.info["workflow"] == '{"nodes": []}'
+            assert image.info["prompt"] == '{"3": "é"}'
+        assert read_png(path)[1] == {"value": value, "seed": 7}
+    # Written again, it is one chunk; without it the file is what it was, to the byte.
+    content = path.read_bytes()
+    start = content.index(b"iTXtvldebias\0") - 4
+    size = int.from_bytes(content[start : start + 4], "big")
+    assert content[:start] + content[start + 12 + size :] == before
+
+
+def test_damaged_files_are_refused_and_stay(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (9, 7)).save(path)
+    sound = path.read_bytes()
+    rng = random.Random(0)
+    for _ in range(50):
+        damaged = bytearray(sound)
+        if rng.random() < 0.5:
+            damaged = damaged[: rng.randrange(len(damaged))]
+        else:
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(OSError, match="PNG"):
+            add_record(path, {"value": "female"})
+        assert path.read_bytes() == damaged

@@ -1,0 +1,23 @@
+"""Names of figures as trackers take them."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vldebias.utils.trackers import tracker_name
+
+
+@given(st.text(max_size=300))
+def test_any_name_becomes_one_that_mlflow_accepts(text: str) -> None:
+    name = tracker_name(text)
+    assert re.fullmatch(r"[\w\-. /]{1,250}", name, re.ASCII)
+    # Its files are named so: no path may lead elsewhere.
+    assert not name.startswith("/")
+    assert ".." not in name.split("/")
+    assert "//" not in name
+
+
+def test_what_is_accepted_stays() -> None:
+    assert tracker_name("birds/worst_group/orth-cali") == "birds/worst_group/orth-cali"
+    assert tracker_name("default+equalise") == "default_and_equalise"

@@ -139,10 +139,11 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
       vldebias audit --attribute gender --captions train.csv --column caption
     """
     if captions is not None:
-        if file is not None or original is not None or rewritten is not None or named:
+        others = (file, original, rewritten, texts, calibration, measure, width, guidance)
+        if named or any(value is not None for value in others):
             raise InvalidInputError(
-                "--captions: expected no other texts and no model beside it; it reads the captions"
-                " alone"
+                "--captions: expected no other texts, no model and nothing to measure; captions are"
+                " read alone"
             )
         _audit_captions(captions, column, attribute, folder, as_json=as_json)
         return

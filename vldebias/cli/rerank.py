@@ -14,6 +14,7 @@ from vldebias.cli.balance import shares_of
 from vldebias.cli.common import print_grid, print_json, say, split_names, split_pair
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.utils.json_tables import cell_of, flat
 
 if TYPE_CHECKING:
     from vldebias.reranking import Report
@@ -96,10 +97,10 @@ def rerank_command(
     sign = -1 if is_distance else 1
     records = []
     for query, rows in rows_of_query.items():
-        values = [_number(row[score], score, place) for place, row in rows]
+        values = [_number(cell_of(row, score), score, place) for place, row in rows]
         labels = {}
         for name in attribute:
-            labels[name] = [row.get(name) for _, row in rows]
+            labels[name] = [cell_of(row, name) for _, row in rows]
         positions = rerank(
             [sign * value for value in values],
             k,
@@ -110,7 +111,7 @@ def rerank_command(
         )
         report = positions.report
         say(f"{query}: {report}" if query else str(report))
-        identities = [row[name_of_column["id"]] for _, row in rows]
+        identities = [cell_of(row, name_of_column["id"]) for _, row in rows]
         results = _results(report, identities, values)
         to_check = [identities[row] for row in positions.to_check()]
         records.append(
@@ -150,7 +151,7 @@ def _rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
     Raises:
         InvalidInputError: no such file, another kind of file, or a content that cannot be read.
     """
-    from vldebias.utils.json_tables import flat, is_json_document, rows_of_json, rows_of_lines
+    from vldebias.utils.json_tables import is_json_document, rows_of_json, rows_of_lines
     from vldebias.utils.text_tables import read_text, split_rows
 
     where = str(file)
@@ -193,14 +194,15 @@ def _read(
     # Not every result has to have a group: it is unknown if its object lacks it.
     groups = {*attribute, checked}
     rows = _rows(file)
-    present = {name for _, row in rows for name in row}
+    present = {name for name in options for _, row in rows if cell_of(row, name) is not None}
     rows_of_query: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for place, row in rows:
         for name, option in options.items():
-            if name not in row and not (name in groups and name in present):
+            is_absent = name not in row and cell_of(row, name) is None
+            if is_absent and not (name in groups and name in present):
                 hint = did_you_mean(name, list(row), f"name it with {option}")
                 raise InvalidInputError(f"{place}: no column {name!r} in {list(row)}; {hint}")
-        query = str(row.get(name_of_column["query"]) or "")
+        query = str(cell_of(row, name_of_column["query"]) or "")
         rows_of_query.setdefault(query, []).append((place, row))
     if not rows_of_query:
         raise InvalidInputError(f"{file}: expected results, got none")
@@ -215,7 +217,8 @@ def _checked(
         return None
     groups = {}
     for number, (_, row) in enumerate(rows):
-        group = "" if row.get(column) is None else str(row[column]).strip()
+        cell = cell_of(row, column)
+        group = "" if cell is None else str(cell).strip()
         if group:
             groups[number] = group
     return groups

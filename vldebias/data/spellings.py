@@ -33,7 +33,9 @@ _NO_ANSWERS = {
     *("<na>", "nat", "?", "unsure", "uncertain", "ambiguous", "indeterminate", "cannot", "sorry"),
     *("unidentifiable", "unrecognizable", "not applicable", "no answer", "unspecified", "idk"),
     *("not specified", "not stated", "prefer not to say", "declined", "refused", "no response"),
-    *("no person", "no face", "nobody", "no one", "unbekannt", "unklar", "keine angabe"),
+    *("nobody", "no one", "inconclusive", "undeterminable", "indeterminable"),
+    *("unrecognisable", "none visible", "unbekannt", "unklar"),
+    *("keine angabe", "nicht bestimmbar", "nicht erkennbar"),
     *("inconnu", "inconnue", "indéterminé", "desconocido", "desconocida", "indeterminado"),
     *(
         "sconosciuto",
@@ -49,7 +51,7 @@ _NO_ANSWERS = {
 }
 _TELL = (
     r"(?:be )?(?:tell|told|determin|say|said|identif|infer|assess|see|seen|recogni[sz]e|classif"
-    r"|discern|answer|judg|provid|comment|assist|help|make|guess)"
+    r"|discern|answer|judg|provid|comment|assist|help|make|guess|know|show|depict|contain)"
 )
 _REFUSAL = re.compile(
     r"\b(?:i'?m|i am|we'?re) (?:very |so )?sorry\b|^sorry\b|\bapologi[sz]e\b|\bas an ai\b"
@@ -58,6 +60,8 @@ _REFUSAL = re.compile(
     rf" (?:reliably |clearly |accurately |really )?{_TELL}"
     r"|^(?:it is |it's |the \w+ is )?not (?:really |clearly )?(?:clear|visible|sure|certain"
     r"|determinable|identifiable|discernible|recogni[sz]able)\b"
+    r"|^no (?:clear |visible )?(?:people|persons?|humans?|faces?|subjects?)\b"
+    r"|^(?:faces?|persons?|people|humans?|\w+) (?:is |are )?not (?:visible|detected|found|shown)\b"
     r"|^(?:it is |it's |the \w+ is )?(?:unclear|undetermined|unknown|indeterminate)\b"
     r"|\bnicht (?:erkennbar|bestimmbar|zu erkennen)\b|\bimpossible (?:à|de) déterminer\b"
     r"|\bno (?:se puede|es posible) determinar\b"
@@ -89,7 +93,7 @@ def meaning_of(name: str) -> str:
         return re.sub(r"\.0+$", "", text)
     # "Female (F)" is what forms offer.
     text = re.sub(r"^(\w{2,}) ?[(\[]\w[)\]]$", r"\1", text)
-    text = text.strip("[](){}'\"\u201c\u201d\u2018\u2019").rstrip(".")
+    text = text.strip("[](){}*`'\"\u201c\u201d\u2018\u2019").rstrip(".")
     age = _age(text)
     if age is not None:
         return age

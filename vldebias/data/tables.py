@@ -28,10 +28,10 @@ from vldebias.data.spellings import (
 from vldebias.errors import InvalidInputError, Lazily, warn
 from vldebias.utils.files import unshielded
 from vldebias.utils.json_tables import (
+    cell_of,
+    column_around,
     flat_rows,
     is_json_document,
-    item_in_list,
-    list_column_of,
     names_of,
     rows_of_json,
     rows_of_lines,
@@ -651,10 +651,10 @@ def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
     """
     names = table.column_names
     if name not in names:
-        list_column = list_column_of(names, name)
-        if list_column is not None:
-            cells = table.column(list_column).to_pylist()
-            parts = [item_in_list({list_column: cell}, name) for cell in cells]
+        around = column_around(names, name)
+        if around is not None:
+            cells = table.column(around).to_pylist()
+            parts = [cell_of({around: cell}, name) for cell in cells]
             if any(part is not None for part in parts):
                 return _array_of(parts, where)
         alike = [column for column in names if column.strip().casefold() == name.strip().casefold()]

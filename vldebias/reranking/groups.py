@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -16,6 +17,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats, unit_rows
 
 POOL = "pool"
+_MOST_CODES = 4  # groups with numbers for names that are taken for codes of groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,6 +208,12 @@ def _doubt(labels: Labels, where: str) -> None:
     if problem:
         raise InvalidInputError(f"{where}: {problem}")
     problems = [*odd_names(labels.names, has_flags=False)]
+    are_numbers = all(re.fullmatch(r"[-+]?\d+", name) for name in labels.names)
+    if are_numbers and len(labels.names) > max(_MOST_CODES, 0.5 * labels.known.sum()):
+        problems.append(
+            f"{len(labels.names)} groups that are numbers, such as {', '.join(labels.names[:4])};"
+            " if these are ages or scores, group them first"
+        )
     for name, frequent_name in misspelt(labels.counts):
         problems.append(
             f"{name!r} is spelt almost as {frequent_name!r}; if it is the same, write them alike"

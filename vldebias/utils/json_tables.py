@@ -16,7 +16,6 @@ from vldebias.utils.pictures import ENDINGS
 from vldebias.utils.text_tables import json_form
 
 Row = dict[str, Any]
-_NOT_FOUND = object()
 _EXPECTED = 'expected an object such as {"image": ...}'
 
 
@@ -67,18 +66,21 @@ def names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(names)
 
 
-def item_in_list(row: Mapping[str, Any], name: str) -> Any:
-    """Return the part of a flat row that a dotted name with positions reaches through lists; None
-    if there is none.
+def cell_of(row: Mapping[str, Any], name: str) -> Any:
+    """Return the cell of a flat row with a dotted name, also inside of lists, by position, and of
+    cells that are JSON written as text; None if there is none.
 
-    >>> item_in_list({"body.messages": [{"role": "user", "content": "a nurse"}]},
-    ...              "body.messages.0.content")
+    >>> cell_of({"messages": [{"role": "user", "content": "a nurse"}]}, "messages.0.content")
+    'a nurse'
+    >>> cell_of({"meta": '{"prompt": "a nurse"}'}, "meta.prompt")
     'a nurse'
     """
+    if name in row:
+        return row[name]
     parts = name.split(".")
     for length in range(len(parts) - 1, 0, -1):
-        value: Any = row.get(".".join(parts[:length]), _NOT_FOUND)
-        if not isinstance(value, list):
+        value = _opened(row.get(".".join(parts[:length])))
+        if not isinstance(value, (list, Mapping)):
             continue
         for part in parts[length:]:
             if isinstance(value, Mapping):
@@ -91,13 +93,22 @@ def item_in_list(row: Mapping[str, Any], name: str) -> Any:
     return None
 
 
-def list_column_of(names: Sequence[str], name: str) -> str | None:
-    """Return the column of lists into which a dotted name with a position may point; None if there
-    is none."""
+def _opened(cell: Any) -> Any:
+    """Return the value of a cell that is JSON written as text; another cell is itself."""
+    if not isinstance(cell, str) or not cell.lstrip().startswith(("{", "[")):
+        return cell
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        return cell
+
+
+def column_around(names: Sequence[str], name: str) -> str | None:
+    """Return the column inside of which a dotted name may lie; None if there is none."""
     parts = name.split(".")
     for length in range(len(parts) - 1, 0, -1):
         column = ".".join(parts[:length])
-        if column in names and parts[length].isdecimal():
+        if column in names:
             return column
     return None
 

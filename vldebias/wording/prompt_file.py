@@ -12,10 +12,10 @@ from typing import Any
 
 from vldebias.errors import InvalidInputError, need, shortened
 from vldebias.utils.json_tables import (
+    cell_of,
+    column_around,
     flat,
     is_json_document,
-    item_in_list,
-    list_column_of,
     names_of,
     parsed,
     rows_of_json,
@@ -181,7 +181,7 @@ def _of_lines(text: str, where: str) -> PromptList:
     str.splitlines would also cut at U+2028, NEL and other characters that prompts may hold.
     """
     lines = re.split(r"\r\n|\n", text)
-    if any(_SETTINGS.match(line.strip()) for line in lines):
+    if any(_SETTINGS.match(line.strip()) or _NEGATIVE.match(line.strip()) for line in lines):
         return _of_infotexts(lines, where)
     if any(_OPTIONS.match(line.strip()) for line in lines):
         return _of_options(lines, where)
@@ -355,7 +355,7 @@ def _of_rows(
     for row, place in zip(rows, places, strict=True):
         prompt = row
         if name is not None:
-            prompt = row[name] if name in row else item_in_list(row, name)
+            prompt = cell_of(row, name)
         if not isinstance(prompt, str) or not prompt.strip():
             where_in_row = f" in {name!r}" if has_columns else ""
             raise InvalidInputError(f"{place}: expected a prompt{where_in_row}, got {prompt!r}")
@@ -377,7 +377,7 @@ def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
             return column
         if len(alike) == 1:
             return alike[0]
-        if list_column_of(names, column) is not None:
+        if column_around(names, column) is not None:
             return column
         raise InvalidInputError(f"{where}: no column {column!r} in {names}; {remedy}")
     plain = {name.strip().casefold(): name for name in names}

@@ -15,7 +15,8 @@ from vldebias.utils.files import packaged
 # Packaged sets whose values are the groups of a judge or a data set.
 SETS = ("gender", "age", "race", "fairface-race", "skin-tone")
 _SHOWN = 8  # groups that a sentence lists
-_FRACTION = re.compile(r"(?:0?\.\d+|[01]\.\d+)(?:e-?\d+)?")
+# 0.91, 0,91 of a spreadsheet, 9.1e-1 and 91 %.
+_FRACTION = re.compile(r"(?:0?[.,]\d+|[01][.,]\d+|\d[.,]\d+e-\d+)|\d+(?:[.,]\d+)? ?%")
 
 
 def groups_named(texts: Sequence[str]) -> tuple[str, ...]:
@@ -59,7 +60,8 @@ def refuse_probabilities(names: Sequence[str], where: str) -> None:
         InvalidInputError: they are.
     """
     fractions = [name for name in names if _FRACTION.fullmatch(name)]
-    has_decimals = any(float(name) % 1 for name in fractions)
+    # "0.0" and "1.0" alone are codes.
+    has_decimals = any(re.search(r"[.,]0*[1-9]|%", name) for name in fractions)
     if has_decimals and all(name in fractions or name in ("0", "1") for name in names):
         raise InvalidInputError(
             f"{where}: got numbers such as {fractions[0]}, which look like probabilities; expected"

@@ -240,8 +240,9 @@ def test_shares_of_a_table_are_compared_and_corrected(
     assert {(row["task"], row["method"]) for row in figures if row["change"]} >= {
         ("shares corrected", "b")
     }
-    run("shares", "mine.csv", "--prompt", "text", code=2)
-    run("shares", "mine.csv", "--value", "judge", code=2)
+    for column, other in (("prompt", "value"), ("value", "prompt")):
+        with pytest.raises(InvalidInputError, match=f"expected --{other} COLUMN; or --impact-r"):
+            run("shares", "mine.csv", f"--{column}", "judge")
 
 
 def test_the_paper_is_estimated_and_compared(

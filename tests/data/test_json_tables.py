@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from tests.data.data_parts import save
 from tests.refusals import refused
-from vldebias.data import read_table
+from vldebias.data import ImageData, open_data, read_table
 from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError
 from vldebias.utils.json_tables import flat, rows_by_picture, rows_of_json
@@ -104,3 +105,27 @@ def test_captions_by_file_name_are_joined_as_sd_scripts_does() -> None:
     # Settings are no captions.
     assert rows_by_picture({"name": "a nurse"}) is None
     assert rows_by_picture({"data": {"caption": "c"}, "a": {"b": 1}, "c": {}}) is None
+
+
+def test_parts_of_objects_in_parquet_are_captions(tmp_path: Path, hf_cache: None) -> None:
+    pytest.importorskip("datasets")
+    save(tmp_path / "img" / "0.png")
+    rows = [{"file": {"path": "img/0.png"}, "meta": {"prompt": "a nurse", "gender": "female"}}]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    named: dict[str, Any] = {"image": "file.path", "caption": "meta.prompt"}
+    data = open_data("captions", tmp_path / "a.parquet", labels=["meta.gender"], **named)
+    assert isinstance(data, ImageData)
+    assert data.captions == ("a nurse",)
+    assert data.column("meta.gender").counts == {"female": 1}
+    assert data.read(0).size == (8, 6)
+    with pytest.raises(InvalidInputError, match=r"no column 'data\.path'"):
+        open_data("captions", tmp_path / "a.parquet", image="data.path", caption="meta.prompt")
+
+
+def test_cells_that_are_json_have_parts_too(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('id,meta\n1,"{""gender"": ""male""}"\n2,\n')
+    column = column_of(read_table(tmp_path / "a.csv"), "meta.gender", "a")
+    assert as_texts(column, "a") == ["male", ""]
+    (tmp_path / "a.csv").write_text("id,meta\n1,text\n")
+    with pytest.raises(InvalidInputError, match=r"expected a column 'meta\.gender'"):
+        column_of(read_table(tmp_path / "a.csv"), "meta.gender", "a")

@@ -139,8 +139,8 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
       vldebias audit --attribute gender --captions train.csv --column caption
     """
     if captions is not None:
-        others = (file, original, rewritten, texts, calibration, measure, width, guidance)
-        if named or any(value is not None for value in others):
+        unused = (file, original, rewritten, texts, calibration, measure, width, guidance)
+        if named or any(value is not None for value in unused):
             raise InvalidInputError(
                 "--captions: expected no other texts, no model and nothing to measure; captions are"
                 " read alone"

@@ -260,17 +260,17 @@ def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> No
     needed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS[:2]
     allowed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS
     missing = [f"--{name} COLUMN" for name in needed if name not in columns]
-    others = [f"--{name}" for name in columns if name not in allowed]
+    unexpected = [f"--{name}" for name in columns if name not in allowed]
     if missing and is_impact:
         raise InvalidInputError(f"--impact-ratio: expected {', '.join(missing)}")
     if missing:
         raise InvalidInputError(
             f"expected {', '.join(missing)}; or --impact-ratio for a table of applicants"
         )
-    if others:
+    if unexpected:
         kind = "with" if is_impact else "without"
         raise InvalidInputError(
-            f"got {', '.join(others)}, which means nothing {kind} --impact-ratio; leave it out"
+            f"got {', '.join(unexpected)}, which means nothing {kind} --impact-ratio; leave it out"
         )
 
 

@@ -29,6 +29,7 @@ from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_column
 from vldebias.data.tars import open_tars, stream_of_tars
 from vldebias.errors import InvalidInputError, need
 from vldebias.projection.hub import offline_reason, reason
+from vldebias.utils.json_tables import column_around
 from vldebias.utils.pictures import decode
 
 if TYPE_CHECKING:
@@ -107,6 +108,9 @@ def open_huggingface(
     split = _only_or_test(splits, split)
     dataset = _of_split(splits, split, place, datasets.concatenate_datasets)
 
+    wanted = [image, caption, *mapped_columns(labels or ()).values()]
+    if not streaming and any(_is_nested(name, dataset.features) for name in wanted):
+        dataset = dataset.flatten()  # columns with dotted names for the parts of objects
     # A stream that does not say what columns it has shows them in its first row.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
     classes = _classes_in(features)
@@ -140,6 +144,15 @@ def open_huggingface(
         fingerprint=partial(_fingerprint, split, source),
     )
     return stream if streaming else stream.images()
+
+
+def _is_nested(name: str | None, features: Mapping[str, Any]) -> bool:
+    """Tell whether a column is a part of another one, by its dotted name."""
+    return (
+        name is not None
+        and name not in features
+        and column_around(list(features), name) is not None
+    )
 
 
 def _classes_in(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -24,6 +24,7 @@ from vldebias.data.folders import (
 )
 from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.utils.json_tables import (
+    column_around,
     flat_rows,
     is_json_document,
     names_of,
@@ -338,7 +339,7 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
         names = need("pyarrow.parquet").read_schema(path).names
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
         raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
-    if image is not None and image not in names:
+    if image is not None and image not in names and column_around(names, image) is None:
         raise InvalidInputError(f"{path}: no column {image!r}; there are {names}; {_NAMED_BY}")
     known = (*IMAGE_COLUMNS, "jpg", "jpeg", "png", "webp")
     if image is None and not fitting_columns(names, known):

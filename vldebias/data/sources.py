@@ -122,9 +122,9 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
         "gender": binary(_first_column(table, ("Male", "a")), "female", "male"),
     }
     # Merged tables also have columns of row numbers, without a name or called id.
-    others = {file_column, "split", "id", "y", "a", ""}
+    not_attributes = {file_column, "split", "id", "y", "a", ""}
     for name in table.column_names:
-        if name not in others and not name.startswith("Unnamed"):
+        if name not in not_attributes and not name.startswith("Unnamed"):
             labels[name] = binary(name, "no", "yes")
     return file_images("celeba", split, images, [files[row] for row in rows], labels)
 

@@ -84,15 +84,15 @@ def _ratio_to_highest(counts: tuple[int, int], compared: Sequence[tuple[int, int
     """
     hits, n = counts
     rate = hits / n
-    others = list(compared)
-    others.remove(counts)
+    references = list(compared)
+    references.remove(counts)
     value = rate / max(other_hits / other_n for other_hits, other_n in compared)
     low = high = 1.0
-    for other in others:
+    for other in references:
         # One lower end that is too high does no harm while another is lower; of the upper ends
         # each has to hold.
         low = min(low, ratio_interval(counts, other, LEVEL)[0])
-        high = min(high, ratio_interval(counts, other, 1 - (1 - LEVEL) / len(others))[1])
+        high = min(high, ratio_interval(counts, other, 1 - (1 - LEVEL) / len(references))[1])
     return Interval(value, min(value, low), max(value, high))
 
 

@@ -176,11 +176,13 @@ def with_record(png: bytes, facts: Mapping[str, Any]) -> bytes:
         OSError: the bytes are not a whole PNG.
     """
     chunks = _chunks_of(png)
-    own = _KEYWORD + b"\0"
-    kept = [(kind, data) for kind, data in chunks if kind != b"iTXt" or not data.startswith(own)]
+    keyword = _KEYWORD + b"\0"
+    kept = [
+        (kind, data) for kind, data in chunks if kind != b"iTXt" or not data.startswith(keyword)
+    ]
     # Not compressed, and without a language and a translated keyword.
     text = json.dumps(facts).encode()
-    kept.insert(1, (b"iTXt", own + b"\0\0\0\0" + text))
+    kept.insert(1, (b"iTXt", keyword + b"\0\0\0\0" + text))
     parts = [_SIGNATURE]
     for kind, data in kept:
         checksum = zlib.crc32(kind + data)

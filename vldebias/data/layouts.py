@@ -352,6 +352,10 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
 def is_coco(path: Path, encoding: str | None) -> bool:
     """Tell whether a file is COCO's captions: one JSON object with their keys.
 
+    Args:
+        path: the file.
+        encoding: as the user names it; None: found.
+
     Raises:
         InvalidInputError: the object is neither that nor rows in another form.
     """

@@ -42,19 +42,33 @@ def groups_named(texts: Sequence[str]) -> tuple[str, ...]:
 
 def labels_without_group(names: Collection[str], groups: Sequence[str]) -> list[str]:
     """Return the labels that name no group, such as "cannot tell" and "N/A", unless they are among
-    the groups that the user named."""
+    the groups that the user named.
+
+    Args:
+        names: the labels that occur.
+        groups: that the user named; () if none are named.
+    """
     marks = [name for name in names_of_unknown(names) if not re.fullmatch(r"[-+]?\d+", name)]
     answers = [name for name in names if name.casefold() != "none" and names_no_group(name)]
     return [name for name in dict.fromkeys([*marks, *answers]) if name not in groups]
 
 
 def spelt_otherwise(names: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
-    """Return spelling -> group, for labels that write one of the named groups in another way."""
+    """Return spelling -> group, for labels that write one of the named groups in another way.
+
+    Args:
+        names: the labels that occur.
+        groups: that the user named.
+    """
     return matched(names, {group: group for group in groups})
 
 
 def refuse_probabilities(names: Sequence[str], where: str) -> None:
     """Refuse labels that are all numbers from 0 to 1 with decimals.
+
+    Args:
+        names: the labels that occur.
+        where: their column, for messages.
 
     Raises:
         InvalidInputError: they are.
@@ -71,6 +85,10 @@ def refuse_probabilities(names: Sequence[str], where: str) -> None:
 
 def refuse_single_group(names: Sequence[str], where: str) -> None:
     """Refuse labels of one group or none, whose shares have nothing to be compared with.
+
+    Args:
+        names: the groups that are compared.
+        where: their column, for messages.
 
     Raises:
         InvalidInputError: fewer than two names.
@@ -106,7 +124,12 @@ def absent_groups(names: Sequence[str]) -> str:
 
 
 def compared_over(names: Sequence[str], *, are_named: bool) -> str:
-    """Write over which groups shares are compared."""
+    """Write over which groups shares are compared.
+
+    Args:
+        names: of the groups.
+        are_named: whether the user named them, or they are those that occur.
+    """
     shown = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:
         shown += f" and {len(names) - _SHOWN} more"

@@ -18,6 +18,7 @@ from vldebias.errors import (
     UnsupportedHostError,
 )
 from vldebias.hosts import Host, custom
+from vldebias.methods.presets import log_once
 from vldebias.projection.edit import Fingerprint
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
@@ -156,7 +157,7 @@ def test_a_fitted_projection_attaches_with_its_gate() -> None:
 def test_a_pipeline_whose_prompts_cannot_be_changed_gets_an_edit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    vldebias.methods.presets.log_once.cache_clear()
+    log_once.cache_clear()
     with vldebias.debias(Words(generative=True), GENDER) as attachment:
         assert attachment.projections["joint"].method == "cali"
     assert "does not rewrite prompts, so its prompts are not balanced" in caplog.text

@@ -19,8 +19,8 @@ MODULES = {
 BACK_UP = {
     ("projection.card", "projection.edit"),
     ("projection.hub", "projection.edit"),
-    ("hosts.custom", "hosts.attachment"),
-    ("hosts.host", "hosts.attachment"),
+    ("hosts.host", "hosts.edits"),
+    ("hosts.host", "hosts.values"),
     ("methods.reference", "methods.method"),
     ("report.audited", "report.result"),
     ("report.page", "report.result"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vldebias.losses.catalog import BUILT_IN
-from vldebias.utils.names import LISTINGS
+from vldebias.methods.declared import DECLARED
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/explanation/sources.md").read_text(encoding="utf-8")
@@ -69,11 +69,11 @@ def test_every_loss_and_every_method_of_a_paper_has_a_row_with_its_place() -> No
         missing = papers(loss.source) - named
         assert named, f"docs/explanation/sources.md has no row for `{name}`"
         assert not missing, f"docs/explanation/sources.md: the row of `{name}` lacks {missing}"
-    for name, listing in LISTINGS.items():
+    for name, method in DECLARED.items():
         row = next((row for row in rows if f"`{name}`" in row), "")
-        for author, year in papers(listing.source) - {("Chuang", "2023")}:
+        for author, year in papers(method.source) - {("Chuang", "2023")}:
             if "+" not in name:
                 assert (author, year) in papers(row), name
-        for place in re.findall(r"section [\d.]+\d|Lemma [\d.]+\d", listing.source):
+        for place in re.findall(r"section [\d.]+\d|Lemma [\d.]+\d", method.source):
             if "+" not in name:
                 assert place in row, name

@@ -3,43 +3,47 @@ related functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.hosts import Attachment, CallLog, CallRecord, Host, refuse_second, resolve
+from vldebias.errors import InvalidInputError
+from vldebias.hosts import (
+    Attachment,
+    CallRecord,
+    Host,
+    PromptAttachment,
+    refuse_second,
+    resolve,
+)
 from vldebias.methods import (
-    Balanced,
+    AttachSettings,
     Diagnostics,
     Method,
     Problem,
     Prompts,
     RankShares,
     TargetShares,
+    attach_fitted,
+    get_edit_method,
     get_method,
-    prompt_set_of,
 )
-from vldebias.methods.presets import log_once, make_balancer, why_not_balanced
+from vldebias.methods.method import Lam
+from vldebias.methods.reference import Features, Reference
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 
-DENOISER = "denoiser"  # the side of edits that act inside of a pipeline's denoiser
-CROSS_ATTENTION = "cross-attention"  # whose settings are those of a fitted edit
-
 
 def debias(  # noqa: PLR0913 (the settings of the one public entry point)
-    host: Any,
+    host: object,
     prompts: Prompts | Edit | Mapping[str, Edit] | Attachment,
     *,
     method: str | Method | None = None,
-    lam: float | Sequence[float] | None = None,
+    lam: Lam | None = None,
     strength: float = 1.0,
     keep_stated: bool = True,
     negative: bool = False,
-    tokenizer: Any = None,
-    reference: Any = None,
+    tokenizer: object = None,
+    reference: Reference | Features | None = None,
     max_loss: float | None = None,
     side: str | None = None,
     on_call: Callable[[CallRecord], object] | None = None,
@@ -108,278 +112,108 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
 
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
-    # Of pipelines that draw a picture one after the other, the first deals the values.
+    settings = AttachSettings(
+        strength, keep_stated, negative, side, shares, on_call=on_call, follow_seeds=follow_seeds
+    )
     passes = list(host) if isinstance(host, list | tuple) else [host]
     if not passes:
         raise InvalidInputError("host: got an empty list; expected pipelines, the first one first")
     target = resolve(passes[0], tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
-    log = CallLog(on_call, follow_seeds)
-    # Three things can be attached: edits that were fitted before, what deals values to images, or
-    # the edits of a method, which are fitted here.
+    attachment: Attachment
     if isinstance(prompts, Attachment):
-        attachment = _attach_following(target, prompts)
-    elif isinstance(prompts, (Edit, Mapping)):
-        settings = (method, lam, reference, max_loss)
-        if any(setting is not None for setting in settings):
+        attachment = _attach_later_pass(target, prompts)
+    elif isinstance(prompts, Edit | Mapping):
+        if any(setting is not None for setting in (method, lam, reference, max_loss)):
             raise InvalidInputError(
                 "got a fitted edit and method, lam, reference or max_loss; leave these out"
             )
-        attachment = _attach_fitted(target, prompts, strength, keep_stated, side, shares, log)
+        attachment = attach_fitted(target, prompts, settings)
     else:
-        # Prompts are read and looked at here, before a method is chosen and anything is embedded.
+        # Prompts are read and checked before a method is chosen and anything is embedded.
         problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
         chosen = get_method(method, lam=lam, reference=reference)
-        if chosen.name == "default" and target.generative:
-            reason = why_not_balanced(problem)
-            if reason is None:
-                chosen = Balanced()
-            else:
-                log_once(
-                    f'{reason}, so its prompts are not balanced: the default here is "cali", which'
-                    " makes prompts say less of the attribute and hardly changes who appears"
-                )
-        if isinstance(chosen, Balanced) or chosen.side == DENOISER:
-            _refuse_settings_of_edits(chosen, negative, keep_stated, max_loss)
-            edits = dict[str, Edit]()  # in cross-attention; where words are written there is none
-            if chosen.side == DENOISER:
-                target = _at_denoiser(target, problem.attributes)
-                problem = replace(problem, host=target)
-                edits = {role: problem.fit(chosen, role) for role in target.roles}
-            attachment = _attach_dealing(
-                target, chosen, problem.sets, edits, strength, problem.label, shares, log
-            )
-        else:
-            _refuse_dealing(f"method {chosen.name!r}", shares, log)
-            attachment = _fit_and_attach(problem, chosen, strength, keep_stated, side)
-    _attach_later_passes(passes[1:], attachment)
+        attachment = chosen.attach(problem, settings)
+    try:
+        for later in passes[1:]:
+            debias(later, attachment)
+    except BaseException:
+        attachment.remove()
+        raise
     return attachment
 
 
-def _attach_later_passes(hosts: Sequence[Any], first: Attachment) -> None:
-    """Let further pipelines that draw on the pictures of the first one follow its attachment."""
-    try:
-        for host in hosts:
-            debias(host, first)
-    except BaseException:
-        first.remove()
-        raise
-
-
-def _attach_following(target: Host, first: Attachment) -> Attachment:
+def _attach_later_pass(target: Host, first: Attachment) -> PromptAttachment:
     """Attach to a later pass over the pictures of another pipeline, such as a refiner, so that its
     prompts get the values that the first attachment gave."""
-    if first.balancer is None or first.projections:
-        raise InvalidInputError(
-            f"{target.name}: got {first!r} to follow; expected an attachment that writes values"
-            " into prompts. Fitted edits are attached to each pipeline: debias(other,"
-            " attachment.projections)"
-        )
-    if first.state != "attached":
-        raise InvalidInputError(
-            f"{target.name}: got an attachment to follow that is {first.state}; attach it first"
-        )
-    attachment = Attachment(
-        target,
-        {},
-        strength=first.strength,
-        label=first.label,
-        balancer=first.balancer,
-        log=first.log,
+    if isinstance(first, PromptAttachment):
+        return first.attach_to_later_pass(target)
+    raise InvalidInputError(
+        f"{target.name}: got {first!r} to follow; expected an attachment that writes values"
+        " into prompts. Fitted edits are attached to each pipeline: debias(other,"
+        " attachment.projections)"
     )
-    attachment.follow(first)
-    return attachment
-
-
-def _attach_fitted(
-    target: Host,
-    fitted: Edit | Mapping[str, Edit],
-    strength: float,
-    keep_stated: bool,
-    side: str | None,
-    shares: Mapping[str, float] | None,
-    log: CallLog,
-) -> Attachment:
-    """Attach edits that were fitted before, by role or one for all roles."""
-    if isinstance(fitted, Mapping):
-        edits = dict(fitted)
-    elif fitted.side == DENOISER:
-        edits = {fitted.side: fitted}
-    else:
-        edits = {target.roles[0]: fitted}
-    if not edits:
-        raise InvalidInputError(
-            "got an empty mapping; expected role -> fitted edit, see vldebias.fit_projections"
-        )
-    if all(edit.side == DENOISER for edit in edits.values()):
-        return _attach_fitted_dealing(target, list(edits.values()), strength, shares, log)
-    _refuse_dealing("a fitted edit", shares, log)
-    stated_words: dict[str, None] = {}  # each word and label once, in order
-    labels: dict[str, None] = {}
-    for edit in edits.values():
-        labels[edit.provenance.prompts or "projection"] = None
-        if keep_stated:
-            stated_words |= dict.fromkeys(edit.stated_words)
-    target = _at_side_of_edits(target, edits, side)
-    edits = target.edits_by_role(edits)
-    for edit in edits.values():
-        if not edit.space and not edit.provenance.fingerprint:
-            warn(
-                f"{target.name}: the projection does not say which model it was fitted on, so it"
-                " cannot be checked; fit it with vldebias.fit_projection(model, prompts)",
-                SuspectInputWarning,
-            )
-            break
-    return Attachment(
-        target,
-        edits,
-        strength=strength,
-        stated_words=tuple(stated_words),
-        label="+".join(labels),
-    )
-
-
-def _attach_fitted_dealing(
-    target: Host,
-    edits: Sequence[Any],
-    strength: float,
-    shares: Mapping[str, float] | None,
-    log: CallLog,
-) -> Attachment:
-    """Attach edits of cross-attention that were fitted before; prompts are read by the words that
-    they carry."""
-    sets = [prompt_set_of(edit) for edit in edits]
-    host = _at_denoiser(target, sets)
-    edit_of_role = {edit.attribute: edit for edit in edits}
-    for role, edit in edit_of_role.items():
-        host.check(role, edit)
-    dealer = get_method(CROSS_ATTENTION)
-    label = "+".join(edit_of_role)
-    return _attach_dealing(host, dealer, sets, edit_of_role, strength, label, shares, log)
-
-
-def _attach_dealing(
-    target: Host,
-    dealer: Any,
-    sets: Sequence[PromptSet],
-    edits: Mapping[str, Edit],
-    strength: float,
-    label: str,
-    shares: Mapping[str, float] | None,
-    log: CallLog,
-) -> Attachment:
-    """Attach a method that deals the values of prompt sets to images: `edits` set them in
-    cross-attention; without edits they are written into prompts."""
-    balancer = make_balancer(dealer, sets, shares)
-    return Attachment(target, edits, strength=strength, label=label, balancer=balancer, log=log)
-
-
-def _refuse_settings_of_edits(
-    dealer: Method, negative: bool, keep_stated: bool, max_loss: float | None
-) -> None:
-    """Refuse settings of edits of embeddings for a method that deals values to images."""
-    if negative or not keep_stated:
-        raise InvalidInputError(
-            f"method {dealer.name!r} rewrites no negative prompts, and writes no value where the"
-            " prompt states one; leave out negative=True and keep_stated=False, or use an edit"
-            " such as method='cali'"
-        )
-    if isinstance(dealer, Balanced) and max_loss is not None:
-        raise InvalidInputError(
-            f"max_loss: it bounds an edit of embeddings, and method {dealer.name!r} writes words"
-            " into prompts; leave max_loss out, or use method='cali'"
-        )
-
-
-def _refuse_dealing(subject: str, shares: Mapping[str, float] | None, log: CallLog) -> None:
-    """Refuse `on_call` and `shares` for a method or an edit that deals no values to images."""
-    if log.on_call is not None:
-        raise InvalidInputError(
-            f"on_call: {subject} deals no values to images, so there is nothing to report; leave it"
-            " out, or use method='balanced-prompts'"
-        )
-    if shares is not None:
-        raise InvalidInputError(
-            f"shares: {subject} deals no values; use method='balanced-prompts' or 'cross-attention'"
-        )
-
-
-def _fit_and_attach(
-    problem: Problem, method: Method, strength: float, keep_stated: bool, side: str | None
-) -> Attachment:
-    """Fit an edit for each role and attach them."""
-    target = problem.host
-    # Texts and images of a model are two roles of one space: fitted once, both get the same edit.
-    edit_of_space = dict[str, Edit]()
-    edits = dict[str, Edit]()
-    for role in target.roles:
-        space = target.space(role)
-        if space not in edit_of_space:
-            edit_of_space[space] = problem.fit(method, role)
-        edits[role] = edit_of_space[space]
-    if any(edit.side != "text" for edit in edits.values()):
-        target = _at_side_of_edits(target, edits, side)
-    # There a host has other roles.
-    if target is not problem.host:
-        edits = target.edits_by_role(edits)
-    stated_words = problem.stated_words if keep_stated else ()
-    return Attachment(
-        target, edits, strength=strength, stated_words=stated_words, label=problem.label
-    )
-
-
-def _at_denoiser(pipeline: Host, sets: Iterable[PromptSet]) -> Host:
-    """Return the host of a pipeline's denoiser, where each attribute is a role."""
-    host = pipeline.at(DENOISER)
-    host.roles = tuple(prompt_set.name for prompt_set in sets)
-    return host
-
-
-def _at_side_of_edits(target: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
-    """Return the host at the side that the edits act on, where no side was asked for."""
-    beyond_texts = [edit for edit in edits.values() if edit.side != "text"]
-    if not beyond_texts:
-        return target
-    edit = beyond_texts[0]
-    # An attachment without any effect would look like a mitigation.
-    if side == "text" and edit.side == "image":
-        raise InvalidInputError(
-            f"method {edit.method!r} acts on images, so side='text' would change nothing;"
-            " leave it out"
-        )
-    if side is None:
-        return target.at(edit.side)
-    return target
 
 
 def fit_projections(
-    host: Any,
+    host: object,
     prompts: Prompts,
     *,
     method: str | Method | None = None,
-    lam: float | Sequence[float] | None = None,
-    tokenizer: Any = None,
-    reference: Any = None,
+    lam: Lam | None = None,
+    tokenizer: object = None,
+    reference: Reference | Features | None = None,
     max_loss: float | None = None,
 ) -> dict[str, Edit]:
     """Return the fitted edits of a method by role, without attaching them.
 
     These are what `debias` would attach, with one exception: the default of a pipeline is balanced
-    prompts, which are not an edit, so here it is `cali`, and the log says so.
+    prompts, which are not an edit. Here it is `cali` with a lam that spares the space, and the log
+    says so.
+
+    Args:
+        host: see `debias`.
+        prompts: prompt sets, their names or their files.
+        method: a method that fits an edit, or its name; None: the default.
+        lam, tokenizer, reference, max_loss: see `debias`.
+
+    Raises:
+        InvalidInputError: the method attaches something that is not an edit.
     """
     problem = Problem(
         resolve(host, tokenizer=tokenizer), prompts, lam=lam, reference=reference, max_loss=max_loss
     )
-    chosen = get_method(method, lam=lam, reference=reference)
-    if chosen.side == DENOISER:
-        problem = replace(problem, host=_at_denoiser(problem.host, problem.attributes))
-    return {role: problem.fit(chosen, role) for role in problem.host.roles}
+    return get_edit_method(method, lam=lam, reference=reference).fit_roles(problem)
 
 
-def fit_projection(host: Any, prompts: Prompts, **how: Any) -> Any:
-    """Return the edit of a host with one role; how: see `fit_projections`, which takes hosts with
-    several roles."""
-    edits = fit_projections(host, prompts, **how)
+def fit_projection(
+    host: object,
+    prompts: Prompts,
+    *,
+    method: str | Method | None = None,
+    lam: Lam | None = None,
+    tokenizer: object = None,
+    reference: Reference | Features | None = None,
+    max_loss: float | None = None,
+) -> Edit:
+    """Return the fitted edit of a method for a host with one role, without attaching it.
+
+    Args:
+        host, prompts, method, lam, tokenizer, reference, max_loss: see `fit_projections`, which
+            also takes hosts with several roles.
+
+    Raises:
+        InvalidInputError: the host has several roles, or see `fit_projections`.
+    """
+    edits = fit_projections(
+        host,
+        prompts,
+        method=method,
+        lam=lam,
+        tokenizer=tokenizer,
+        reference=reference,
+        max_loss=max_loss,
+    )
     if len(edits) > 1:
         raise InvalidInputError(
             f"the host has the roles {list(edits)}: use fit_projections, and choose one of its"
@@ -389,30 +223,43 @@ def fit_projection(host: Any, prompts: Prompts, **how: Any) -> Any:
 
 
 def inspect(
-    host: Any, prompts: str | Path | PromptSet, *, tokenizer: Any = None, **how: Any
+    host: object,
+    prompts: str | Path | PromptSet,
+    *,
+    method: str | Method | None = None,
+    lam: Lam | None = None,
+    tokenizer: object = None,
+    reference: Reference | Features | None = None,
+    max_loss: float | None = None,
 ) -> dict[str, Diagnostics]:
     """Return diagnostics, by role, of what a method does to the texts of one prompt set (Tables 7.1
     and 7.6).
 
-    how: method, lam, reference and max_loss, see `debias`, which raises the same errors.
+    Args:
+        host: see `debias`.
+        prompts: a prompt set, its name or its file.
+        method, lam, tokenizer, reference, max_loss: see `fit_projections`, which raises the same
+            errors.
     """
     target = resolve(host, tokenizer=tokenizer)
     prompt_set = load_prompts(prompts)
-    edits = fit_projections(target, prompt_set, **how)
+    edits = fit_projections(
+        target, prompt_set, method=method, lam=lam, reference=reference, max_loss=max_loss
+    )
     return {
         role: Diagnostics.from_edit(target, role, edit, prompt_set) for role, edit in edits.items()
     }
 
 
 def fit_shares(
-    model: Any,
+    model: object,
     prompts: Prompts,
     shares: Mapping[str, float] | None = None,
     *,
     top: float,
-    reference: Any = None,
+    reference: Reference | Features | None = None,
     lam: float = 1000.0,
-    tokenizer: Any = None,
+    tokenizer: object = None,
 ) -> TargetShares:
     """Fit an edit of queries that gives each group a target share among the first results; call it
     or attach it.

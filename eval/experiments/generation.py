@@ -50,8 +50,16 @@ from vldebias.data import UNKNOWN
 from vldebias.errors import WideEditWarning
 from vldebias.hosts.host import weights_fingerprint
 from vldebias.measure.shares import discrepancies, squared_discrepancies
-from vldebias.methods import Balanced, ClosedForm, Need, Problem, Term, get_method
-from vldebias.methods.closed_form import PAIRS
+from vldebias.methods import (
+    Balanced,
+    ClosedForm,
+    Declaration,
+    Need,
+    Problem,
+    Term,
+    get_edit_method,
+)
+from vldebias.methods.closed_form import pair_scatters
 from vldebias.metrics import Metric
 from vldebias.miniature import load_judge, load_pipeline, weights_dir
 from vldebias.miniature.words import CLASSES, GENDERS, PROFESSIONS, SPECIES, WORLDS
@@ -105,18 +113,21 @@ class Form:
 def _leading(problem: Problem, role: str) -> Tensor:
     """Return (r, d) the directions that the prompt pairs differ most in, as many as explain half of
     it."""
-    rows = torch.cat(PAIRS.rows(problem, role))
+    rows = torch.cat(pair_scatters(problem, role))
     _, lengths, directions = torch.linalg.svd(rows, full_matrices=False)
     explained = lengths.square().cumsum(0) / lengths.square().sum()
     return directions[: int((explained < HALF).sum()) + 1]
 
 
 LEADING = ClosedForm(
-    "leading",
-    "leading directions of the pairs",
-    "this package",
-    "0.3",
-    (Term(Need.PAIRS, _leading),),
+    Declaration(
+        "leading",
+        "leading directions of the pairs",
+        source="this package",
+        color="0.3",
+        needs=frozenset({Need.PAIRS}),
+    ),
+    (Term(Need.PAIRS, span=_leading),),
 )
 
 
@@ -227,7 +238,7 @@ class Studio:
                 warnings.catch_warnings()
             ):  # of what the table shows: what becomes of prompts outside the fit
                 warnings.simplefilter("ignore", WideEditWarning)
-                return {role: problem.fit(get_method(method), role) for role in problem.host.roles}
+                return get_edit_method(method).fit_roles(problem)
 
         def draw(prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
             with debias(self.pipe, edits()):

@@ -45,7 +45,16 @@ from eval.tables import Rivals, parser, read, run
 from vldebias.data import Embeddings, cross
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts import Host, TextTable
-from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference, get_method
+from vldebias.methods import (
+    METHODS,
+    EditMethod,
+    Lian,
+    Method,
+    Need,
+    Problem,
+    Reference,
+    get_edit_method,
+)
 from vldebias.methods.baselines.zero_shot import Dat, Sage
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.metrics import Metric
@@ -83,34 +92,38 @@ KEPT = ("max_skew", "kept", "query_cosine", "worst_group", "average")
 ORDER_KEPT = Metric("order_kept", "rank correlation", "utility", "higher")
 
 
-class _Light(Method):
+class _Light(EditMethod):
     """A closed form at the lam of the default."""
 
+    delegates = True
+
     def __init__(self, form: ClosedForm) -> None:
-        self.form, self.color, self.delegates, self.source = form, form.color, True, "this package"
-        self.name, self.title = (
-            f"{form.name}, lam {LAM_OF_DEFAULT:g}",
-            f"{form.title}, lam {LAM_OF_DEFAULT:g}",
+        self.form = form
+        self.declaration = replace(
+            form.declaration,
+            name=f"{form.name}, lam {LAM_OF_DEFAULT:g}",
+            title=f"{form.declaration.title}, lam {LAM_OF_DEFAULT:g}",
+            source="this package",
+            settings=frozenset(),
         )
-        self.needs = form.needs
 
     def fit(self, problem: Problem, role: str) -> Edit:
         return self.form.fit(replace(problem, lam=LAM_OF_DEFAULT), role)
 
 
-class ZeroShotLabels(Method):
+class ZeroShotLabels(EditMethod):
     """A method that needs labelled images, given the model's own zero-shot labels even where there
     are others."""
 
     def __init__(self, method: str | Method) -> None:
-        self.method = get_method(method)
-        for own in ("source", "color", "pipelines", "side"):
-            setattr(self, own, getattr(self.method, own))
-        self.name, self.title = (
-            f"{self.method.name}, zero-shot labels",
-            f"{self.method.title}, zero-shot labels",
+        self.method = get_edit_method(method)
+        declaration = self.method.declaration
+        self.declaration = replace(
+            declaration,
+            name=f"{declaration.name}, zero-shot labels",
+            title=f"{declaration.title}, zero-shot labels",
+            needs=declaration.needs - {Need.LABELS} | {Need.IMAGES},
         )
-        self.needs = frozenset(self.method.needs - {Need.LABELS} | {Need.IMAGES})
 
     def fit(self, problem: Problem, role: str) -> Edit:
         assert problem.reference is not None
@@ -171,7 +184,7 @@ class Split:
                 except InvalidInputError as error:
                     print(f"{method.name}: left out: {error}", file=sys.stderr)
                     continue
-            edits[method.title] = edit
+            edits[method.declaration.title] = edit
         return edits
 
     def measure(self, edits: Mapping[str, Edit]) -> Result:
@@ -246,8 +259,9 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
         for method_title, value in split.order_kept(edits).items():
             orders.setdefault(method_title, []).append(value)
         for method in methods:
-            if method.title in edits:
-                facts_of_method[method.title] = facts(method, edits[method.title])
+            title = method.declaration.title
+            if title in edits:
+                facts_of_method[title] = facts(method, edits[title])
         protocol = result.provenance[0]
         print(f"{name}: split {number + 1} of {len(splits)}", file=sys.stderr)
     done = TaskResult(
@@ -300,7 +314,7 @@ def facts(method: Method, edit: Edit) -> dict[str, Any]:
     if edit.provenance.uses_images and not method.uses_images:
         needs.append("images")
     labels = {"labels": edit.provenance.labels} if edit.provenance.labels else {}
-    return {"name": method.name, "source": method.source, "needs": needs, **labels}
+    return {"name": method.name, "source": method.declaration.source, "needs": needs, **labels}
 
 
 def real(methods: Sequence[Method], splits: int = SPLITS) -> Iterator[TaskResult]:
@@ -428,7 +442,8 @@ def age_templates() -> Sage:
         if " an old " in text:
             wordings.append((text, text.replace(" an old ", " a young ")))
     sage = Sage(wordings)
-    sage.title = f"SAGE, {len(wordings)} stated prompts as templates"
+    title = f"SAGE, {len(wordings)} stated prompts as templates"
+    sage.declaration = replace(sage.declaration, title=title)
     return sage
 
 

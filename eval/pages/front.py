@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from eval.tables import paragraph, read, table
-from vldebias.methods import METHODS
+from vldebias.methods.declared import DECLARED
 from vldebias.report.table import readable
 
 GAP, SQUARED = "discrepancy", "discrepancy_squared"
@@ -151,7 +151,7 @@ WINDOW = (
         "searching photographs",
         "unlabelled photographs, `reference=`",
         *SEARCH,
-        METHODS["default+equalise"].title,
+        DECLARED["default+equalise"].title,
     ),
     Line(
         "searching photographs of men and women",

@@ -21,8 +21,9 @@ from vldebias.errors import (
     VldebiasError,
 )
 from vldebias.hosts import HOSTS, Host, register_host, resolve
-from vldebias.hosts.attachment import Attachment, attachment_of
-from vldebias.hosts.host import hook_methods
+from vldebias.hosts.attachment import attachment_of
+from vldebias.hosts.edits import EditAttachment
+from vldebias.hosts.hooks import hook_methods
 from vldebias.projection.edit import Choice, Fingerprint
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
@@ -60,7 +61,7 @@ class TowerHost(Host):
     def fingerprint(self, role: str | None = None) -> Fingerprint:
         return Fingerprint(structure="letters", tensors=((1.0, 0.5),))
 
-    def install(self, attachment: Attachment) -> Callable[[], None]:
+    def install(self, attachment: EditAttachment) -> Callable[[], None]:
         def change(original: Any, call: Any) -> Tensor:
             return attachment.apply(
                 "joint", original(*call.args), lambda: call.arguments["prompts"]
@@ -68,16 +69,19 @@ class TowerHost(Host):
 
         return hook_methods(attachment, self.tower, {"encode": change})
 
-    def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
+    def merge(
+        self, projections: Mapping[str, CalibratedProjection], strength: float
+    ) -> Sequence[object]:
         self.merged.append((dict(projections), strength))
+        return ()
 
 
 PROMPTS = ["a bad face", "a dead woman", "cafe"]
 PROJECTION = CalibratedProjection().fit(torch.eye(6)[None, :2], torch.eye(6)[4:5])
 
 
-def attach(tower: Tower, **options: Any) -> Attachment:
-    return Attachment(TowerHost(tower), {"joint": PROJECTION}, **options)
+def attach(tower: Tower, **options: Any) -> EditAttachment:
+    return EditAttachment(TowerHost(tower), {"joint": PROJECTION}, **options)
 
 
 @pytest.fixture
@@ -214,9 +218,9 @@ def test_an_edit_that_reads_prompts_needs_them(tower: Tower) -> None:
         wordings=tuple,
         provenance=SimpleNamespace(choice=None),
     )
-    with Attachment(TowerHost(tower), {"joint": reads}) as attachment:
+    with EditAttachment(TowerHost(tower), {"joint": reads}) as attachment:
         assert repr(attachment).startswith(
-            "Attachment(Tower, projection, joint: reads lam=0.0, strength=1.0, "
+            "EditAttachment(Tower, projection, joint: reads lam=0.0, strength=1.0, "
         )
         with pytest.raises(InvalidInputError, match="needs the prompt of each row"):
             attachment.apply("joint", torch.randn(4, 6))
@@ -240,11 +244,12 @@ def test_it_says_what_it_holds_and_who_chose_that(
         choice = Choice(prompts="of mine", method=method, lam=2.0, reason=reason)
     edit = PROJECTION.with_provenance(method=method, lam=2.0, choice=choice)
     expected = shown.format(rank=edit.rank)
-    with Attachment(
+    with EditAttachment(
         TowerHost(tower), {"joint": edit}, strength=0.5, stated_words=["man"], label="of mine"
     ) as attachment:
         assert repr(attachment) == (
-            f"Attachment(Tower, of mine, joint: {expected}, strength=0.5, stated kept, attached)"
+            f"EditAttachment(Tower, of mine, joint: {expected},"
+            " strength=0.5, stated kept, attached)"
         )
 
 
@@ -272,27 +277,27 @@ def test_shared_objects_may_be_shared_but_not_owned() -> None:
     encoder = Tower()
     first = Tower()
     second = Tower()
-    first_attachment = Attachment(
+    first_attachment = EditAttachment(
         TowerHost(first, shared=[encoder], name="one"), {"joint": PROJECTION}
     )
-    two = Attachment(TowerHost(second, shared=[encoder], name="two"), {"joint": PROJECTION})
+    two = EditAttachment(TowerHost(second, shared=[encoder], name="two"), {"joint": PROJECTION})
     for attachment in (first_attachment, two):
         with pytest.raises(AlreadyAttachedError, match="owner already carries"):
-            Attachment(owner_of(encoder), {"joint": PROJECTION})
+            EditAttachment(owner_of(encoder), {"joint": PROJECTION})
         attachment.remove()
-    owning = Attachment(owner_of(encoder), {"joint": PROJECTION})
+    owning = EditAttachment(owner_of(encoder), {"joint": PROJECTION})
     with pytest.raises(AlreadyAttachedError, match="three already carries"):
-        Attachment(TowerHost(Tower(), shared=[encoder], name="three"), {"joint": PROJECTION})
+        EditAttachment(TowerHost(Tower(), shared=[encoder], name="three"), {"joint": PROJECTION})
     owning.remove()
 
 
 def test_a_host_that_fails_to_install_is_not_claimed(tower: Tower) -> None:
     class Broken(TowerHost):
-        def install(self, attachment: Attachment) -> Callable[[], None]:
+        def install(self, attachment: EditAttachment) -> Callable[[], None]:
             raise RuntimeError("no place")
 
     with pytest.raises(RuntimeError, match="no place"):
-        Attachment(Broken(tower), {"joint": PROJECTION})
+        EditAttachment(Broken(tower), {"joint": PROJECTION})
     assert attachment_of(tower) is None
     attach(tower)
 
@@ -302,13 +307,13 @@ def test_and_no_longer(request: pytest.FixtureRequest) -> None:
     request.addfinalizer(gc.enable)
     encoder = Tower()
     tower = Tower()
-    kept = Attachment(TowerHost(tower, shared=[encoder]), {"joint": PROJECTION})
+    kept = EditAttachment(TowerHost(tower, shared=[encoder]), {"joint": PROJECTION})
     with pytest.raises(AlreadyAttachedError, match="owner already carries"):
-        Attachment(owner_of(encoder), {"joint": PROJECTION})
+        EditAttachment(owner_of(encoder), {"joint": PROJECTION})
     gone = weakref.ref(tower)
     del tower, kept
     assert gone() is not None, "freed at once, so that this tests nothing"
-    Attachment(owner_of(encoder), {"joint": PROJECTION})
+    EditAttachment(owner_of(encoder), {"joint": PROJECTION})
     assert gone() is None
 
 
@@ -328,7 +333,7 @@ def test_rows_that_another_thread_forgets_are_still_given(tower: Tower) -> None:
 
 def test_merge_hands_the_projections_over_and_takes_everything_off(tower: Tower) -> None:
     host = TowerHost(tower)
-    with Attachment(host, {"joint": PROJECTION}, strength=0.5) as attachment:
+    with EditAttachment(host, {"joint": PROJECTION}, strength=0.5) as attachment:
         attachment.merge()
     assert host.merged == [({"joint": PROJECTION}, 0.5)]
     assert attachment.state == "merged"
@@ -347,7 +352,7 @@ def test_merge_hands_the_projections_over_and_takes_everything_off(tower: Tower)
     with pytest.raises(
         UnsupportedHostError, match="Tower: cannot merge, because no layer is known"
     ):
-        Attachment(foreign_host, {"joint": PROJECTION}).merge()
+        EditAttachment(foreign_host, {"joint": PROJECTION}).merge()
 
 
 ASKED = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]

@@ -319,11 +319,16 @@ def test_twenty_workers_with_one_image_each_are_no_twins():
     assert len(written) == 2
 
 
-def test_an_edit_has_no_seed():
-    attachment = debias(tiny.sd(), SET, method="cali")
-    assert attachment.seed is None
-    with pytest.raises(InvalidInputError, match="no seed"):
-        attachment.seed = 1
+def test_each_kind_of_attachment_has_only_what_makes_sense_for_it():
+    sampling = ("seed", "sampled", "last_call", "calls", "log", "balancer")
+    rewriting = ("rewrite", "originals")
+    editing = ("projections", "apply", "stated", "gate")
+    with debias(tiny.sd(), SET, method="cali") as attachment:
+        assert not any(hasattr(attachment, name) for name in (*sampling, *rewriting, "giving"))
+        assert all(hasattr(attachment, name) for name in editing)
+    with debias(tiny.sd(), SET) as attachment:
+        assert all(hasattr(attachment, name) for name in (*sampling, *rewriting))
+        assert not any(hasattr(attachment, name) for name in (*editing, "giving"))
 
 
 def test_stated_values_are_always_kept():

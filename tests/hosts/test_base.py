@@ -22,7 +22,8 @@ import vldebias
 from vldebias import CalibratedProjection, miniature
 from vldebias.errors import ProjectionMismatchError, VldebiasError
 from vldebias.hosts import resolve
-from vldebias.hosts.host import BARE, TOKENIZING, during, hook_methods, reading, weights_fingerprint
+from vldebias.hosts.hooks import hook_methods
+from vldebias.hosts.host import BARE, TOKENIZING, during, reading, weights_fingerprint
 
 
 def test_a_model_that_is_read_in_several_threads_gets_its_modes_back() -> None:

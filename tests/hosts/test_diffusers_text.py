@@ -135,8 +135,8 @@ def test_a_template_put_into_the_list_of_prompts_does_not_reach_the_gate():
     pipe = case.make()
     attachment = debias(pipe, fitted("ZImage"))
     seen = []
-    find = attachment._gate.find
-    attachment._gate = type(
+    find = attachment.gate.find
+    attachment.gate = type(
         "Gate", (), {"find": lambda self, text: seen.append(text) or find(text)}
     )()
     case.encode(pipe, [PLAIN, STATED])

@@ -153,13 +153,3 @@ def test_embeddings_that_come_back_have_their_originals():
         tiny.draw(pipe, None, prompt_embeds=embeddings, guidance_scale=1.0)
         assert attachment.last_call.originals == (ORIGINAL,) * 2
         assert len(set(attachment.sampled)) == 2
-
-
-def test_edits_have_no_use_for_them():
-    pipe = tiny.sd()
-    attachment = debias(pipe, "professions-gender", method="difference")
-    with (
-        pytest.raises(InvalidInputError, match='method="balanced-prompts"'),
-        attachment.originals([ORIGINAL]),
-    ):
-        attachment.rewrite([REWRITTEN])

@@ -313,7 +313,7 @@ def test_the_sides_of_lian_and_its_span_is_that_of_the_difference() -> None:
     reference_problem, images, _ = problem()
     texts = reference_problem.host.embed(GENDER.classes, "joint")
     methods = [Lian(side) for side in ("both", "text", "image")]
-    assert [method.title.partition(", ")[2] for method in methods] == [
+    assert [method.declaration.title.partition(", ")[2] for method in methods] == [
         "",
         "texts alone",
         "images alone",

@@ -17,9 +17,9 @@ from vldebias.methods.closed_form import (
     DIFFERENCE,
     EQUALISE,
     ORTH,
-    PAIRS,
     ClosedForm,
     class_texts,
+    pair_scatters,
 )
 from vldebias.methods.equalise import image_scatter
 from vldebias.projection.projection import CalibratedProjection
@@ -110,7 +110,7 @@ def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem
 def test_every_sum_is_its_dense_formula(problem: Problem) -> None:
     """P0 last as the paper has it, prompt pairs whole, image differences inside what P0 leaves."""
     rows, lam = image_rows(problem)
-    pairs = PAIRS.rows(problem, "joint")[0]
+    pairs = pair_scatters(problem, "joint")[0]
     eye = torch.eye(rows.shape[1], dtype=torch.float64)
     for method in SUMS:
         p0 = dense_p0(method, problem)
@@ -127,7 +127,7 @@ def test_every_sum_is_its_dense_formula(problem: Problem) -> None:
 def test_prompts_alone_are_solved_in_the_papers_order(problem: Problem) -> None:
     """Lemma 7.1: what the pairs ask for is undone by I + lam M, and leaves P0; images have no part
     in it."""
-    pairs = PAIRS.rows(problem, "joint")[0]
+    pairs = pair_scatters(problem, "joint")[0]
     method = METHODS["orth-cali"]
     assert isinstance(method, ClosedForm)
     spurious = problem.host.embed(problem.sets[0].spurious, "joint")

@@ -17,9 +17,9 @@ from tests.methods.made import normal
 from tests.methods.test_folds import CONCEPT, GENDER, HARMED, HELPED, PERSON, images, world
 from vldebias.api import debias, fit_projections
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, WideEditWarning
-from vldebias.hosts import Host, TextTable, resolve
+from vldebias.hosts import Host, PromptAttachment, TextTable, resolve
 from vldebias.methods import Problem, Reference, presets
-from vldebias.methods.closed_form import CALI, EQUALISE, PAIRS
+from vldebias.methods.closed_form import CALI, EQUALISE, pair_scatters
 from vldebias.methods.folds import FEWEST
 from vldebias.methods.gates import (
     AGREE,
@@ -387,7 +387,7 @@ def test_the_default_removes_a_hundredth_of_the_space_and_a_direction_for_each_a
 ) -> None:
     edit = only(fit_projections(host, SET))
     assert edit.removed == pytest.approx(edit.dim / 100, rel=1e-6)
-    scatter = PAIRS.rows(Problem(host, SET), host.roles[0])[0]
+    scatter = pair_scatters(Problem(host, SET), host.roles[0])[0]
     expected = CalibratedProjection.solve(
         [scatter], None, edit.lam
     )  # it is Lemma 7.2 at the lam that it says
@@ -399,7 +399,7 @@ def test_the_default_removes_a_hundredth_of_the_space_and_a_direction_for_each_a
 @quiet
 def test_what_is_asked_for_by_name_is_the_papers(host: Host) -> None:
     """Lemma 7.2 at lam = 500, at any width."""
-    scatter = PAIRS.rows(Problem(host, SET), host.roles[0])[0]
+    scatter = pair_scatters(Problem(host, SET), host.roles[0])[0]
     paper = CalibratedProjection.solve([scatter], None, 500.0).matrix()
     for method in ("cali", "paper"):
         assert torch.equal(only(fit_projections(host, SET, method=method)).matrix(), paper)
@@ -445,7 +445,7 @@ def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(
     only(fit_projections(pipe, replace(FIVE, attributes={})))  # which no words are written for
     assert not caplog.records
     with debias(pipe, FIVE) as attachment:
-        assert not attachment.projections
+        assert isinstance(attachment, PromptAttachment)
     for _ in range(2):
         assert only(fit_projections(pipe, FIVE)).method == "cali"
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]

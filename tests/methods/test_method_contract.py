@@ -15,36 +15,30 @@ import vldebias
 from tests.fewer import few
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, VldebiasWarning
 from vldebias.hosts import TextTable, resolve
-from vldebias.methods import METHODS, Method, Need, Problem, load_edit
+from vldebias.methods import (
+    DECLARED,
+    METHODS,
+    ClosedForm,
+    Declaration,
+    EditMethod,
+    Method,
+    Need,
+    Problem,
+    get_compared,
+    get_method,
+    load_edit,
+)
+from vldebias.methods.declared import MODELS, PIPELINES, RESULTS
 from vldebias.projection.edit import Edit, Provenance
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import load_prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
-NAMES = [
-    "none",
-    "orth",
-    "orth-cali",
-    "cali",
-    "difference",
-    "equalise",
-    "cali+equalise",
-    "difference+equalise",
-]
-NAMES += [
-    "paper",
-    "default",
-    "default+equalise",
-    "target-shares",
-    "leace",
-    "sfid",
-    "roboshot",
-    "bend-vlm",
-    "each-value",
-    "suffix",
-]
-NAMES += ["lian", "spd", "fair-pca", "tie", "sage", "dat"]
+# What is not listed is tested in tests/hosts: values in prompts and in cross-attention.
+SAMPLING = [name for name, method in DECLARED.items() if "shares" in method.settings]
+RERANKED = [name for name, method in DECLARED.items() if method.hosts == (RESULTS,)]
+NAMES = [name for name in DECLARED if name not in (*SAMPLING, *RERANKED)]
 SET = few(load_prompts("professions-gender"), 8)
 PROMPTS = [
     "A photo of a nurse.",
@@ -105,47 +99,44 @@ def cases(portraits: Any) -> dict[str, Case]:
     }
 
 
-RERANKED = ("rerank", "rerank-fair", "default+rerank")
-ON = [(name, "model") for name in NAMES if METHODS[name].models]
+ON = [(name, "model") for name in NAMES if MODELS in DECLARED[name].hosts]
 ON += [
-    (name, "pipeline") for name in NAMES if METHODS[name].pipelines and name != "default"
+    (name, "pipeline") for name in NAMES if PIPELINES in DECLARED[name].hosts and name != "default"
 ]  # which rewrites
 
 
-def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() -> None:
-    registered = {
+def test_every_declared_method_is_registered_in_its_order_and_reads_its_declaration() -> None:
+    of_this_package = [
         name for name, method in METHODS.items() if type(method).__module__.startswith("vldebias.")
-    }
-    assert registered == {*NAMES, "balanced-prompts", "cross-attention", *RERANKED}
-    assert {name for name in registered if not METHODS[name].models} == {
-        "fair-pca",
-        "balanced-prompts",
-        "cross-attention",
-    }
-    for_models = {
-        "equalise",
-        "cali+equalise",
-        "difference+equalise",
-        "default+equalise",
-        "target-shares",
-        "leace",
-        "sfid",
-        "spd",
-    }
-    assert {name for name in registered if not METHODS[name].pipelines} == {
-        *for_models,
-        "roboshot",
-        "tie",
-        "sage",
-        "dat",
-        "bend-vlm",
-        *RERANKED,  # of scores: they are no edits
-    }
-    assert (
-        len({METHODS[name].title for name in NAMES})
-        == len({to_rgb(METHODS[n].color) for n in NAMES})
-        == len(NAMES)
-    )
+    ]
+    assert of_this_package == [name for name in DECLARED if name not in RERANKED]
+    for name in DECLARED:
+        assert get_compared(name).declaration == DECLARED[name]
+
+
+def test_every_method_attaches_and_those_that_fit_are_edit_methods() -> None:
+    for name, method in METHODS.items():
+        assert callable(method.attach)
+        assert isinstance(method, EditMethod) == hasattr(method, "fit"), name
+
+
+def test_the_declaration_of_a_closed_form_names_what_its_terms_need() -> None:
+    for name, method in METHODS.items():
+        if isinstance(method, ClosedForm):
+            assert method.needs == {term.need for term in method.terms}, name
+            has_scatters = any(term.scatters is not None for term in method.terms)
+            assert method.declaration.has_lam == has_scatters, name
+
+
+def test_titles_and_colors_are_different_and_every_method_says_what_it_does() -> None:
+    declared = list(DECLARED.values())
+    assert len({method.title for method in declared}) == len(declared)
+    fitted = [DECLARED[name] for name in NAMES]
+    assert len({to_rgb(method.color) for method in fitted}) == len(fitted)
+    for method in declared:
+        assert method.about, method.name
+        assert method.source or method.name == "none"
+        assert set(method.hosts) <= {MODELS, PIPELINES, RESULTS}
 
 
 @pytest.mark.parametrize(("name", "host_name"), ON)
@@ -190,14 +181,14 @@ def assert_says_how_it_was_fitted(
     assert origin.uses_images == method.uses_images
     assert origin.labels == ("zero-shot" if Need.LABELS in method.needs else None)
     assert origin.method == name or name in ("paper", "default", "default+equalise")
-    assert edit.side == (method.side if host_name == "model" else "text")
+    assert edit.side == (method.declaration.side if host_name == "model" else "text")
 
 
 def assert_edits_its_side_alone(
     case: Case, name: str, host_name: str, attached: Any, edits: dict[str, Any]
 ) -> None:
     """Texts move unless the method is of images, or removes nothing; never the stated one."""
-    side = METHODS[name].side
+    side = DECLARED[name].side
     texts_before = case.base[0]
     if host_name == "model":
         assert torch.equal(attached[1], case.base[1]) == (side == "text")
@@ -256,10 +247,10 @@ def test_merged_gives_what_it_gave_attached_or_a_sentence(
 def test_a_method_is_refused_for_the_host_that_it_is_not_for(
     cases: dict[str, Case], name: str
 ) -> None:
-    method = METHODS[name]
+    hosts = DECLARED[name].hosts
     for host_name, other_host, fits in (
-        ("pipeline", "image-text m", method.pipelines),
-        ("model", "pipelines", method.models),
+        ("pipeline", "image-text m", PIPELINES in hosts),
+        ("model", "pipelines", MODELS in hosts),
     ):
         if not fits:
             with pytest.raises(UnsupportedHostError, match=f"is only for {other_host}"):
@@ -285,7 +276,7 @@ def needs_of_methods() -> list[tuple[str, Need]]:
 def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, need: Need) -> None:
     change, message = LACKS[need]
     host = TextTable({"nothing": [1.0]})
-    host.generative = not METHODS[name].models
+    host.generative = MODELS not in DECLARED[name].hosts
     images = (
         None
         if need in (Need.IMAGES, Need.LABELS) or not METHODS[name].uses_images
@@ -322,8 +313,10 @@ def test_entry_points_of_other_packages_are_methods(
 ) -> None:
     """A package that is installed beside this one: ten lines, and an entry point."""
     (tmp_path / "acme.py").write_text(
-        "from vldebias.methods import METHODS, Method\n\n\nclass Double(Method):\n    name, has_lam"
-        ' = "acme-double", True\n\n    def fit(self, problem, role):\n        return'
+        "from vldebias.methods import METHODS, Declaration, EditMethod\n\n\n"
+        "class Double(EditMethod):\n"
+        "    declaration = Declaration('acme-double', settings=frozenset({'lam'}))\n\n"
+        "    def fit(self, problem, role):\n        return"
         ' METHODS["cali"].fit(problem, role).at_multiple(2.0).with_provenance(method=self.name)\n'
     )
     info = tmp_path / "acme-1.0.dist-info"
@@ -362,8 +355,8 @@ class Flip(Edit):
         )
 
 
-class Mirror(Method):
-    name = "mirror"
+class Mirror(EditMethod):
+    declaration = Declaration("mirror")
 
     def fit(self, problem: Problem, role: str) -> Edit:
         return Flip(torch.eye(problem.host.dim(role))[0], Provenance(self.name))
@@ -399,3 +392,58 @@ def test_target_shares_are_attached_by_what_fit_shares_gives(
             torch.testing.assert_close(moved[:-1], move(case.base[0][:-1]))
             assert torch.equal(moved[-1], case.base[0][-1])
         assert edit.shares == {"male": 0.3, "female": 0.7}
+
+
+class Returning(EditMethod):
+    """A method whose fit returns what its author took for an edit."""
+
+    declaration = Declaration("mine")
+
+    def __init__(self, fitted: object) -> None:
+        self.fitted = fitted
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        return self.fitted  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("fitted", "message"),
+    [
+        (CalibratedProjection(), "that is not fitted; expected .* Call its fit"),
+        (torch.eye(2), r"a Tensor \(2, 2\); expected .* For a matrix P, return Calibrated"),
+        (lambda z, strength=1.0: z, "function .*; expected .* Derive a dataclass from"),
+        (None, "None; expected .* End fit with `return edit`"),
+        ({"joint": 1}, "a dict; expected .* Return a CalibratedProjection"),
+    ],
+)
+def test_what_is_no_fitted_edit_is_refused_with_what_to_do(fitted: object, message: str) -> None:
+    rows = {text: torch.randn(4, dtype=torch.float64) for text in SET.texts}
+    with pytest.raises(InvalidInputError, match=f"method 'mine': fit returned .*{message}"):
+        vldebias.fit_projection(rows, SET, method=Returning(fitted))
+
+
+def test_the_matrix_of_the_message_is_an_edit() -> None:
+    """What the refusal of a matrix says to do works, to the letter."""
+    matrix = torch.eye(3, dtype=torch.float64)
+    matrix[0, 0] = 0.5
+    u, sigma, vh = torch.linalg.svd(torch.eye(3, dtype=torch.float64) - matrix)
+    edit = CalibratedProjection(0.0, u * sigma, vh.T.contiguous(), Provenance("mine"))
+    torch.testing.assert_close(edit.matrix(), matrix)
+
+
+def test_a_method_without_a_declaration_or_with_another_base_gets_a_sentence() -> None:
+    class Undeclared(EditMethod):
+        def fit(self, problem: Problem, role: str) -> Edit:
+            raise NotImplementedError
+
+    with pytest.raises(InvalidInputError, match="Undeclared has no declaration; add `declaration"):
+        METHODS.register(Undeclared())
+    with pytest.raises(InvalidInputError, match="Fitting defines fit and no attach; derive"):
+        type("Fitting", (Method,), {"fit": lambda self, problem, role: None})
+
+
+def test_a_reranking_is_no_method_to_attach() -> None:
+    for name in RERANKED:
+        assert name not in METHODS
+        with pytest.raises(InvalidInputError, match="acts on the results of a search; use"):
+            get_method(name)

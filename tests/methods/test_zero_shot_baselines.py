@@ -15,7 +15,7 @@ from eval.experiments.rivals import DAT_OF_CELEBA, age_templates, ages
 from tests.methods.made import unit
 from tests.refusals import refused
 from vldebias.hosts import TextTable
-from vldebias.methods import METHODS, Problem, Reference, load_edit
+from vldebias.methods import DECLARED, METHODS, Problem, Reference, load_edit
 from vldebias.methods.baselines.zero_shot import (
     BestTemplate,
     Dat,
@@ -314,7 +314,10 @@ def test_on_real_photographs_edits_decide_as_scores_do() -> None:
         value = int((directions @ image).argmax())
         moved = image - lengths[value] * directions[value]
         by_place.append(int((classes.numpy() @ moved).argmax()))
-    for title, expected in ((sage.title, by_template), (METHODS["tie"].title, by_place)):
+    for title, expected in (
+        (sage.declaration.title, by_template),
+        (DECLARED["tie"].title, by_place),
+    ):
         got = (edits[title].image(images) @ classes.T).argmax(1).tolist()
         assert sum(a != b for a, b in zip(got, expected, strict=True)) <= 1, title  # a near tie
     bare = (images @ classes.T).argmax(1).tolist()

@@ -120,8 +120,8 @@ def test_generate_says_what_was_asked_for(pipe: Any, tmp_path: Path) -> None:
 def test_shares_and_a_seed_are_taken(pipe: Any, edit: Any) -> None:
     with debias(pipe, edit, shares={"female": 1, "male": 0}) as attachment:
         attachment.seed = 3
-        attachment.rewrite(HELD_OUT)
-        assert attachment.sampled == ["female", "female"]
+        assert attachment.sample(HELD_OUT) == ["female", "female"]
+        assert attachment.last_call.written == tuple(HELD_OUT)
     with debias(pipe, "gender", shares={"female": 1, "male": 0}) as attachment:
         assert attachment.rewrite(HELD_OUT)[0] == "A photo of a female editor."
     with pytest.raises(InvalidInputError, match="sum to 1"):

@@ -11,10 +11,7 @@ import typer
 
 from vldebias.cli import COMMANDS, app
 from vldebias.errors import InvalidInputError
-from vldebias.methods import METHODS
 from vldebias.utils.names import (
-    LISTINGS,
-    Listing,
     architectures,
     check_architecture,
     check_name_without_weights,
@@ -25,20 +22,6 @@ from vldebias.utils.names import (
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", script, *arguments]
     return subprocess.run(command, capture_output=True, text=True)
-
-
-def test_methods_are_those_of_the_registry() -> None:
-    listing_of_method = {
-        name: Listing(**{field: getattr(method, field) for field in Listing._fields})
-        for name, method in METHODS.items()
-        if type(method).__module__.startswith("vldeb")
-    }
-    assert list(LISTINGS) == list(listing_of_method)
-    for name, listing in LISTINGS.items():
-        registered = listing_of_method[name]._replace(
-            needs=tuple(sorted(listing_of_method[name].needs))
-        )
-        assert listing == registered
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import HOST, AttributeSet, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
-from vldebias.utils.names import check_methods
+from vldebias.methods.declared import check_methods
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,8 @@ from vldebias.cli.checks import check_file, check_host, check_sets
 from vldebias.cli.common import check_out, device_of, print_list, say
 from vldebias.cli.flags import HOST, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
+from vldebias.methods.declared import check_methods
 from vldebias.utils.files import storage_errors
-from vldebias.utils.names import check_methods
 
 if TYPE_CHECKING:
     from vldebias.hosts import Host

@@ -26,7 +26,7 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
-from vldebias.utils.names import check_methods
+from vldebias.methods.declared import check_methods
 from vldebias.utils.options import Options
 
 

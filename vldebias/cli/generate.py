@@ -12,7 +12,7 @@ from vldebias.cli.checks import check_sets
 from vldebias.cli.common import check_out, device_of, echo, err, out, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, StorageError
-from vldebias.utils.names import check_methods
+from vldebias.methods.declared import check_methods
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -118,21 +118,25 @@ def methods(as_json: Json = False) -> None:
       vldebias methods
       vldebias methods --json
     """
-    from vldebias.utils.names import listings
+    from vldebias.methods.declared import declarations
 
     facts = []
     rows = []
-    for name, method in listings().items():
+    for name, method in declarations().items():
         needs = sorted(method.needs)
-        entry: dict[str, Any] = {"lam": method.has_lam, "name": name}
-        for key in ("title", "source", "pipelines", "models", "side"):
-            entry[key] = getattr(method, key)
-        entry["needs"] = needs
+        entry = {
+            "name": name,
+            "title": method.title,
+            "about": method.about,
+            "source": method.source,
+            "for": list(method.hosts),
+            "needs": needs,
+            "settings": sorted(method.settings),
+            "side": method.side,
+        }
         facts.append(entry)
-        # A method may be for models, for pipelines or for both.
-        hosts = [kind for kind in ("models", "pipelines") if getattr(method, kind)]
         title = method.title
         if method.source:
             title += f" ({method.source})"
-        rows.append((name, ", ".join(hosts), ", ".join(needs), title))
+        rows.append((name, ", ".join(method.hosts), ", ".join(needs), title))
     print_list(("name", "for", "needs", "about"), rows, facts, as_json=as_json)

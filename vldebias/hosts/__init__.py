@@ -1,23 +1,21 @@
 """Support each model family in one file; only this package knows open_clip, transformers or
 diffusers."""
 
-from vldebias.hosts.attachment import (
-    HOSTS,
-    Attachment,
-    attachment_of,
-    refuse_second,
-    register_host,
-    resolve,
-)
+from vldebias.hosts.attachment import Attachment, attachment_of, refuse_second
 from vldebias.hosts.clip.open_clip import OpenClipHost
 from vldebias.hosts.clip.transformers import TransformersHost
 from vldebias.hosts.custom import CustomHost, TextTable, custom
+from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.host import Host
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.hosts.pipelines.modular import ModularHost
 from vldebias.hosts.records import CallLog, CallRecord
+from vldebias.hosts.resolving import HOSTS, register_host, resolve
+from vldebias.hosts.values import DenoiserAttachment, PromptAttachment, SamplingAttachment
 
-__all__ = ["HOSTS", "Attachment", "CallLog", "CallRecord", "CustomHost", "Host", "TextTable"]
+__all__ = ["HOSTS", "CallLog", "CallRecord", "CustomHost", "Host", "TextTable"]
+__all__ += ["Attachment", "DenoiserAttachment", "EditAttachment", "PromptAttachment"]
+__all__ += ["SamplingAttachment"]
 __all__ += ["attachment_of", "custom", "refuse_second", "register_host", "resolve"]
 
 for _kind in (OpenClipHost, TransformersHost, DiffusersHost, ModularHost):

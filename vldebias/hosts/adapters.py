@@ -49,8 +49,12 @@ class Adapters:
 
     def changed(self) -> bool:
         """Return whether the adapters have changed since this object was made."""
-        is_same = self._present_children() == self._children
-        if not is_same or [_facts(layer) for layer in self._layers] != self._facts:
+        is_same = True
+        for modules, children in zip(self._parents, self._children, strict=True):
+            is_same = is_same and tuple(modules.values()) == children
+        for layer, facts in zip(self._layers, self._facts, strict=True):
+            is_same = is_same and _facts(layer) == facts
+        if not is_same:
             self._remember()
             self._present = adapters_length(self._modules)
         return not math.isclose(self._present, self._length, rel_tol=_SAME)
@@ -59,12 +63,9 @@ class Adapters:
         parts = [part for module in self._modules for part in module.modules()]
         # The children of each module, because peft replaces them by its layers.
         self._parents = [part._modules for part in parts if part._modules]
-        self._children = self._present_children()
+        self._children = [tuple(children.values()) for children in self._parents]
         self._layers = _adapted_layers(self._modules)
         self._facts = [_facts(layer) for layer in self._layers]
-
-    def _present_children(self) -> list[tuple[nn.Module | None, ...]]:
-        return [tuple(children.values()) for children in self._parents]
 
 
 def _facts(layer: Any) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from inspect import BoundArguments
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,11 +16,11 @@ from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.clip.merge import foldable
-from vldebias.hosts.host import TOKENIZING, Host, hook_methods
+from vldebias.hosts.edits import EditAttachment
+from vldebias.hosts.hooks import hook_methods
+from vldebias.hosts.host import TOKENIZING, Host
+from vldebias.projection.projection import CalibratedProjection
 from vldebias.utils.files import add_tensors
-
-if TYPE_CHECKING:
-    from vldebias.hosts.attachment import Attachment
 
 
 class CustomHost(Host):
@@ -221,7 +221,7 @@ class CustomHost(Host):
 
         return torch.as_tensor(part), close
 
-    def install(self, attachment: Attachment) -> Callable[[], None]:
+    def install(self, attachment: EditAttachment) -> Callable[[], None]:
         """Replace the method by one that changes its embeddings."""
 
         def change(original: Any, call: BoundArguments) -> Any:
@@ -251,12 +251,13 @@ class CustomHost(Host):
             " debias"
         )
 
-    def merge(self, edits: Mapping[str, Any], strength: float) -> None:
-        """Fold the edit into `head`."""
+    def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
+        """Fold the edit into `head`; no config records it."""
         fold = foldable(
             f"{self.name}: cannot merge, since head= of vldebias.hosts.custom", self._head
         )
         fold(edits[self.roles[0]], strength)
+        return ()
 
 
 custom = CustomHost

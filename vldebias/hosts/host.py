@@ -3,9 +3,7 @@ their methods."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import inspect
 import math
 import os
 import re
@@ -15,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,7 +24,6 @@ from vldebias.errors import (
     InvalidInputError,
     ProjectionMismatchError,
     UnsupportedHostError,
-    VldebiasError,
     warn,
 )
 from vldebias.hosts.adapters import adapters_length
@@ -35,7 +31,9 @@ from vldebias.projection.edit import Edit, Fingerprint
 from vldebias.prompts import StatedWords
 
 if TYPE_CHECKING:
-    from vldebias.hosts.attachment import Attachment
+    from vldebias.hosts.edits import EditAttachment
+    from vldebias.hosts.values import DenoiserAttachment, PromptAttachment
+    from vldebias.projection.projection import CalibratedProjection
 
 TEXT, IMAGE = "joint", "image"
 """Roles of an image-text model: the outputs of its towers, in their joint space.
@@ -119,18 +117,29 @@ class Host(ABC):
             for prompt, row in zip(prompts, normalize(rows, dim=-1), strict=True)
         }
 
-    def install(self, attachment: Attachment) -> Callable[[], None]:
+    def install(self, attachment: EditAttachment) -> Callable[[], None]:
         """Hook the model so that embeddings pass through `attachment.apply`; return the function
-        that undoes it.
-
-        Of a host that `rewrites`, prompts pass through `attachment.rewrite` before they are
-        encoded.
-        """
+        that takes the hooks off."""
         raise UnsupportedHostError(
             f"{self.name}: nothing can be attached; expected the model itself"
         )
 
-    def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object] | None:
+    def install_prompts(self, attachment: PromptAttachment) -> Callable[[], None]:
+        """Hook the pipeline so that prompts pass through `attachment.rewrite_texts` before they are
+        encoded; return the function that takes the hooks off."""
+        raise UnsupportedHostError(
+            f"{self.name}: balanced prompts are for pipelines of diffusers; use another method,"
+            " as 'difference'"
+        )
+
+    def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
+        """Hook the denoiser so that each image gets its value in cross-attention; return the
+        function that takes the hooks off."""
+        raise UnsupportedHostError(
+            f"{self.name}: values are set in the denoiser of a pipeline of diffusers"
+        )
+
+    def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
         """Fold the edits into plain weights, all or none; return the models whose config should
         record it."""
         raise UnsupportedHostError(
@@ -142,7 +151,7 @@ class Host(ABC):
         share their edit."""
         return f"{self.library.partition('.')[0]}.{role}"
 
-    def at(self, side: str) -> Self:
+    def at(self, side: str) -> Host:
         """Return this host with its edits at `side`, one of `SIDES`; raise UnsupportedHostError if
         it has no such."""
         if side not in SIDES:
@@ -470,77 +479,3 @@ def reading(*models: nn.Module) -> Iterator[None]:
                 # One by one: parts of a model may have been frozen in eval mode.
                 for module, training in modes:
                     module.training = training
-
-
-# ---- hooks on a model
-
-
-@dataclass(eq=False, repr=False)
-class Hook:
-    """Hook a model for one attachment; refuse copies and pickles of the model, which would be
-    edited as well."""
-
-    attachment: Attachment
-
-    def __reduce_ex__(self, protocol: Any) -> Never:
-        raise VldebiasError(
-            f"{self.attachment.host.name}: a model cannot be copied or pickled while an edit is"
-            " attached; call .remove() or .merge() first. state_dict() and save_pretrained() work"
-            " at any time"
-        )
-
-
-@dataclass(eq=False, repr=False)
-class _MethodHook(Hook):
-    """Stand in for a method; around: original method, arguments of a call -> what the call
-    returns."""
-
-    original: Callable[..., Any]
-    around: Callable[[Callable[..., Any], inspect.BoundArguments], Any]
-    signature: inspect.Signature = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.signature = inspect.signature(self.original)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.attachment.state != "attached" or BARE.get():
-            return self.original(*args, **kwargs)
-        call = self.signature.bind(*args, **kwargs)
-        # With defaults, so that every argument is found by its name.
-        call.apply_defaults()
-        return self.around(self.original, call)
-
-
-def hook_methods(
-    attachment: Attachment,
-    owner: Any,
-    around: Mapping[str, Callable[[Callable[..., Any], Any], Any]],
-) -> Callable[[], None]:
-    """Replace methods of one object, as attributes of the instance; return the function that
-    restores them.
-
-    around: name of a method -> function of the original and the arguments of a call, called while
-    it is attached.
-    """
-    # Only attributes of the instance have to be restored: without one, the method of the class is
-    # found again.
-    before = {name: vars(owner).get(name) for name in around}
-    hooks: dict[str, _MethodHook] = {}
-    for name, change in around.items():
-        hooks[name] = _MethodHook(attachment, getattr(owner, name), change)
-    for name, hook in hooks.items():
-        setattr(owner, name, functools.update_wrapper(cast("Any", hook), hook.original))
-
-    def take_off() -> None:
-        for name, hook in hooks.items():
-            # Deleting what another library has put on top would take that off as well.
-            if vars(owner).get(name) is not hook:
-                raise VldebiasError(
-                    f"{attachment.host.name}: {name} was replaced again after attaching; undo that"
-                    " first"
-                )
-            delattr(owner, name)
-            if before[name] is not None:
-                setattr(owner, name, before[name])
-
-    return take_off

@@ -17,9 +17,9 @@ from vldebias.errors import (
     VldebiasError,
     need,
 )
-from vldebias.hosts.attachment import resolve
 from vldebias.hosts.clip.open_clip import folder_address
 from vldebias.hosts.host import Host
+from vldebias.hosts.resolving import resolve
 from vldebias.projection.hub import NO_CODE, offline_reason, reason
 from vldebias.utils.names import check_architecture
 

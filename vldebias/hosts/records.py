@@ -8,7 +8,7 @@ import json
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -19,6 +19,16 @@ from vldebias.errors import InvalidInputError
 
 KEPT = 1000
 """Records that an attachment keeps."""
+NEXT = " | "
+"""Separates the texts of an image in a record."""
+
+
+def joined(columns: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return one text for each image: its different texts, joined by `NEXT`."""
+    texts = []
+    for row in zip(*columns.values(), strict=True):
+        texts.append(NEXT.join(dict.fromkeys(row)))
+    return tuple(texts)
 
 
 @dataclass(frozen=True)

@@ -1,53 +1,89 @@
-"""Fit edits of embeddings to prompts, and for some methods to images.
+"""Attach methods and fit edits: the closed forms, the defaults, and other papers' methods.
 
 `METHODS` maps names to methods. Add one with `register_method`, or an entry point of the group
 "vldebias.methods".
 """
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-# The closed forms come first wherever methods are listed.
-from vldebias.methods import closed_form as closed_form  # isort: split
+from vldebias.errors import lazy_names
 
-from vldebias.methods import baselines as baselines
-from vldebias.methods.baselines.queries import Lian as Lian
-from vldebias.methods.closed_form import ClosedForm as ClosedForm
-from vldebias.methods.closed_form import Term as Term
-from vldebias.methods.cross_attention import CrossAttention as CrossAttention
-from vldebias.methods.cross_attention import prompt_set_of as prompt_set_of
-from vldebias.methods.diagnostics import Diagnostics as Diagnostics
-from vldebias.methods.method import METHODS as METHODS
-from vldebias.methods.method import Method as Method
-from vldebias.methods.method import Need as Need
-from vldebias.methods.method import Problem as Problem
-from vldebias.methods.method import Prompts as Prompts
-from vldebias.methods.method import get_method as get_method
-from vldebias.methods.method import register_method as register_method
-from vldebias.methods.presets import Balanced as Balanced
-from vldebias.methods.reference import Reference as Reference
-from vldebias.methods.reference import labelled as labelled
-from vldebias.methods.results import Rerank as Rerank
-from vldebias.methods.target_shares import RankShares as RankShares
-from vldebias.methods.target_shares import TargetShares as TargetShares
-from vldebias.projection.edit import Edit
-from vldebias.projection.hub import WEIGHTS, find_folder
-
-
-def load_edit(directory_or_repo: str | Path, *, revision: str | None = None) -> Any:
-    """Load an edit of any kind from a folder or a hub repository; of one folder per role, a mapping
-    role -> edit.
-
-    Raises:
-        InvalidInputError: no such folder or repository, damaged files, or a kind that no installed
-            package knows.
-    """
-    list(METHODS)  # those of other packages bring their own kinds
-    folder = find_folder(directory_or_repo, revision)
-    # An edit lies in the folder itself; those of a pipeline lie in one folder per role.
-    parts = (
-        []
-        if (folder / WEIGHTS).exists()
-        else sorted(path.parent for path in folder.glob(f"*/{WEIGHTS}"))
+if TYPE_CHECKING:
+    from vldebias.methods.attaching import AttachSettings
+    from vldebias.methods.balanced import Balanced
+    from vldebias.methods.baselines.queries import Lian
+    from vldebias.methods.closed_form import ClosedForm, Term
+    from vldebias.methods.cross_attention import CrossAttention, attach_fitted, prompt_set_of
+    from vldebias.methods.declared import DECLARED, Declaration, Need
+    from vldebias.methods.diagnostics import Diagnostics
+    from vldebias.methods.loading import load_edit
+    from vldebias.methods.method import (
+        METHODS,
+        EditMethod,
+        Method,
+        Problem,
+        Prompts,
+        get_edit_method,
+        get_method,
+        register_method,
     )
-    return {part.name: Edit.from_pretrained(part) for part in parts} or Edit.from_pretrained(folder)
+    from vldebias.methods.reference import Reference, labelled
+    from vldebias.methods.results import Compared, Rerank, get_compared
+    from vldebias.methods.target_shares import RankShares, TargetShares
+
+# Loaded when first used: declarations are read without torch.
+_NAMES_OF_HOME = {
+    "vldebias.methods.attaching": ("AttachSettings",),
+    "vldebias.methods.balanced": ("Balanced",),
+    "vldebias.methods.baselines.queries": ("Lian",),
+    "vldebias.methods.closed_form": ("ClosedForm", "Term"),
+    "vldebias.methods.cross_attention": ("CrossAttention", "attach_fitted", "prompt_set_of"),
+    "vldebias.methods.declared": ("DECLARED", "Declaration", "Need"),
+    "vldebias.methods.diagnostics": ("Diagnostics",),
+    "vldebias.methods.loading": ("load_edit",),
+    "vldebias.methods.method": (
+        "METHODS",
+        "EditMethod",
+        "Method",
+        "Problem",
+        "Prompts",
+        "get_edit_method",
+        "get_method",
+        "register_method",
+    ),
+    "vldebias.methods.reference": ("Reference", "labelled"),
+    "vldebias.methods.results": ("Compared", "Rerank", "get_compared"),
+    "vldebias.methods.target_shares": ("RankShares", "TargetShares"),
+}
+__all__ = [
+    "DECLARED",
+    "METHODS",
+    "AttachSettings",
+    "Balanced",
+    "ClosedForm",
+    "Compared",
+    "CrossAttention",
+    "Declaration",
+    "Diagnostics",
+    "EditMethod",
+    "Lian",
+    "Method",
+    "Need",
+    "Problem",
+    "Prompts",
+    "RankShares",
+    "Reference",
+    "Rerank",
+    "TargetShares",
+    "Term",
+    "attach_fitted",
+    "get_compared",
+    "get_edit_method",
+    "get_method",
+    "labelled",
+    "load_edit",
+    "prompt_set_of",
+    "register_method",
+]
+
+__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)

@@ -21,19 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from vldebias.methods.declared import DECLARED, Declaration, Need
 from vldebias.methods.equalise import image_scatter
-from vldebias.methods.method import (
-    LAM_OF_MODELS,
-    Method,
-    Need,
-    Problem,
-    register_method,
-)
+from vldebias.methods.method import LAM_OF_MODELS, EditMethod, Problem, register_method
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError, scatter_of
 from vldebias.prompts import PromptSet
 
@@ -42,42 +36,36 @@ from vldebias.prompts import PromptSet
 class Term:
     """Define one term of a closed form.
 
-    rows: (problem, role) -> rows (m, d) whose span P0 removes, or, of a `weighted` term, one
-    scatter per attribute. They do not depend on lam.
+    Attributes:
+        need: the input that it reads.
+        span: (problem, role) -> rows (m, d) whose span P0 removes; None for a term with scatters.
+        scatters: (problem, role) -> one scatter (n, d) per attribute, weighted by lam; None for a
+            term with a span. Neither depends on lam.
     """
 
     need: Need
-    rows: Callable[[Problem, str], Any]
-    weighted: bool = False
+    span: Callable[[Problem, str], Tensor] | None = None
+    scatters: Callable[[Problem, str], list[Tensor]] | None = None
 
 
 @dataclass(frozen=True, repr=False)
-class ClosedForm(Method):
+class ClosedForm(EditMethod):
     """Fit the projection P0 of the removed rows times the inverse of I plus the weighted scatters
     (eq. 7.3, 7.4)."""
 
-    name: str
-    title: str
-    source: str
-    color: str
+    declaration: Declaration
     terms: tuple[Term, ...] = ()
-
-    def __post_init__(self) -> None:
-        needs = frozenset(term.need for term in self.terms)
-        has_lam = any(term.weighted for term in self.terms)
-        # The dataclass is frozen, and these follow from its terms.
-        vars(self).update(needs=needs, has_lam=has_lam, pipelines=Need.IMAGES not in needs)
 
     def fit(self, problem: Problem, role: str) -> CalibratedProjection:
         """Solve for one role of the problem's host."""
-        removed = [term.rows(problem, role) for term in self.terms if not term.weighted]
+        removed = [term.span(problem, role) for term in self.terms if term.span is not None]
         span = torch.cat(removed) if removed else None
-        scatters = list[Tensor]()
-        lams = list[float]()
+        scatters: list[Tensor] = []
+        lams: list[float] = []
         for term in self.terms:
-            if not term.weighted:
+            if term.scatters is None:
                 continue
-            scatters_of_attributes = term.rows(problem, role)
+            scatters_of_attributes = term.scatters(problem, role)
             if term.need is Need.IMAGES and span is not None and span.any():
                 # P0 comes last, so that the means of images are compared where texts will be.
                 project = CalibratedProjection.solve([], span)
@@ -102,9 +90,7 @@ class ClosedForm(Method):
         """Return the method with the terms of both."""
         # A term that both have is counted once, in the order of the first.
         terms = tuple(dict.fromkeys((*self.terms, *method.terms)))
-        sources = "; ".join(dict.fromkeys((self.source, method.source)))
-        title = f"{self.title} and {method.title}"
-        return ClosedForm(f"{self.name}+{method.name}", title, sources, method.color, terms)
+        return ClosedForm(self.declaration + method.declaration, terms)
 
 
 def value_differences(problem: Problem, role: str) -> Tensor:
@@ -123,7 +109,7 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
     be equalised.
     """
     # A search compares means over all images; see `Reference.within_classes`.
-    if len(prompts.classes) < 2 or not problem.reference.within_classes:
+    if len(prompts.classes) < 2 or not problem.images.within_classes:
         return None
     texts = problem.host.embed(prompts.classes, role)
     try:
@@ -161,30 +147,19 @@ def image_scatters(problem: Problem, role: str) -> list[Tensor]:
     return scatters
 
 
-SPURIOUS = Term(Need.SPURIOUS, spurious_rows)
-PAIRS = Term(Need.PAIRS, pair_scatters, weighted=True)
-IMAGES = Term(Need.IMAGES, image_scatters, weighted=True)
-_PAPER = "Chuang et al., 2023"
-_PACKAGE = "this package"
-_MEANS = "mean-difference projection: Bolukbasi et al., 2016; Haghighatkhah et al., 2022"
-NONE = ClosedForm("none", "none", "", "0.6")
-ORTH = ClosedForm(
-    "orth", "orthogonal projection", f"{_PAPER}, section 7.3.2", "#4c78a8", (SPURIOUS,)
-)
-BOTH = ClosedForm(
-    "orth-cali",
-    "calibrated orthogonal projection",
-    f"{_PAPER}, Lemma 7.1",
-    "#f58518",
-    (SPURIOUS, PAIRS),
-)
-CALI = ClosedForm("cali", "calibration", f"{_PAPER}, Lemma 7.2", "#54a24b", (PAIRS,))
-MEANS = Term(Need.VALUES, value_differences)
-DIFFERENCE = ClosedForm("difference", "difference of the values", _MEANS, "#b279a2", (MEANS,))
-EQUALISE = ClosedForm("equalise", "equalised image means", _PACKAGE, "#e45756", (IMAGES,))
+SPURIOUS = Term(Need.SPURIOUS, span=spurious_rows)
+MEANS = Term(Need.VALUES, span=value_differences)
+PAIRS = Term(Need.PAIRS, scatters=pair_scatters)
+IMAGES = Term(Need.IMAGES, scatters=image_scatters)
+NONE = ClosedForm(DECLARED["none"])
+ORTH = ClosedForm(DECLARED["orth"], (SPURIOUS,))
+BOTH = ClosedForm(DECLARED["orth-cali"], (SPURIOUS, PAIRS))
+CALI = ClosedForm(DECLARED["cali"], (PAIRS,))
+DIFFERENCE = ClosedForm(DECLARED["difference"], (MEANS,))
+EQUALISE = ClosedForm(DECLARED["equalise"], (IMAGES,))
 WITH_IMAGES = (
-    replace(CALI + EQUALISE, color="#72b7b2"),
-    replace(DIFFERENCE + EQUALISE, color="#ff9da6"),
+    ClosedForm(DECLARED["cali+equalise"], (PAIRS, IMAGES)),
+    ClosedForm(DECLARED["difference+equalise"], (MEANS, IMAGES)),
 )
 for _method in (NONE, ORTH, BOTH, CALI, DIFFERENCE, EQUALISE, *WITH_IMAGES):
     register_method(_method)

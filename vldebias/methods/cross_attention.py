@@ -13,16 +13,20 @@ of directions that are removed in turn, and the natural size of a value instead 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.hosts import Attachment, DenoiserAttachment, Host
 from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
-from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.methods.attaching import AttachSettings, attach_edits
+from vldebias.methods.balanced import Find, make_balancer
+from vldebias.methods.declared import DECLARED
+from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
 from vldebias.projection.cross_attention import CrossAttentionEdit, Form
 from vldebias.projection.edit import Edit, Provenance
 from vldebias.prompts import PromptSet, can_balance
@@ -58,7 +62,7 @@ decide who appears; large amounts in the last ones only change colors and detail
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CrossAttention(Method):
+class CrossAttention(EditMethod):
     """Set the attribute in every cross-attention of a pipeline's denoiser to a sampled value.
 
     Prompts that state a value, name a person, show nobody or show several people are left
@@ -82,19 +86,11 @@ class CrossAttention(Method):
             {"height": 512, "width": 512}; None: its defaults.
     """
 
-    name = "cross-attention"
-    title = "values set in cross-attention"
-    source = "this package, after Gaintseva et al., 2026 (EquiSteer)"
-    color = "#1b6ca8"
-    needs = frozenset({Need.VALUES})
-    models = False
-    side = "denoiser"
-    groups = "leave"
-    one_person = True  # one value is set for the whole picture
+    declaration = DECLARED["cross-attention"]
 
     shares: Mapping[str, float] | None = None
     seed: int | None = None
-    find: Callable[[str], int | None] | None = None
+    find: Find | None = None
     decide: Callable[..., Any] | None = None
     form: Form = "shift"
     amount: float | None = None
@@ -104,6 +100,60 @@ class CrossAttention(Method):
     batch_size: int = 8
     options: Mapping[str, Any] | None = None
 
+    def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> DenoiserAttachment:
+        """Fit the edits and attach them, with values sampled for each image; see
+        `Method.attach`."""
+        settings.refuse_embeddings(self.name)
+        # Once: the fingerprint of the denoiser is kept on this host.
+        host = at_denoiser(problem.host, (part.name for part in problem.attributes))
+        edits = self.fit_roles(replace(problem, host=host))
+        return self.attach_edits(host, problem.sets, edits, settings)
+
+    def attach_edits(
+        self,
+        pipeline: Host,
+        sets: Sequence[PromptSet],
+        edits: Mapping[str, Edit],
+        settings: AttachSettings,
+    ) -> DenoiserAttachment:
+        """Attach fitted edits of cross-attention.
+
+        Args:
+            pipeline: the host of the pipeline.
+            sets: the prompt sets by which prompts are read.
+            edits: attribute, by the name of its prompt set -> edit.
+            settings: `strength`, `shares`, `on_call` and `follow_seeds` apply.
+
+        Raises:
+            ProjectionMismatchError: an edit of another kind, or fitted on another model.
+        """
+        host = at_denoiser(pipeline, edits)
+        checked: dict[str, CrossAttentionEdit] = {}
+        for role, edit in edits.items():
+            checked[role] = host.checked(edit)
+        balancer = make_balancer(
+            sets,
+            shares=self.shares if settings.shares is None else settings.shares,
+            seed=self.seed,
+            find=self.find,
+            decide=self.decide,
+            groups="leave",
+            one_person=True,  # one value is set for the whole picture
+        )
+        return DenoiserAttachment(
+            host,
+            checked,
+            balancer,
+            strength=settings.strength,
+            label="+".join(prompt_set.name for prompt_set in sets),
+            log=settings.log(),
+        )
+
+    def fit_roles(self, problem: Problem) -> dict[str, Edit]:
+        """Return attribute -> fitted edit."""
+        host = at_denoiser(problem.host, (part.name for part in problem.attributes))
+        return super().fit_roles(replace(problem, host=host))
+
     def check(self, problem: Problem) -> None:
         """Refuse a pipeline without cross-attention to hook, and sets that are not about
         persons."""
@@ -112,10 +162,7 @@ class CrossAttention(Method):
             raise InvalidInputError(
                 f"batch_size: expected a whole number of images from 1 on, got {self.batch_size!r}"
             )
-        if not isinstance(problem.host, CrossAttentionHost):
-            raise UnsupportedHostError(
-                f"{problem.host.name}: method {self.name!r} is for pipelines of diffusers"
-            )
+        self._host_of(problem)
         for prompt_set in problem.attributes:
             if not can_balance(prompt_set):
                 raise InvalidInputError(
@@ -125,14 +172,15 @@ class CrossAttention(Method):
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the edit of one attribute, named by its prompt set."""
+        host = self._host_of(problem)
         (prompt_set,) = (part for part in problem.attributes if part.name == role)
         texts_of_value = stated_texts(prompt_set, self.concepts)
-        times, rows_of_value = record(problem.host, texts_of_value, role, self)
+        times, rows_of_value = record(host, texts_of_value, role, self)
         # (t, values, d): the mean over concepts.
         means = torch.stack([rows.mean(1) for rows in rows_of_value.values()], dim=1)
         center = means.mean(1)
-        layers = problem.host.layers_and_widths
-        stated, person = fit_gate(problem.host, prompt_set, texts_of_value, self)
+        layers = host.layers_and_widths
+        stated, person = fit_gate(host, prompt_set, texts_of_value, self)
         values = means.shape[1]
         amounts = torch.linspace(AMOUNT_OF_FIRST_STEP, AMOUNT_OF_LAST_STEP, len(means)).flip(0)
         if self.amount is not None:
@@ -155,6 +203,32 @@ class CrossAttention(Method):
             stated=prompt_set.stated_words,
             provenance=Provenance(self.name),
         )
+
+    def _host_of(self, problem: Problem) -> CrossAttentionHost:
+        """Return the problem's host, if it is that of a denoiser."""
+        if isinstance(problem.host, CrossAttentionHost):
+            return problem.host
+        raise UnsupportedHostError(
+            f"{problem.host.name}: method {self.name!r} is for pipelines of diffusers"
+        )
+
+
+def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost:
+    """Return the host of a pipeline's denoiser, in which each attribute is a role.
+
+    Args:
+        pipeline: the host of the pipeline.
+        attributes: names of the prompt sets.
+
+    Raises:
+        UnsupportedHostError: the pipeline has no denoiser with cross-attention to hook.
+    """
+    host = pipeline.at("denoiser")
+    if not isinstance(host, CrossAttentionHost):
+        raise UnsupportedHostError(
+            f"{pipeline.name}: method 'cross-attention' is for pipelines of diffusers"
+        )
+    return host.with_roles(attributes)
 
 
 def fit_gate(
@@ -321,6 +395,42 @@ def record(
     counts = [len(texts) for texts in texts_of_value.values()]
     rows_of_values = torch.cat(blocks, dim=1).split(counts, dim=1)
     return times, dict(zip(texts_of_value, rows_of_values, strict=True))
+
+
+def attach_fitted(
+    host: Host, fitted: Edit | Mapping[str, Edit], settings: AttachSettings
+) -> Attachment:
+    """Attach edits of any kind that were fitted before.
+
+    Args:
+        host: the host of a model or pipeline.
+        fitted: role -> edit, or one edit for all roles.
+        settings: see `vldebias.debias`.
+
+    Raises:
+        InvalidInputError: an empty mapping, edits of both kinds, or a setting that they do not
+            take.
+        ProjectionMismatchError: an edit was fitted on another model.
+    """
+    edits = dict(fitted) if isinstance(fitted, Mapping) else {host.roles[0]: fitted}
+    if not edits:
+        raise InvalidInputError(
+            "got an empty mapping; expected role -> fitted edit, see vldebias.fit_projections"
+        )
+    if not any(isinstance(edit, CrossAttentionEdit) for edit in edits.values()):
+        settings.refuse_sampling("a fitted edit")
+        return attach_edits(host, edits, settings)
+    edit_of_attribute: dict[str, Edit] = {}
+    sets = []
+    for edit in edits.values():
+        if not isinstance(edit, CrossAttentionEdit):
+            raise InvalidInputError(
+                f"got {edit!r} together with edits of cross-attention; attach one kind"
+            )
+        edit_of_attribute[edit.attribute] = edit
+        # Prompts are read by the words that the edits carry.
+        sets.append(prompt_set_of(edit))
+    return CrossAttention().attach_edits(host, sets, edit_of_attribute, settings)
 
 
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:

@@ -218,7 +218,7 @@ def image_scatter(
     # Calibrated class texts are shorter than 1, each by another factor, which argmax would see.
     if classes is not None:
         classes = normalize(classes, dim=1)
-    split = ImageSplit(problem.zero_shot(prompt_set, role), classes, problem.reference)
+    split = ImageSplit(problem.zero_shot(prompt_set, role), classes, problem.images)
     doubt = foreign(split.sample, problem, prompt_set, role)
     if not doubt and split.stability < _UNSTABLE:
         doubt = (

@@ -25,7 +25,7 @@ from vldebias.errors import ReferenceWarning
 from vldebias.methods.bounded import bounded
 from vldebias.methods.equalise import ImageSplit, UnusableReferenceError, foreign
 from vldebias.methods.folds import FEWEST, image_folds, text_folds
-from vldebias.methods.method import Method, Problem
+from vldebias.methods.method import EditMethod, Problem
 from vldebias.methods.predicted_gap import Change, PredictedGap, draw_counts
 from vldebias.methods.reference import stating, zero_shot
 from vldebias.projection.edit import Edit
@@ -69,18 +69,17 @@ def showing_values(problem: Problem, role: str) -> Problem:
     a value in them all the same, and the means of such values differ in whatever tells landscapes
     apart. What is far from the texts of all values is left out.
     """
-    assert problem.reference is not None
     rows = _reference_rows(problem)
     nearness = torch.zeros(len(rows), dtype=rows.dtype)
     for prompts in problem.attributes:
         nearness += rows @ normalize(problem.zero_shot(prompts, role).mean(0), dim=0)
     number = max(-(-len(rows) // 2), min(len(rows), ENOUGH))
     nearest = nearness.argsort(descending=True, stable=True)[:number].sort().values
-    reference = replace(problem.reference, features=rows[nearest], labels={})
+    reference = replace(problem.images, features=rows[nearest], labels={})
     return replace(problem, reference=reference)
 
 
-def change_on_images(problem: Problem, role: str, method: Method) -> Change:
+def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
     """Measure what a method does to the gap of the class prompts, on images it was not fitted to.
 
     The reference images are halved; each half is fitted on, and the gap measured on the other by
@@ -172,9 +171,8 @@ def refuse_unstable_means(problem: Problem, role: str) -> None:
     Raises:
         UnusableReferenceError: the expected cosine of the two is below `STABLE`.
     """
-    assert problem.reference is not None
     for prompts in problem.attributes:
-        split = ImageSplit(problem.zero_shot(prompts, role), None, problem.reference)
+        split = ImageSplit(problem.zero_shot(prompts, role), None, problem.images)
         if split.stability < STABLE:
             raise UnusableReferenceError(
                 "reference: two halves of the images would give different directions for"
@@ -231,13 +229,12 @@ def _kappa(codes: Tensor, other_codes: Tensor, number: int) -> float:
     return (observed - by_chance) / max(1 - by_chance, _TINY)
 
 
-def _changes_of_halving(problem: Problem, role: str, method: Method, seed: int) -> list[Change]:
+def _changes_of_halving(problem: Problem, role: str, method: EditMethod, seed: int) -> list[Change]:
     """Return the change of each attribute, averaged over the two halves of one halving."""
     rows = _reference_rows(problem)
     # `image_folds` splits by position: another order is another halving.
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-    assert problem.reference is not None
-    shuffled = replace(problem, reference=replace(problem.reference, features=rows[order]))
+    shuffled = replace(problem, reference=replace(problem.images, features=rows[order]))
     neutral = problem.host.embed(problem.neutral, role)
     halves = []
     for fitted, gaps in image_folds(shuffled, role):
@@ -250,8 +247,7 @@ def _changes_of_halving(problem: Problem, role: str, method: Method, seed: int) 
 
 def _reference_rows(problem: Problem) -> Tensor:
     """Return the features (n, d) of the reference images."""
-    assert problem.reference is not None
-    return torch.cat([*problem.reference.batches()])
+    return torch.cat([*problem.images.batches()])
 
 
 def _differences(values: Tensor) -> Iterable[Tensor]:
@@ -286,7 +282,7 @@ def separation(margins: Tensor) -> float:
     return float((high - low).abs() / scale)
 
 
-def change_on_texts(problem: Problem, role: str, method: Method) -> Change | None:
+def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change | None:
     """Predict what a method does to the gap of the class prompts, from groups it was not fitted to.
 
     Prompts that state a value stand for images. The change is a share of the gap without an edit,
@@ -314,7 +310,7 @@ def change_on_texts(problem: Problem, role: str, method: Method) -> Change | Non
     return Change.of_resamples(changes.mean((0, 1)))
 
 
-def fit_within_bound(problem: Problem, role: str, method: Method, neutral: Tensor) -> Edit:
+def fit_within_bound(problem: Problem, role: str, method: EditMethod, neutral: Tensor) -> Edit:
     """Fit a method within the problem's bound on the loss of the neutral texts (q, d); the identity
     where the model embeds the texts of all values alike."""
     try:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from enum import StrEnum
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -25,9 +26,11 @@ from vldebias.errors import (
     WideEditWarning,
     warn,
 )
-from vldebias.hosts import resolve
+from vldebias.hosts import Attachment, Host, resolve
+from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.bounded import bounded
-from vldebias.methods.reference import Reference
+from vldebias.methods.declared import DECLARED, GROUP, MODELS, PIPELINES, RESULTS, Declaration, Need
+from vldebias.methods.reference import Features, Reference
 from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
@@ -37,51 +40,77 @@ LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
 # Share of a space whose loss changes other prompts: a quarter of it, shrunk by a tenth.
 WIDE = 1 / 4 * 1 / 10
-# So many directions for each attribute are never called wide: some two hold its values.
+# Removing up to this many directions per attribute never triggers the warning.
 NARROW = 2
-# Warn where less than this share of the distance between classes is kept.
+# Warn if less than this share of the distance between classes is kept.
 CLASS_SIGNAL_KEPT = 0.5
 
 Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
+"""A prompt set, its name or its file, or several."""
+Lam = float | Sequence[float] | Tensor | NDArray[np.floating]
+"""Weight of the prompt pairs: one value, or one per prompt set."""
 
-
-class Need(StrEnum):
-    """List the inputs that a method may require."""
-
-    SPURIOUS = "spurious prompts"
-    PAIRS = "prompt pairs"
-    VALUES = "words for each value"
-    IMAGES = "unlabelled images"
-    LABELS = "labelled images"
+DEFAULTS = AttachSettings()
 
 
 class Method(ABC):
-    """Fit an edit to a problem.
+    """Attach something to a host that mitigates the bias which a problem describes.
+
+    A method that fits an edit of embeddings derives from `EditMethod` and defines `fit`; one that
+    attaches something else derives from this class and defines `attach`.
 
     Attributes:
-        name: identifier for users. title: label in reports. source: paper and equation. color: of
-            its bars in plots.
-        needs: see `Need`. has_lam: whether it takes `lam`, a weight of the prompt pairs.
-        pipelines, models: whether it is for text-to-image pipelines, and for image-text models.
-        side: which embeddings of an image-text model its edits change (`Edit.side`).
-        delegates: its edits carry the name of another method, which it chose or wraps.
+        declaration: its name, title, source, needs and settings, see `Declaration`.
     """
 
-    name: str
-    title: str = ""
-    source: str = ""
-    color: str = "0.5"
-    needs: frozenset[Need] = frozenset()
-    has_lam: bool = False
-    pipelines: bool = True
-    models: bool = True
-    delegates: bool = False
-    side: str = "text"
+    declaration: Declaration
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "fit") and getattr(cls.attach, "__isabstractmethod__", False):
+            raise InvalidInputError(
+                f"{cls.__name__} defines fit and no attach; derive a method that fits an edit from"
+                " vldebias.methods.EditMethod"
+            )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> NoReturn:
+            if attribute == "declaration":
+                raise InvalidInputError(
+                    f"{type(self).__name__} has no declaration; add `declaration ="
+                    ' Declaration("your-name", title=..., needs=frozenset({Need.PAIRS}))` to the'
+                    " class, with Declaration and Need of vldebias.methods"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
+
+    @property
+    def name(self) -> str:
+        """Return the identifier for users."""
+        return self.declaration.name
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Return the inputs that the method requires."""
+        return self.declaration.needs
+
+    @property
+    def uses_images(self) -> bool:
+        """Return whether it is fitted to reference images, labelled or not."""
+        return bool(self.needs & {Need.IMAGES, Need.LABELS})
 
     @abstractmethod
-    def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the edit for one role of the problem's host; `Problem.fit` calls it and adds the
-        provenance."""
+    def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> Attachment:
+        """Attach the method to the problem's host.
+
+        Args:
+            problem: the host, the prompt sets and what belongs to them.
+            settings: strength and further settings of `vldebias.debias`.
+
+        Raises:
+            UnsupportedHostError, InvalidInputError: see `check`; or a setting that the method does
+                not take.
+        """
 
     def check(self, problem: Problem) -> None:
         """Refuse a problem with the wrong kind of host or without required inputs, before anything
@@ -91,12 +120,12 @@ class Method(ABC):
             UnsupportedHostError, InvalidInputError: the message says what to do.
         """
         host = problem.host
-        if host.generative and not self.pipelines:
+        if host.generative and PIPELINES not in self.declaration.hosts:
             raise UnsupportedHostError(
                 f"{host.name}: method {self.name!r} is only for image-text models; use"
                 " method='cali'"
             )
-        if not host.generative and not self.models:
+        if not host.generative and MODELS not in self.declaration.hosts:
             raise UnsupportedHostError(
                 f"{host.name}: method {self.name!r} is only for pipelines; use another method"
             )
@@ -107,7 +136,7 @@ class Method(ABC):
             )
         if Need.VALUES in self.needs:
             for prompt_set in problem.attributes:
-                prompt_set.by_value()  # raises where the set names no values
+                prompt_set.by_value()  # raises if the set names no values
         if self.uses_images and problem.reference is None:
             labels = ""
             if Need.LABELS in self.needs:
@@ -122,53 +151,127 @@ class Method(ABC):
         image means."""
         return self
 
-    @property
-    def uses_images(self) -> bool:
-        """Return whether it is fitted to reference images, labelled or not."""
-        return bool(self.needs & {Need.IMAGES, Need.LABELS})
-
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({getattr(self, 'name', None)!r})"
+        return f"{type(self).__name__}({self.name!r})"
 
 
-METHODS: Registry[Method] = Registry("method", "vldebias.methods", Method)
+class EditMethod(Method):
+    """Fit an edit of embeddings to a problem, one for each role of its host.
+
+    Attributes:
+        delegates: its edits carry the name of another method, which it chose or wraps.
+    """
+
+    delegates: bool = False
+
+    @abstractmethod
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Fit the edit for one role of the problem's host; `Problem.fit` calls it and adds the
+        provenance."""
+
+    def fit_roles(self, problem: Problem) -> dict[str, Edit]:
+        """Return role -> fitted edit for all roles of the problem's host."""
+        # The texts and images of a model are two roles of one space: fitted once.
+        edit_of_space: dict[str, Edit] = {}
+        edits: dict[str, Edit] = {}
+        for role in problem.host.roles:
+            space = problem.host.space(role)
+            if space not in edit_of_space:
+                edit_of_space[space] = problem.fit(self, role)
+            edits[role] = edit_of_space[space]
+        return edits
+
+    def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> Attachment:
+        """Fit the edits and attach them; see `Method.attach`."""
+        settings.refuse_sampling(f"method {self.name!r}")
+        return attach_edits(problem.host, self.fit_roles(problem), settings)
+
+    def with_images(self) -> EditMethod:
+        """Return the method for a problem with reference images."""
+        return self
+
+
+METHODS: Registry[Method] = Registry(
+    "method",
+    GROUP,
+    Method,
+    modules={
+        name: declaration.module
+        for name, declaration in DECLARED.items()
+        if RESULTS not in declaration.hosts
+    },
+)
 register_method = METHODS.register
 """Register a method under its name for every command, evaluator and page of this process; return
 it."""
 
 
-def get_method(method: str | Method | None, *, lam: Any = None, reference: Any = None) -> Method:
-    """Return the method for the arguments of `debias` and `evaluate`: by its name, itself, or the
-    default for None.
+def get_method(
+    method: str | Method | None, *, lam: Lam | None = None, reference: object = None
+) -> Method:
+    """Return the method for the arguments of `debias` and `evaluate`.
+
+    Args:
+        method: its name, or the method itself; None: the default.
+        lam: weight of the prompt pairs, which is refused unless the method takes one.
+        reference: reference images; if there are any, the form of the method for them is returned.
 
     Raises:
-        InvalidInputError: no method of this name; or a lam for a method that takes none.
+        InvalidInputError: there is no method of this name, it acts on the results of a search, or
+            it takes no lam.
     """
     if isinstance(method, Method):
         chosen = method
-    elif method is None:
-        chosen = METHODS["default"]
     else:
-        chosen = METHODS[str(method)]
+        name = "default" if method is None else str(method)
+        if name in DECLARED and RESULTS in DECLARED[name].hosts:
+            refuse_reranking(name)
+        chosen = METHODS[name]
     # The default chooses its own lam, and would ignore one that is passed.
     if lam is not None and method is None:
         _refuse_lam(lam, "no method is named")
-    if lam is not None and not chosen.has_lam:
+    if lam is not None and not chosen.declaration.has_lam:
         _refuse_lam(lam, f"method {chosen.name!r} takes no lam")
-    if reference is None:
-        return chosen
-    return chosen.with_images()
+    return chosen if reference is None else chosen.with_images()
 
 
-def _refuse_lam(lam: Any, reason: str) -> NoReturn:
+def refuse_reranking(name: str) -> NoReturn:
+    """Raise InvalidInputError for a re-ranking if a method is expected."""
+    raise InvalidInputError(
+        f"method {name!r} changes no model: it acts on the results of a search; use"
+        " vldebias.rerank(scores, k, features=..., prompts=..., model=...)"
+    )
+
+
+def _refuse_lam(lam: Lam, reason: str) -> NoReturn:
     """Raise InvalidInputError for a lam that the method does not take; name those that take one."""
-    names = [name for name, method in METHODS.items() if method.has_lam]
+    names = [name for name, method in METHODS.items() if method.declaration.has_lam]
     raise InvalidInputError(
         f"lam={lam!r}: {reason}; name a method that takes one: {', '.join(names)}"
     )
 
 
-@dataclass(eq=False)
+def get_edit_method(
+    method: str | Method | None, *, lam: Lam | None = None, reference: object = None
+) -> EditMethod:
+    """Return a method that fits an edit, for functions that return or inspect one.
+
+    Args:
+        method, lam, reference: see `get_method`.
+
+    Raises:
+        InvalidInputError: see `get_method`; or the method attaches something that is not an edit.
+    """
+    chosen = get_method(method, lam=lam, reference=reference)
+    if isinstance(chosen, EditMethod):
+        return chosen
+    raise InvalidInputError(
+        f"method {chosen.name!r} is not an edit of embeddings: there is nothing to fit, inspect,"
+        " save or merge. Attach it with vldebias.debias, or use method='cali' for an edit"
+    )
+
+
+@dataclass(eq=False, init=False)
 class Problem:
     """Hold the input of a method: a host, prompt sets, and optionally images.
 
@@ -192,29 +295,34 @@ class Problem:
             that the host cannot use, or a bound outside [1e-6, 1).
     """
 
-    host: Any
-    sets: Any
-    _: KW_ONLY
-    lam: Any = None
-    reference: Any = None
-    max_loss: float | None = None
-    neutral: Sequence[str] = ()
+    host: Host
+    sets: tuple[PromptSet, ...]
+    lam: float | tuple[float, ...] | None
+    reference: Reference | None
+    max_loss: float | None
+    neutral: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        self.host = resolve(self.host)
-        names = self.sets if isinstance(self.sets, (list, tuple)) else [self.sets]
+    def __init__(
+        self,
+        host: object,
+        sets: Prompts,
+        *,
+        lam: Lam | None = None,
+        reference: Reference | Features | None = None,
+        max_loss: float | None = None,
+        neutral: Sequence[str] = (),
+    ) -> None:
+        self.host = resolve(host)
+        names: list[str | Path | PromptSet] = []
+        if isinstance(sets, list | tuple):
+            names += sets
+        else:
+            names.append(sets)  # type: ignore[arg-type]  # whatever else it is, it is refused below
         if not names:
             raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
         self.sets = tuple(load_prompts(name) for name in names)
-        self._check_reference_and_bound()
-        if hasattr(self.lam, "tolist"):  # a tensor or an ndarray
-            self.lam = self.lam.tolist()
-        if isinstance(self.lam, list):
-            self.lam = tuple(self.lam)
-        if isinstance(self.lam, tuple) and len(self.lam) != len(self.sets):
-            raise InvalidInputError(
-                f"lam: expected one value or one per prompt set ({len(self.sets)}), got {self.lam}"
-            )
+        self._set_reference_and_bound(reference, max_loss)
+        self._set_lam(lam)
         self.label = "+".join(prompt_set.name for prompt_set in self.sets)
 
         # What all sets hold together, each word and text once, in the order of the sets.
@@ -237,33 +345,60 @@ class Problem:
             class_prompts |= dict.fromkeys(prompt_set.held_out_classes)
         self.attributes = tuple(attributes)
         self.stated_words = tuple(stated_words)
-        self.neutral = tuple(self.neutral or class_prompts)
+        self.neutral = tuple(neutral or class_prompts)
 
-    def _check_reference_and_bound(self) -> None:
+    def _set_reference_and_bound(
+        self, reference: Reference | Features | None, max_loss: float | None
+    ) -> None:
         """Refuse images that the host cannot use and a bound outside its range; read features as a
         `Reference`."""
-        if self.reference is not None and self.host.generative:
+        if reference is not None and self.host.generative:
             raise InvalidInputError(
                 f"{self.host.name}: reference= needs images and texts in one embedding space, which"
                 " a pipeline lacks; use method='cali', which needs prompts alone"
             )
-        is_bound = isinstance(self.max_loss, Real) and 1e-6 <= self.max_loss < 1
-        if self.max_loss is not None and not is_bound:
+        is_bound = isinstance(max_loss, Real) and 1e-6 <= max_loss < 1
+        if max_loss is not None and not is_bound:
             raise InvalidInputError(
-                f"max_loss: expected a number in [1e-6, 1), such as 0.02, got {self.max_loss!r}"
+                f"max_loss: expected a number in [1e-6, 1), such as 0.02, got {max_loss!r}"
             )
-        if not isinstance(self.reference, Reference | None):
-            self.reference = Reference(self.reference, labels=getattr(self.reference, "labels", {}))
+        if not isinstance(reference, Reference | None):
+            reference = Reference(reference, labels=getattr(reference, "labels", {}))
+        self.reference = reference
+        self.max_loss = max_loss
+
+    def _set_lam(self, lam: Lam | None) -> None:
+        """Read one weight, or one per set, as plain numbers."""
+        values: Any = lam
+        if isinstance(lam, Tensor | np.ndarray | np.generic):
+            values = lam.tolist()
+        self.lam = tuple(values) if isinstance(values, list | tuple) else values
+        if isinstance(self.lam, tuple) and len(self.lam) != len(self.sets):
+            raise InvalidInputError(
+                f"lam: expected one value or one per prompt set ({len(self.sets)}), got {self.lam}"
+            )
 
     @property
-    def weight(self) -> Any:
-        """Return the weight of the prompt pairs, `lam` or that of the paper; where `lam` has one
-        per set, a tuple with one per attribute."""
+    def images(self) -> Reference:
+        """Return the reference; raise InvalidInputError if there is none."""
+        if self.reference is None:
+            raise InvalidInputError(
+                f"{self.label}: expected reference images; pass reference=, image features (n, d)"
+                " of this model"
+            )
+        return self.reference
+
+    @property
+    def weight(self) -> float | tuple[float, ...]:
+        """Return the weight of the prompt pairs: `lam`, or the paper's value if it is None.
+
+        If `lam` has one value per set, a tuple with one per attribute.
+        """
         if self.lam is None:
             return LAM_OF_PIPELINES if self.host.generative else LAM_OF_MODELS
         if not isinstance(self.lam, tuple):
             return self.lam
-        weights = list[Any]()
+        weights: list[float] = []
         for prompt_set, lam in zip(self.sets, self.lam, strict=True):
             weights += [lam] * len(prompt_set.parts or [prompt_set])
         return tuple(weights)
@@ -286,13 +421,13 @@ class Problem:
             WideEditWarning: it removes more of a pipeline's text states than shrinking a quarter of
                 all directions by a tenth would.
         """
-        chosen = get_method(method)
+        chosen = get_edit_method(method)
         chosen.check(self)
         if self.max_loss is not None and not self.neutral:
             raise InvalidInputError(
                 f"{self.label}: max_loss needs class prompts, and the set has none; add some"
             )
-        edit: Edit = chosen.fit(self, role)
+        edit = checked_edit(chosen, chosen.fit(self, role))
         # A preset leaves the name of the method that it chose.
         if not chosen.delegates:
             edit = edit.with_provenance(method=chosen.name)
@@ -301,7 +436,7 @@ class Problem:
             edit = bounded(edit, neutral_rows, self.max_loss)
             edit = edit.with_provenance(max_loss=float(self.max_loss))
         if Need.LABELS in chosen.needs:
-            labels = "given" if self.reference.labels else "zero-shot"
+            labels = "given" if self.images.labels else "zero-shot"
             edit = edit.with_provenance(uses_images=True, labels=labels)
         edit = edit.with_provenance(
             space=self.host.space(role),
@@ -357,3 +492,40 @@ def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
     if not distance_before:
         return None, cosine
     return float(torch.pdist(edited).sum()) / distance_before, cosine
+
+
+def checked_edit(method: EditMethod, fitted: object) -> Edit:
+    """Return what the `fit` of a method returned, if it is a fitted edit.
+
+    Raises:
+        InvalidInputError: it is something else; the message says what the author of the method can
+            do.
+    """
+    if isinstance(fitted, Edit):
+        # CalibratedProjection() has no provenance until its own fit.
+        if hasattr(fitted, "provenance"):
+            return fitted
+        received = f"a {type(fitted).__name__} that is not fitted"
+        remedy = "call its fit, such as CalibratedProjection(lam=...).fit(pairs, spurious)"
+    elif fitted is None:
+        received = "None"
+        remedy = "end fit with `return edit`"
+    elif isinstance(fitted, Tensor | np.ndarray):
+        received = f"a {type(fitted).__name__} {tuple(fitted.shape)}"
+        remedy = (
+            "for a matrix P, return CalibratedProjection(0.0, left, right, Provenance(self.name))"
+            " with float64 factors left @ right.T = I - P"
+        )
+    elif callable(fitted):
+        received = f"{fitted!r}"
+        remedy = (
+            "derive a dataclass from vldebias.projection.edit.Edit whose __call__(z, strength) does"
+            " what the function does"
+        )
+    else:
+        received = f"a {type(fitted).__name__}"
+        remedy = "return a CalibratedProjection or another Edit"
+    raise InvalidInputError(
+        f"method {method.name!r}: fit returned {received}; expected a fitted"
+        f" vldebias.projection.edit.Edit. {remedy[0].upper()}{remedy[1:]}"
+    )

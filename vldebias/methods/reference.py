@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from vldebias.methods.method import Problem
 
 _ROWS = 1024  # of features that are read at once
+
+Array = Tensor | NDArray[np.floating]
+Features = object
+"""Image features (n, d): a tensor or an ndarray, an iterable of batches (b, d), or an object with
+such `features`, such as `data.Embeddings`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +40,8 @@ class Reference:
             overall (shares of a ranking).
     """
 
-    features: Any
-    labels: Mapping[str, Any] = field(default_factory=dict)
+    features: Features
+    labels: Mapping[str, object] = field(default_factory=dict)
     within_classes: bool = True
 
     def batches(self) -> Iterator[Tensor]:
@@ -48,9 +54,9 @@ class Reference:
         features = getattr(self.features, "features", self.features)
         # An array is one part; anything else is an iterable of them, of which one is held at a
         # time.
-        parts = features
-        if hasattr(features, "shape") or not isinstance(features, Iterable):
-            parts = [features]
+        parts: Iterable[Any] = [features]
+        if isinstance(features, Iterable) and not hasattr(features, "shape"):
+            parts = features
         for part in parts:
             if not getattr(part, "shape", ()):
                 raise InvalidInputError(
@@ -62,7 +68,7 @@ class Reference:
                 yield _unit_rows(part[start : start + _ROWS])
 
 
-def _unit_rows(features: Any) -> Tensor:
+def _unit_rows(features: Array) -> Tensor:
     """Return features (b, d), a tensor or an ndarray, as rows of length 1 in float64.
 
     Raises:
@@ -136,10 +142,10 @@ def labelled(problem: Problem, role: str) -> Labelled:
         InvalidInputError: labels that fit no attribute, have another length, or have one value
             only.
     """
-    rows = torch.cat([*problem.reference.batches()])
+    rows = torch.cat([*problem.images.batches()])
     columns = []
     for prompts in problem.attributes:
-        codes = _given_codes(problem.reference.labels, prompts)
+        codes = _given_codes(problem.images.labels, prompts)
         if codes is None:
             codes = zero_shot(rows, problem.zero_shot(prompts, role))
         if len(codes) != len(rows):
@@ -156,7 +162,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
     return Labelled(rows, torch.stack(columns, 1))
 
 
-def _given_codes(labels: Mapping[str, Any], prompts: PromptSet) -> Tensor | None:
+def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | None:
     """Return the value (n,) of each image by the column of labels that fits an attribute, None
     without labels.
 
@@ -182,7 +188,7 @@ def _given_codes(labels: Mapping[str, Any], prompts: PromptSet) -> Tensor | None
     return next(iter(codes_of_column.values()))
 
 
-def _coded(labels: Any, prompts: PromptSet) -> Tensor | None:
+def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
     """Return the value of each label of a column, -1 where it is unknown; None if no labels of the
     attribute."""
     from vldebias.data.tables import Labels

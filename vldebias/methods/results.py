@@ -1,66 +1,65 @@
-"""Name what acts on the results of a search, so that lists of methods can hold it."""
+"""Name what acts on the results of a search, so that lists of methods can include it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Literal
 
-from vldebias.errors import InvalidInputError
-from vldebias.methods.method import Method, Need, Problem, get_method, register_method
+from vldebias.methods.declared import Declaration, of_reranking
+from vldebias.methods.method import Method, get_method
 
 
-@dataclass(frozen=True, repr=False)
-class Rerank(Method):
+@dataclass(frozen=True)
+class Rerank:
     """Re-rank results to even shares, or those of the gallery, by the model's zero-shot labels.
 
-    Only a search has results: `vldebias.evaluate` measures it beside edits of queries, and
-    `vldebias.rerank` does it.
+    Nothing is attached to a model: `vldebias.evaluate` compares it with methods that edit queries,
+    and `vldebias.rerank` does it.
 
     Args:
         edit: name of the method that edits the queries before, "none" for the queries as they are.
-        order: "quota" or "fair", see `vldebias.rerank`.
+        order: see `vldebias.rerank`.
     """
 
     edit: str = "none"
-    order: str = "quota"
-    pipelines = False
-    color = "#7b5ea7"
+    order: Literal["quota", "fair"] = "quota"
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def declaration(self) -> Declaration:
+        """Return name, title, source and needs, those of the edit included."""
+        return of_reranking(get_method(self.edit).declaration, self.order)
+
+    @property
+    def name(self) -> str:
         """Return "rerank", with the edit before it and an order other than the quota after it."""
-        name = "rerank" if self.order == "quota" else f"rerank-{self.order}"
-        return name if self.edit == "none" else f"{self.edit}+{name}"
-
-    @property
-    def title(self) -> str:  # type: ignore[override]
-        """Return the label in reports."""
-        title = "re-ranked results" if self.order == "quota" else "results re-ranked by FA*IR"
-        return title if self.edit == "none" else f"{self.edit}, then {title}"
-
-    @property
-    def source(self) -> str:  # type: ignore[override]
-        """Return the source of the order."""
-        origin = "this package" if self.order == "quota" else "Zehlike et al., 2017"
-        return f"{origin}; vldebias.rerank"
-
-    @property
-    def needs(self) -> frozenset[Need]:  # type: ignore[override]
-        """Return what the edit needs, and words for the values."""
-        return frozenset({Need.VALUES}) | get_method(self.edit).needs
+        return self.declaration.name
 
     def with_images(self) -> Rerank:
-        """Return the method for problems with reference images, which its edit is fitted to."""
+        """Return the re-ranking whose edit is fitted to reference images."""
         return Rerank(get_method(self.edit).with_images().name, self.order)
 
-    def fit(self, problem: Problem, role: str) -> NoReturn:
-        """Raise an error, because there is no edit to fit."""
-        raise InvalidInputError(
-            f"method {self.name!r} changes no model: it acts on the results of a search; use"
-            " vldebias.rerank(scores, k, features=..., prompts=..., model=...)"
-        )
+
+Compared = Method | Rerank
+"""What an evaluation compares."""
+
+RERANKINGS = {
+    reranking.name: reranking for reranking in (Rerank(), Rerank(order="fair"), Rerank("default"))
+}
+"""Name -> re-ranking, for evaluations."""
 
 
-register_method(Rerank())
-register_method(Rerank(order="fair"))
-register_method(Rerank("default"))
+def get_compared(method: str | Compared | None, *, reference: object = None) -> Compared:
+    """Return what an evaluation compares, by its name or itself.
+
+    Args:
+        method: a method or a re-ranking, or the name of one; None: the default.
+        reference: reference images; if there are any, the form of the method for them is returned.
+
+    Raises:
+        InvalidInputError: there is no method of this name.
+    """
+    if isinstance(method, str) and method in RERANKINGS:
+        method = RERANKINGS[method]
+    if isinstance(method, Rerank):
+        return method if reference is None else method.with_images()
+    return get_method(method, reference=reference)

@@ -32,7 +32,8 @@ from torch import Tensor
 from torch.special import ndtri
 
 from vldebias.errors import InvalidInputError
-from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.methods.declared import DECLARED
+from vldebias.methods.method import EditMethod, Problem, register_method
 from vldebias.methods.reference import zero_shot
 from vldebias.projection.edit import Provenance, Rowwise
 from vldebias.projection.projection import CalibratedProjection
@@ -85,7 +86,7 @@ class TargetShares(Rowwise):
         return moved
 
 
-class RankShares(Method):
+class RankShares(EditMethod):
     """Fit `TargetShares` to unlabelled images.
 
     Args:
@@ -93,13 +94,7 @@ class RankShares(Method):
         top: the first results as a fraction of all images, k / n.
     """
 
-    name = "target-shares"
-    title = "target shares of a ranking"
-    source = "this package"
-    color = "#d67195"
-    needs = frozenset({Need.IMAGES, Need.VALUES})
-    has_lam = True
-    pipelines = False
+    declaration = DECLARED["target-shares"]
 
     def __init__(self, shares: Mapping[str, float] | None = None, *, top: float = 0.05) -> None:
         self.shares = shares
@@ -190,7 +185,7 @@ def _groups(problem: Problem, role: str) -> dict[str, Tensor]:
     Raises:
         InvalidInputError: too few images of a group.
     """
-    rows = torch.cat([*problem.reference.batches()])
+    rows = torch.cat([*problem.images.batches()])
     group = torch.zeros(1, dtype=torch.long)
     for prompts in problem.attributes:
         value = zero_shot(rows, problem.zero_shot(prompts, role))

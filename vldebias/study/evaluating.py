@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
-from vldebias.hosts import attachment_of
+from vldebias.hosts import EditAttachment, attachment_of
 from vldebias.hosts.host import TEXT
-from vldebias.methods import Method, get_method
+from vldebias.methods import Method, get_compared
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
 from vldebias.report.result import Result
@@ -155,7 +155,7 @@ def evaluate(
             if isinstance(method, Edit):
                 fitted_before[name or f"fitted {method.method}"] = method
             else:
-                fitted_now.append(get_method(method, reference=reference))
+                fitted_now.append(get_compared(method, reference=reference))
         settings["methods"] = fitted_now
         inputs.sources["edits"] = fitted_before
 
@@ -234,7 +234,7 @@ def _with_attachment(model: Any, methods: Any, inputs: Inputs, settings: dict[st
             SuspectInputWarning,
         )
         return methods
-    if TEXT not in attachment.projections:
+    if not isinstance(attachment, EditAttachment) or TEXT not in attachment.projections:
         raise InvalidInputError(
             "model: got one whose attachment edits images alone (side='image'); expected"
             " one whose texts are edited, or methods= with what is to be measured"

@@ -17,7 +17,8 @@ from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer
 from pydantic_core import to_jsonable_python
 
 from vldebias.errors import InvalidInputError
-from vldebias.methods import METHODS, Method
+from vldebias.methods import METHODS, Compared, get_compared
+from vldebias.methods.results import RERANKINGS
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import TaskResult
 from vldebias.study.inputs import Data, Inputs
@@ -83,7 +84,7 @@ class Task(Strict, ABC):
             result.provenance.methods = with_looks(methods, self.compared_methods())
         return results
 
-    def compared_methods(self) -> Sequence[Method]:
+    def compared_methods(self) -> Sequence[Compared]:
         """Return the methods of the task that no registry may have, such as the user's own."""
         return ()
 
@@ -147,7 +148,7 @@ class Task(Strict, ABC):
 
 
 def with_looks(
-    facts_of_method: Mapping[str, Mapping[str, Any]], compared: Sequence[Method] = ()
+    facts_of_method: Mapping[str, Mapping[str, Any]], compared: Sequence[Compared] = ()
 ) -> dict[str, dict[str, Any]]:
     """Return the facts of each method with its title and its colour in charts.
 
@@ -159,15 +160,18 @@ def with_looks(
         facts_of_method: name of a method -> its facts.
         compared: methods that may not be registered; they take precedence over the registry.
     """
-    method_of_name: dict[str, Method] = {method.name: method for method in compared}
+    method_of_name = {method.name: method for method in compared}
     described = {}
     for name, facts in facts_of_method.items():
         method = method_of_name.get(name)
-        if method is None and name in METHODS:
-            method = METHODS[name]
+        if method is None and (name in METHODS or name in RERANKINGS):
+            method = get_compared(name)
         described[name] = dict(facts)
         if method is not None:
-            described[name] |= {"title": method.title, "color": method.color}
+            described[name] |= {
+                "title": method.declaration.title,
+                "color": method.declaration.color,
+            }
     return described
 
 

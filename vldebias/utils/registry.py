@@ -104,7 +104,7 @@ class Registry(Mapping[str, T]):
             return self.data[name]
         hint = did_you_mean(name, self.data)
         raise InvalidInputError(
-            f"{self.kind}: expected one of {', '.join(self.data)}, got {name!r}; {hint}"
+            f"{self.kind}: expected one of {', '.join(self)}, got {name!r}; {hint}"
         )
 
     def __contains__(self, name: object) -> bool:
@@ -114,7 +114,11 @@ class Registry(Mapping[str, T]):
         return name in self.data or name in self._modules or name in self._all()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
+        registered = self._all()
+        # This package's come first, in the order of its table, whatever was imported first.
+        ordered = [name for name in self._modules if name in registered]
+        ordered += [name for name in registered if name not in self._modules]
+        return iter(ordered)
 
     def __len__(self) -> int:
         return len(self._all())

@@ -22,11 +22,13 @@ from vldebias.errors import (
     need,
     warn,
 )
-from vldebias.hosts.attachment import Attachment, resolve
 from vldebias.hosts.clip.merge import foldable, last_layer
 from vldebias.hosts.clip.words import StatedRows, WordTable, word_table
+from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.host import IMAGE, TEXT, TOKENIZING, Host, reading, weights_fingerprint
+from vldebias.hosts.resolving import resolve
 from vldebias.projection.edit import Fingerprint
+from vldebias.projection.projection import CalibratedProjection
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -97,7 +99,7 @@ class JointHost(Host):
         with TOKENIZING:
             return [self.decode(tuple(row)) for row in rows]
 
-    def stated_rows(self, attachment: Attachment) -> StatedRows | None:
+    def stated_rows(self, attachment: EditAttachment) -> StatedRows | None:
         """Return the function that finds the rows of token ids which state the attribute, or None
         if all rows are edited.
 
@@ -193,7 +195,7 @@ class JointHost(Host):
         width = getattr(last, "out_features", None)
         return width if isinstance(width, int) else super().dim(role)
 
-    def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object]:
+    def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
         """Fold the projection into the heads, in place and in the dtype of their weights; all of
         them or none."""
         heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.clip.images import JointHost
 from vldebias.hosts.clip.words import StatedRows
-from vldebias.hosts.host import IMAGE, TEXT, hook_methods
+from vldebias.hosts.edits import EditAttachment
+from vldebias.hosts.hooks import hook_methods
+from vldebias.hosts.host import IMAGE, TEXT
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
 # CoCa's forward goes through the private ones
@@ -204,7 +205,7 @@ class OpenClipHost(JointHost):
         words = ids[: ids.index(end)] if end in ids else ids
         return str(tokenizer.decode([token for token in words if token != start]))
 
-    def install(self, attachment: Attachment) -> Callable[[], None]:
+    def install(self, attachment: EditAttachment) -> Callable[[], None]:
         """Replace the methods that return embeddings, as attributes of the instance."""
         stated_rows = self.stated_rows(attachment)
         hook = _Encoding(self, attachment, stated_rows)
@@ -222,7 +223,7 @@ class _Encoding:
     """Edit what the methods of a model return."""
 
     def __init__(
-        self, host: OpenClipHost, attachment: Attachment, stated_rows: StatedRows | None
+        self, host: OpenClipHost, attachment: EditAttachment, stated_rows: StatedRows | None
     ) -> None:
         self._host = host
         self._attachment = attachment

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.clip.images import JointHost
-from vldebias.hosts.host import IMAGE, TEXT, Hook
+from vldebias.hosts.edits import EditAttachment
+from vldebias.hosts.hooks import Hook
+from vldebias.hosts.host import IMAGE, TEXT
 from vldebias.projection.hub import NO_CODE, offline_reason
 
 
@@ -244,7 +245,7 @@ class TransformersHost(JointHost):
             return cast("Tensor", output.text_embeds)
         return cast("Tensor", output.pooler_output)
 
-    def install(self, attachment: Attachment) -> Callable[[], None]:
+    def install(self, attachment: EditAttachment) -> Callable[[], None]:
         """Add a hook where an embedding comes out, and for texts one where the token ids come
         in."""
         hooks = _Hooks(attachment, self)
@@ -269,7 +270,9 @@ class _Hooks(Hook):
     """Remember the token ids from the start of the text tower to its head, per thread, and forget
     them there."""
 
-    def __init__(self, attachment: Attachment, host: TransformersHost) -> None:
+    attachment: EditAttachment
+
+    def __init__(self, attachment: EditAttachment, host: TransformersHost) -> None:
         super().__init__(attachment)
         self.host = host
         self.stated_rows = host.stated_rows(attachment)

@@ -25,6 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # torch has no public one
 
 from vldebias.hosts.pipelines.source import NEGATIVE
+from vldebias.hosts.records import NEXT
 
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 """Matches names of masks, positions and lengths, which are returned with the embeddings."""
@@ -255,10 +256,12 @@ def texts_of(call: Mapping[str, Any], name: str) -> list[str]:
             columns.append(listed(value) or [""])
     if not columns:
         return [""]
-    rows = max(len(column) for column in columns)
     texts = []
-    for row in range(rows):
-        texts.append(" | ".join(column[row % len(column)] for column in columns))
+    for row in range(max(map(len, columns))):
+        texts_of_row = []
+        for column in columns:
+            texts_of_row.append(column[row % len(column)])
+        texts.append(NEXT.join(texts_of_row))
     return texts
 
 

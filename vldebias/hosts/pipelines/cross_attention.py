@@ -6,8 +6,9 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import Any
 from weakref import finalize
@@ -16,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError
-from vldebias.hosts.attachment import INSIDE, Attachment
-from vldebias.hosts.host import BARE, TOKENIZING, Host, during, hook_methods, weights_fingerprint
+from vldebias.hosts.attachment import INSIDE
+from vldebias.hosts.hooks import Around, hook_methods
+from vldebias.hosts.host import BARE, TOKENIZING, Host, during, weights_fingerprint
 from vldebias.hosts.pipelines.caches import refuse_dropped_rows, without_caches
 from vldebias.hosts.pipelines.calls import EMBEDDING, count_of, opened
 from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.hosts.pipelines.steering import Reach, Steering
+from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention import CrossAttentionEdit
 from vldebias.projection.edit import Edit, Fingerprint
 
@@ -53,6 +56,7 @@ class CrossAttentionHost(Host):
         self.exclusive_modules = pipeline.exclusive_modules
         self.shared_modules = pipeline.shared_modules
         self.roles = ()
+        self.memory = {}
         self.pipe = pipeline.exclusive_modules[0]
         if not hasattr(self.pipe, "encode_prompt"):
             raise UnsupportedHostError(
@@ -82,7 +86,7 @@ class CrossAttentionHost(Host):
             f"{self.name}: cross-attention has no embedding of a prompt; use `responses`"
         )
 
-    def at(self, side: str) -> Any:
+    def at(self, side: str) -> Host:
         """Return the host of the same pipeline at another side."""
         return self if side == "denoiser" else self.pipeline.at(side)
 
@@ -98,9 +102,24 @@ class CrossAttentionHost(Host):
         mark: Fingerprint | None = memory["denoiser"]
         return mark
 
+    def with_roles(self, attributes: Iterable[str]) -> CrossAttentionHost:
+        """Return a host of the same denoisers whose roles are these attributes."""
+        host = copy(self)
+        host.roles = tuple(attributes)
+        return host
+
     def check(self, role: str, edit: Edit) -> None:
-        """Raise ProjectionMismatchError for an edit of another kind, of layers that the denoiser
-        lacks, or of other weights."""
+        """Raise ProjectionMismatchError for an edit that does not fit the denoiser, see
+        `checked`."""
+        self.checked(edit)
+
+    def checked(self, edit: Edit) -> CrossAttentionEdit:
+        """Return an edit that fits the denoiser.
+
+        Raises:
+            ProjectionMismatchError: an edit of another kind, of layers that the denoiser lacks, or
+                of other weights.
+        """
         refit = 'fit again with vldebias.debias(pipe, prompts, method="cross-attention")'
         if not isinstance(edit, CrossAttentionEdit):
             raise ProjectionMismatchError(
@@ -115,7 +134,7 @@ class CrossAttentionHost(Host):
         elif fitted is not None and not fitted.matches(self.fingerprint()):
             why = f"was fitted on other weights ({edit.model_id or 'unnamed model'})"
         else:
-            return
+            return edit
         raise ProjectionMismatchError(f"{self.name}: the edit {why}; {refit}")
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
@@ -283,7 +302,7 @@ class CrossAttentionHost(Host):
 
     # ---- attaching
 
-    def install(self, attachment: Attachment) -> Callable[[], None]:
+    def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
         """Hook the cross-attentions and `encode_prompt`; the returned function takes all off."""
         steering = Steering(attachment, self)
         modules = dict(self._modules())
@@ -299,10 +318,7 @@ class CrossAttentionHost(Host):
         # The denoiser may be that of other pipelines, and outlive this one.
         for handle in handles:
             finalize(steering, handle.remove).atexit = False
-        methods: dict[str, Any] = {"encode_prompt": steering.encode}
-        source = self.pipeline.source
-        if source.framed and source.calls > 1:
-            methods |= self.pipeline.frame()
+        methods: dict[str, Around] = {"encode_prompt": steering.encode, **self.pipeline.frame()}
         if hasattr(self.pipe, "maybe_free_model_hooks"):  # which ends the call of a pipeline
             methods["maybe_free_model_hooks"] = steering.finish
         restore = hook_methods(attachment, self.pipe, methods)

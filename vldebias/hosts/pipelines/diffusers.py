@@ -33,7 +33,9 @@ from torch.utils._pytree import tree_map  # torch has no public one
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
 from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.clip.merge import fold_into_readers
-from vldebias.hosts.host import TEXTS, TOKENIZING, Host, during, hook_methods, reading
+from vldebias.hosts.edits import EditAttachment
+from vldebias.hosts.hooks import Around, hook_methods
+from vldebias.hosts.host import TEXTS, TOKENIZING, Host, during, reading
 from vldebias.hosts.pipelines.calls import (
     BESIDE,
     EMBEDDING,
@@ -60,6 +62,8 @@ from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
 from vldebias.hosts.pipelines.embedded import KnownEmbeddings, Origin, rows_of
 from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, source_of
 from vldebias.hosts.records import CallRecord, raise_failures
+from vldebias.hosts.values import PromptAttachment
+from vldebias.projection.projection import CalibratedProjection
 
 PROBES = ("a cat", "two dogs", "the sun")  # they end in different tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders of a few tokens
@@ -481,28 +485,32 @@ class DiffusersHost(Host):
     # ---- attaching
     # ---------------------------------------------------------------------------------------------
 
-    def install(self, attachment: Attachment) -> Callable[[], None]:
-        """Replace `encode_prompt` on this pipeline alone; the returned function restores it.
+    def install(self, attachment: EditAttachment) -> Callable[[], None]:
+        """Edit what `encode_prompt` returns, on this pipeline alone."""
+        encode = partial(self._encode_edited, attachment)
+        return hook_methods(attachment, self._pipe, {"encode_prompt": encode, **self.frame()})
 
-        Where the negative prompt has a call of its own, `check_inputs`, which gets the prompt
-        before it is encoded, and `prepare_latents` after it tell which call that is.
-        """
+    def install_prompts(self, attachment: PromptAttachment) -> Callable[[], None]:
+        """Rewrite prompts before `encode_prompt` reads them, on this pipeline alone."""
 
-        def finish(original: Any, call: inspect.BoundArguments) -> None:
+        def finish(original: Callable[..., None], call: inspect.BoundArguments) -> None:
             original(*call.args, **call.kwargs)
             raise_failures()
 
-        is_balanced = attachment.balancer is not None
-        encode = self._encode_balanced if is_balanced else self._encode_edited
-        hook_of_method: dict[str, Any] = {"encode_prompt": partial(encode, attachment)}
+        hooks: dict[str, Around] = {"encode_prompt": partial(self._encode_balanced, attachment)}
         if attachment.log.on_call is not None and self.source.ends:
-            hook_of_method["maybe_free_model_hooks"] = finish
-        if self.source.framed and self.source.calls > 1:
-            hook_of_method |= self.frame()
-        return hook_methods(attachment, self._pipe, hook_of_method)
+            hooks["maybe_free_model_hooks"] = finish
+        return hook_methods(attachment, self._pipe, hooks | self.frame())
 
-    def frame(self) -> dict[str, Callable[[Any, inspect.BoundArguments], Any]]:
-        """Return the hooks of the methods between which a call of the pipeline encodes."""
+    def frame(self) -> dict[str, Around]:
+        """Return hooks of the methods between which a call of the pipeline encodes its prompts.
+
+        If the negative prompt is encoded by a separate call of `encode_prompt`, they show which
+        call that is: `check_inputs` gets the prompt before it is encoded, and `prepare_latents`
+        runs after it. Empty if one call encodes both prompts.
+        """
+        if not self.source.framed or self.source.calls <= 1:
+            return {}
 
         def begin(original: Any, call: inspect.BoundArguments) -> Any:
             _CALLED.set((self._pipe, listed(call.arguments.get("prompt")), False))
@@ -514,14 +522,14 @@ class DiffusersHost(Host):
 
         return {"check_inputs": begin, "prepare_latents": end}
 
-    def at(self, side: str) -> Any:
+    def at(self, side: str) -> Host:
         """Return the host of the same pipeline at "text", or at its "denoiser"."""
         if side == "denoiser":
             return CrossAttentionHost(self)
         return super().at(side)
 
     def _encode_balanced(
-        self, attachment: Attachment, original: Any, bound: inspect.BoundArguments
+        self, attachment: PromptAttachment, original: Any, bound: inspect.BoundArguments
     ) -> Any:
         """Call `encode_prompt` with a value in the prompt of each image."""
         call = bound.arguments
@@ -547,11 +555,18 @@ class DiffusersHost(Host):
             elif encoded != "negative prompt":
                 self._record_embeddings(attachment, call)
             result = original(*bound.args, **bound.kwargs)
-        self._finish_encoding(attachment, call, result)
+        is_encoding = running_call(self._pipe) is None
+        record = attachment.log.last
+        # Without a record of its values nothing is known of a balanced prompt.
+        if is_encoding and record is not None:
+            self._remember(call, result, record)
+        # Inside a call of the pipeline, failures are raised when its pictures are finished.
+        if is_encoding or not self.source.ends:
+            raise_failures()
         return result
 
     def _encode_edited(
-        self, attachment: Attachment, original: Any, bound: inspect.BoundArguments
+        self, attachment: EditAttachment, original: Any, bound: inspect.BoundArguments
     ) -> Any:
         """Call `encode_prompt`, and edit the embeddings that it returns."""
         call = bound.arguments
@@ -567,15 +582,31 @@ class DiffusersHost(Host):
         has_text = is_negative or call.get("prompt") is not None
         if not has_text:
             self._warn_of_embeddings(attachment, call)
-        # Where encoders get an image with the prompt, its tokens are not edited.
-        seeing = self._seeing_encoders
-        with TOKENIZING, during(INSIDE), traced(seeing) as (calls, _), during(_ENCODE, encode):
-            result = original(*bound.args, **bound.kwargs)
+        with TOKENIZING, during(INSIDE), during(_ENCODE, encode):
+            if has_text and self._seeing_encoders:
+                result, shown = self._encode_seen(original, bound)
+            else:
+                result = original(*bound.args, **bound.kwargs)
+                shown = None
             if has_text:
-                shown = image_tokens(calls, seeing, result[self.parts[0].place])
                 result = self.project(attachment, result, received, is_negative, shown)
-        self._finish_encoding(attachment, call, result)
+        if running_call(self._pipe) is None:
+            self._remember(call, result, None)
         return result
+
+    def _encode_seen(
+        self, original: Callable[..., Any], bound: inspect.BoundArguments
+    ) -> tuple[Any, Tensor | None]:
+        """Call `encode_prompt` of a pipeline whose encoders may get an image with the prompt.
+
+        Returns:
+            What it returned, and (b, tokens), true for tokens that show an image, which are not
+            edited; None without an image.
+        """
+        seeing = self._seeing_encoders
+        with traced(seeing) as (calls, _):
+            result = original(*bound.args, **bound.kwargs)
+        return result, image_tokens(calls, seeing, result[self.parts[0].place])
 
     def encoded_text(self, call: Mapping[str, Any]) -> str:
         """Return what a call of `encode_prompt` encodes: the "prompt", the "prompt again" with
@@ -599,21 +630,16 @@ class DiffusersHost(Host):
             return "prompt again"
         return "prompt"
 
-    def _finish_encoding(
-        self, attachment: Attachment, call: Mapping[str, Any], result: Any
+    def _remember(
+        self, call: Mapping[str, Any], result: Sequence[Any], record: CallRecord | None
     ) -> None:
-        """Remember embeddings that are given out, and the values that are in them; raise what
-        `on_call` raised, inside of a call when its pictures are made."""
-        is_encoding = running_call(self._pipe) is None
-        if is_encoding and call.get("prompt") is not None:
-            record = attachment.log.last
-            for name, value in zip(self.source.returns, result, strict=False):
-                # Without a record of its values nothing is known of a balanced prompt.
-                if EMBEDDING.match(name) and (record is not None or attachment.balancer is None):
-                    self._known.remember(value, record)
-                    break
-        if is_encoding or not self.source.ends:
-            raise_failures()
+        """Remember embeddings that a caller gets, and the values that are in them."""
+        if call.get("prompt") is None:
+            return
+        for name, value in zip(self.source.returns, result, strict=False):
+            if EMBEDDING.match(name):
+                self._known.remember(value, record)
+                return
 
     def _origins(self, call: Mapping[str, Any]) -> list[Origin | None] | None:
         """Return where the embeddings that a call passes come from, None for unknown ones; None
@@ -635,7 +661,7 @@ class DiffusersHost(Host):
                 f" edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds)"
             )
 
-    def _record_embeddings(self, attachment: Attachment, call: Mapping[str, Any]) -> None:
+    def _record_embeddings(self, attachment: PromptAttachment, call: Mapping[str, Any]) -> None:
         """Record a call that passes embeddings instead of a prompt, with what is known of their
         prompts; warn where nothing is, and where images share a value."""
         origins = self._origins(call)
@@ -710,7 +736,7 @@ class DiffusersHost(Host):
 
     def project(
         self,
-        attachment: Attachment,
+        attachment: EditAttachment,
         result: Any,
         call: Mapping[str, Any],
         negative: bool = False,
@@ -761,10 +787,11 @@ class DiffusersHost(Host):
         """Refuse a call that asks for states of other layers than were fitted: another space, often
         of the same width."""
         for name in _LAYERS:
-            requested = _plain_list(call.get(name))
+            if call.get(name) is None:
+                continue
+            requested = _plain_list(call[name])
             fitted = _plain_list(self.defaults.get(name))
-            is_default = requested is None or requested == fitted
-            if is_default or (fitted is None and requested == 0):  # 0 is as without it
+            if requested == fitted or (fitted is None and requested == 0):  # 0 is as without it
                 continue
             raise InvalidInputError(
                 f"{self.name}: the edit was fitted with {name}={self.defaults.get(name)}, the call"
@@ -795,7 +822,7 @@ class DiffusersHost(Host):
         wordings = torch.stack(rows_of_wording, dim=1)
         return cast("Tensor", edit.combined(z, wordings, strength))
 
-    def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object]:
+    def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
         """Fold the edits into the layers that read the embeddings; warn where the negative prompt
         was not edited."""
         changed = fold_into_readers(self._pipe, edits, strength)

@@ -16,7 +16,9 @@ import torch
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, need
 from vldebias.hosts.attachment import INSIDE, Attachment
-from vldebias.hosts.host import BARE, Hook, during
+from vldebias.hosts.edits import EditAttachment
+from vldebias.hosts.hooks import Hook
+from vldebias.hosts.host import BARE, during
 from vldebias.hosts.pipelines.calls import (
     EMBEDDING,
     copied,
@@ -29,9 +31,13 @@ from vldebias.hosts.pipelines.calls import (
 from vldebias.hosts.pipelines.diffusers import SHARED, DiffusersHost
 from vldebias.hosts.pipelines.source import Source
 from vldebias.hosts.records import raise_failures
+from vldebias.hosts.values import PromptAttachment
 
 _MARK = "_vldebias"
 _COUNTS = ("num_images_per_prompt", "num_videos_per_prompt")
+
+RunBlock = Callable[[Any, Any], Any]
+"""Run a block: (components, state) -> (components, state)."""
 
 
 def leaves(blocks: Any) -> Iterator[Any]:
@@ -94,9 +100,45 @@ class ModularHost(DiffusersHost):
         self.block(self._pipe, state)
         return tuple(state.get(name) for name in self.source.returns)
 
-    def install(self, attachment: Attachment) -> Callable[[], None]:
-        """Give the block that encodes text, or a conditional one that holds it, a class of its own,
-        until removed."""
+    def install(self, attachment: EditAttachment) -> Callable[[], None]:
+        """Edit the embeddings that the block puts into the state."""
+
+        def run(run_block: RunBlock, components: Any, state: Any) -> Any:
+            prompt = state.get("prompt")
+            call = copied({name: state.get(name) for name in self.inputs})
+            components, state = run_block(components, state)
+            if listed(prompt):
+                self._edit(attachment, call, state)
+            return components, state
+
+        return self._replace_block(attachment, run)
+
+    def install_prompts(self, attachment: PromptAttachment) -> Callable[[], None]:
+        """Rewrite the prompts in the state before the block reads them."""
+
+        def run(run_block: RunBlock, components: Any, state: Any) -> Any:
+            if state.get("prompt") is not None:
+                call = copied({name: state.get(name) for name in self.inputs})
+                self._rewrite(attachment, call, state)
+            result = run_block(components, state)
+            raise_failures()
+            return result
+
+        return self._replace_block(attachment, run)
+
+    def _replace_block(
+        self, attachment: Attachment, around: Callable[[RunBlock, Any, Any], Any]
+    ) -> Callable[[], None]:
+        """Give the block that encodes text, or a conditional one that contains it, a subclass until
+        the attachment is removed.
+
+        Args:
+            attachment: what is attached.
+            around: (runs the block, components, state) -> what the block returns.
+
+        Returns:
+            The function that restores the class.
+        """
         # Sequential blocks run what is inside of them by their own code, so the way goes through
         # them to the block itself, or to the conditional one that holds it.
         sequential = need("diffusers").SequentialPipelineBlocks
@@ -113,18 +155,14 @@ class ModularHost(DiffusersHost):
             is_ours = called is block and components is self._pipe
             if not is_ours or attachment.state != "attached" or BARE.get():
                 return kind.__call__(called, components, state)
-            prompt = state.get("prompt")
-            call = copied({name: state.get(name) for name in self.inputs})
-            if attachment.balancer is not None and prompt is not None:
-                self._rewrite(attachment, call, state)
-            # The block calls the text encoders, whose watch would take that for a call from
-            # outside.
-            with during(INSIDE):
-                components, state = kind.__call__(called, components, state)
-            raise_failures()
-            if attachment.balancer is None and listed(prompt):
-                self._edit(attachment, call, state)
-            return components, state
+
+            def run_block(components: Any, state: Any) -> Any:
+                # The block calls the text encoders, whose watch would take that for a call from
+                # outside.
+                with during(INSIDE):
+                    return kind.__call__(called, components, state)
+
+            return around(run_block, components, state)
 
         members = {
             "__call__": run,
@@ -141,7 +179,7 @@ class ModularHost(DiffusersHost):
 
         return take_off
 
-    def _rewrite(self, attachment: Attachment, call: dict[str, Any], state: Any) -> None:
+    def _rewrite(self, attachment: PromptAttachment, call: dict[str, Any], state: Any) -> None:
         """Rewrite the prompts of a call, in the state as well."""
         counts = {name: state.get(name) for name in _COUNTS if state.get(name)}
         count_name = next(iter(counts), None)
@@ -161,7 +199,7 @@ class ModularHost(DiffusersHost):
         for name, value in call.items():
             state.set(name, value)
 
-    def _edit(self, attachment: Attachment, call: dict[str, Any], state: Any) -> None:
+    def _edit(self, attachment: EditAttachment, call: dict[str, Any], state: Any) -> None:
         """Edit the embeddings that the block has put into the state."""
         outputs = {name: state.get(name) for name in self.source.returns}
         embedding = self.parts[0].name

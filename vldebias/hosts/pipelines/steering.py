@@ -20,13 +20,15 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.attachment import GIVEN, INSIDE, NEXT, Attachment
-from vldebias.hosts.host import TOKENIZING, Hook, during
+from vldebias.hosts.attachment import INSIDE
+from vldebias.hosts.hooks import Hook
+from vldebias.hosts.host import TOKENIZING, during
 from vldebias.hosts.pipelines.caches import cache_of, refuse_dropped_rows
 from vldebias.hosts.pipelines.calls import copied, listed, running_call, texts_of_images
 from vldebias.hosts.pipelines.passes import EncodedPrompts, batch_of, text_output, time_of
-from vldebias.hosts.records import CallRecord, raise_failures
+from vldebias.hosts.records import NEXT, CallRecord, joined, raise_failures
 from vldebias.hosts.seeds import indices_of
+from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention import CrossAttentionEdit, LayerMap, joint, steer
 
 UNREAD = ("unknown language",)
@@ -109,12 +111,13 @@ class Steering(Hook):
     host: that of the cross-attentions of the pipeline.
     """
 
-    def __init__(self, attachment: Attachment, host: Any) -> None:
+    attachment: DenoiserAttachment
+
+    def __init__(self, attachment: DenoiserAttachment, host: Any) -> None:
         super().__init__(attachment)
         self.host = host
-        edits: list[Any] = list(attachment.projections.values())
-        self.edits: list[CrossAttentionEdit] = edits
-        self.layers = list(dict.fromkeys(name for edit in edits for name, _ in edit.layers))
+        self.edits = list(attachment.projections.values())
+        self.layers = list(dict.fromkeys(name for edit in self.edits for name, _ in edit.layers))
         self._maps: dict[Any, dict[str, LayerMap]] = {}
 
     # ---- which values the images get
@@ -160,9 +163,8 @@ class Steering(Hook):
         attachment = self.attachment
         count = call.prompts.count
         call.values = [(None,) * len(self.edits)] * count
-        assignment = GIVEN.get()
-        if assignment is not None and assignment[0] is attachment:
-            values = assignment[1]
+        values = attachment.given_values
+        if values is not None:
             if count % max(len(values), 1):
                 raise InvalidInputError(
                     f"{self.host.name}: {len(values)} values for {count} images; expected one each"
@@ -182,7 +184,7 @@ class Steering(Hook):
                 reasons = reasons if isinstance(reasons, tuple) else (reasons,)
                 unread.append(all(reason in UNREAD for reason in reasons))
         if not any(unread):
-            attachment.rewrite_texts(
+            attachment.sample_texts(
                 columns, read=self.host.pipeline.readers(arguments), seeds=self._generators()
             )
             call.values = self._spread(attachment.sampled, count)
@@ -243,18 +245,15 @@ class Steering(Hook):
         attachment = self.attachment
         indices = None
         if attachment.follow_seeds:
-            joined = [NEXT.join(dict.fromkeys(row)) for row in texts]
-            indices = indices_of(self._generators(), joined)
+            joined_texts = [NEXT.join(dict.fromkeys(row)) for row in texts]
+            indices = indices_of(self._generators(), joined_texts)
         _, balanced = attachment.balancer.next_texts(padded, indices)
         call.values = self._spread(balanced.values, len(call.values))
-        prompts = [""] * len(texts)
-        if call.columns:
-            rows_of_texts = zip(*call.columns.values(), strict=True)
-            prompts = [NEXT.join(dict.fromkeys(row)) for row in rows_of_texts]
+        prompts = joined(call.columns) if call.columns else ("",) * len(texts)
         attachment.log.add(
             CallRecord(
-                tuple(prompts),
-                tuple(prompts),
+                prompts,
+                prompts,
                 values=tuple(balanced.values),
                 reasons=tuple(balanced.reasons),
                 people=tuple(map(tuple, balanced.people)),

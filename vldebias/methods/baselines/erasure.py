@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.methods.declared import DECLARED, Declaration
+from vldebias.methods.method import EditMethod, Problem, register_method
 from vldebias.methods.reference import Labelled, labelled, stated_texts
 from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.projection.projection import CalibratedProjection, span_of
@@ -68,23 +69,17 @@ class TwoTowers(Rowwise):
 
 
 @dataclass(frozen=True, repr=False)
-class Eraser(Method):
+class Eraser(EditMethod):
     """Fit the map of `erased` to images with labels and, if it acts on both towers, to the texts
     that state a value."""
 
-    name: str
+    declaration: Declaration
     erased: Callable[[Labelled], Affine]
-    title: str
-    source: str
-    color: str
-    side: str = "both"
-    needs: frozenset[Need] = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
-    pipelines = False
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the maps, each to rows of its own tower."""
         images = self.erased(labelled(problem, role))
-        if self.side != "both":
+        if self.declaration.side != "both":
             return TwoTowers.of_maps(images)
         return TwoTowers.of_maps(images, self.erased(stated_texts(problem, role)))
 
@@ -227,7 +222,7 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
     return left_factor, right_factor, harmful.new_zeros(harmful.shape[1])
 
 
-class RoboShot(Method):
+class RoboShot(EditMethod):
     """Remove harmful insights from images and amplify helpful ones; see `roboshot`.
 
     The authors ask a language model for the insights. Here they come from the prompt set: the
@@ -235,13 +230,7 @@ class RoboShot(Method):
     of two class prompts.
     """
 
-    name = "roboshot"
-    title = "RoboShot"
-    source = "Adila et al., 2024, Algorithm 1"
-    color = "#66a61e"
-    needs = frozenset({Need.VALUES})
-    pipelines = False
-    side = "image"
+    declaration = DECLARED["roboshot"]
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the linear map of images."""
@@ -273,7 +262,7 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
     return torch.cat([informative, rest @ vectors[:, :dropped]], 1)
 
 
-class FairImagen(Method):
+class FairImagen(EditMethod):
     """Project every token state of a prompt by fair PCA; see `fair_pca`.
 
     Other than the authors', each tensor of a pipeline has a projection of its own, fitted to the
@@ -282,12 +271,7 @@ class FairImagen(Method):
     tendencies; this one does not, so its figures are of the projection alone.
     """
 
-    name = "fair-pca"
-    title = "fair PCA, without FairImagen's sampling"
-    source = "Fu et al., 2025 (FairImagen)"
-    color = "#cc79a7"
-    needs = frozenset({Need.PAIRS, Need.VALUES})
-    models = False
+    declaration = DECLARED["fair-pca"]
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the projection to the embeddings of the prompts that name a value of one attribute.
@@ -315,23 +299,8 @@ class FairImagen(Method):
         )
 
 
-_NEEDS = frozenset({Need.LABELS, Need.VALUES})
-register_method(
-    Eraser(
-        "leace",
-        leace,
-        "LEACE of images",
-        "Belrose et al., 2023, Theorem 4.3",
-        "#66c2a5",
-        "image",
-        _NEEDS,
-    )
-)
-register_method(
-    Eraser("sfid", sfid, "selective feature imputation", "Jung et al., 2024", "#e7298a")
-)
-register_method(
-    Eraser("spd", spd, "subspace projection and neutral mean", "Zhao et al., 2026", "#b15928")
-)
+register_method(Eraser(DECLARED["leace"], leace))
+register_method(Eraser(DECLARED["sfid"], sfid))
+register_method(Eraser(DECLARED["spd"], spd))
 register_method(RoboShot())
 register_method(FairImagen())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.methods.closed_form import value_differences
-from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.methods.declared import DECLARED
+from vldebias.methods.method import EditMethod, Problem, register_method
 from vldebias.methods.reference import labelled
 from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.projection.projection import span_of
@@ -64,7 +65,7 @@ class HalfWay(Rowwise):
         return torch.where((b > _NONE) & (o > _NONE), turned, unit)
 
 
-class Lian(Method):
+class Lian(EditMethod):
     """Fit `HalfWay` to the texts of the set that name each value.
 
     The authors let a language model paraphrase the text of each group, for each class of a
@@ -72,22 +73,18 @@ class Lian(Method):
     is what the authors recommend.
     """
 
-    name = "lian"
-    source = "Lian et al., 2026"
-    color = "#1f9e89"
-    needs = frozenset({Need.VALUES})
+    declaration = DECLARED["lian"]
 
     def __init__(self, side: Literal["text", "image", "both"] = "both") -> None:
-        self.side = side
-        self.title = "half-way to the other groups"
-        if side != "both":
-            self.title += f", {side}s alone"
+        declaration = DECLARED["lian"]
+        title = declaration.title if side == "both" else f"{declaration.title}, {side}s alone"
+        self.declaration = replace(declaration, side=side, title=title)
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the basis of the differences of all attributes; for a pipeline only texts are
         changed."""
         basis = span_of(value_differences(problem, role))
-        side = "text" if problem.host.generative else self.side
+        side = "text" if problem.host.generative else self.declaration.side
         return HalfWay(basis, side)
 
 
@@ -138,7 +135,7 @@ def project_out(row: Tensor, directions: Tensor) -> Tensor:
     return row - basis @ (basis.T @ row)
 
 
-class BendVLM(Method):
+class BendVLM(EditMethod):
     """Debias each query when it is used; see `Bend`. The edit holds the features of the labelled
     images.
 
@@ -146,12 +143,7 @@ class BendVLM(Method):
     prompt set replaces the augmentations; the two agree if the set contains the query's concept.
     """
 
-    name = "bend-vlm"
-    title = "BendVLM"
-    source = "Gerych et al., 2024, steps 1 and 2"
-    color = "#666666"
-    pipelines = False
-    needs = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
+    declaration = DECLARED["bend-vlm"]
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Store the texts by concept and the images by value; several attributes are crossed into

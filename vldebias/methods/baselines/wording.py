@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.methods.declared import DECLARED
+from vldebias.methods.method import EditMethod, Problem, register_method
 from vldebias.projection.edit import Edit, Provenance
 from vldebias.prompts import PromptSet
 
@@ -105,15 +106,11 @@ class FixedRewrite(Edit):
         return torch.lerp(z, mean.to(z), strength)
 
 
-class EachValue(Method):
+class EachValue(EditMethod):
     """Take the mean over one wording for each value: "A photo of a male nurse." and "A photo of a
     female nurse."."""
 
-    name = "each-value"
-    title = "mean over a wording for each value"
-    source = "Berg et al., 2022, prompt ensembles; this package"
-    color = "#17becf"
-    needs = frozenset({Need.VALUES})
+    declaration = DECLARED["each-value"]
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
         """Return the `words` of each wording for `rewrite_prompt`: the first word of every
@@ -135,10 +132,7 @@ class Suffix(EachValue):
     """Add a neutral suffix: "A photo of a nurse of any gender."; the set's name has to end in one
     of `ATTRIBUTES`."""
 
-    name = "suffix"
-    title = "suffix that names the attribute"
-    source = "users' habit"
-    color = "#9c9ede"
+    declaration = DECLARED["suffix"]
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
         """Return the template of the suffix."""

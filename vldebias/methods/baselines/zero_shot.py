@@ -19,7 +19,8 @@ from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
 from vldebias.methods.baselines.wording import NOUN
-from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.methods.declared import DECLARED
+from vldebias.methods.method import EditMethod, Problem, register_method
 from vldebias.methods.reference import class_of, labelled, stating, zero_shot
 from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.prompts import PromptSet, StatedWords
@@ -55,7 +56,7 @@ class Translation(Rowwise):
         return unit - self.lengths[nearest, None] * self.directions[nearest]
 
 
-class Tie(Method):
+class Tie(EditMethod):
     """Translate images along the text of their value; see `Translation`.
 
     l_v is the mean product of t_v with the reference images that are nearest to it, which is the
@@ -65,13 +66,7 @@ class Tie(Method):
     that are measured.
     """
 
-    name = "tie"
-    title = "TIE*, translated images"
-    source = "Lu et al., 2025 (TIE), Theorem 1"
-    color = "#8da0cb"
-    needs = frozenset({Need.IMAGES, Need.VALUES})
-    pipelines = False
-    side = "image"
+    declaration = DECLARED["tie"]
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the lengths of one attribute to the images of the reference.
@@ -87,7 +82,7 @@ class Tie(Method):
         directions = problem.zero_shot(prompts, role)
         totals = torch.zeros(len(directions), dtype=directions.dtype)
         counts = torch.zeros_like(totals)
-        for rows in problem.reference.batches():
+        for rows in problem.images.batches():
             nearest = zero_shot(rows, directions)
             products = (rows * directions[nearest]).sum(1)
             totals.index_add_(0, nearest, products.to(totals))
@@ -141,7 +136,7 @@ class BestTemplate(Rowwise):
         return with_products(unit, self.classes, chosen)
 
 
-class Sage(Method):
+class Sage(EditMethod):
     """Choose a prompt template for each image; see `BestTemplate`. It needs no attribute.
 
     Args:
@@ -150,12 +145,7 @@ class Sage(Method):
             the class prompts call their classes ("celebrity with dark hair"), else their names.
     """
 
-    name = "sage"
-    title = "SAGE, the best template"
-    source = "Ye et al., 2026 (SAGE), K = 1"
-    color = "#a6761d"
-    pipelines = False
-    side = "image"
+    declaration = DECLARED["sage"]
 
     def __init__(self, wordings: Sequence[Sequence[str]] | None = None) -> None:
         self.wordings = wordings
@@ -286,7 +276,7 @@ def herded(rows: Tensor, count: int) -> Tensor:
     return rows[chosen]
 
 
-class Dat(Method):
+class Dat(EditMethod):
     """Divide scores by local density; see `DensityScores`.
 
     The formulas are read from a public summary of the paper, whose code is not out. A group is a
@@ -301,13 +291,7 @@ class Dat(Method):
             128 images and the power 1.
     """
 
-    name = "dat"
-    title = "DAT, scores over local density"
-    source = "Hasanebrahimi et al., 2026 (DAT)"
-    color = "#7570b3"
-    needs = frozenset({Need.LABELS, Need.VALUES})
-    pipelines = False
-    side = "image"
+    declaration = DECLARED["dat"]
 
     def __init__(self, images: int = 56, near: int = 10, power: float = 10.0) -> None:
         self.images = images
@@ -364,16 +348,16 @@ class Dat(Method):
         """Return the class (n,) of each image, -1 where it is unknown."""
         from vldebias.data.tables import Labels
 
-        if not problem.reference.labels:
+        if not problem.images.labels:
             return zero_shot(rows, classes)
-        for column_labels in problem.reference.labels.values():
+        for column_labels in problem.images.labels.values():
             column = Labels.from_array(column_labels)
             found = class_of(column.names, prompts)
             if found:
                 return torch.tensor([*found, -1])[column.codes]
         raise InvalidInputError(
             f"{self.name}: expected a column of labels that names the classes"
-            f" {list(prompts.class_names)}, got {[*problem.reference.labels]}; add one, or leave"
+            f" {list(prompts.class_names)}, got {[*problem.images.labels]}; add one, or leave"
             " all labels out to use zero-shot ones"
         )
 

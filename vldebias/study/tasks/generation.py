@@ -22,6 +22,7 @@ from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompt
 from vldebias.judge.scores import judge_images, scored
 from vldebias.judge.stored import SURE, decide
 from vldebias.methods import get_method
+from vldebias.methods.declared import PIPELINES
 from vldebias.prompts import PromptSet, fill
 from vldebias.report.result import NONE, TaskResult
 from vldebias.study.inputs import Inputs
@@ -250,7 +251,7 @@ class GenerationTask(Task):
         first = next(iter(self.variants.values()))
         variant_of_method = {}
         for name in options.methods or ():
-            if name != NONE and get_method(name).pipelines:
+            if name != NONE and PIPELINES in get_method(name).declaration.hosts:
                 update = {"method": name, "projection": None}
                 variant_of_method[name] = first.model_copy(update=update)
         if variant_of_method:

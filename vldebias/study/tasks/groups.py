@@ -33,7 +33,7 @@ from vldebias.measure.classification import (
 from vldebias.measure.metric import TO_MEDIAN, computed, get_metric
 from vldebias.measure.resampling import resampled_counts, wilson_interval
 from vldebias.measure.rows import MEDIAN, ON_VAL
-from vldebias.methods import get_method
+from vldebias.methods import get_compared
 from vldebias.methods.reference import class_of
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
@@ -217,7 +217,9 @@ class GroupsTask(ImageTask):
         """Return the task with the user's choices; no lambda is swept where none of the user's
         methods has one."""
         task = self
-        if options.methods and not any(get_method(name).has_lam for name in options.methods):
+        if options.methods and not any(
+            get_compared(name).declaration.has_lam for name in options.methods
+        ):
             task = self.model_copy(update={"lams": ()})
         return super(GroupsTask, task).with_options(options)
 
@@ -401,7 +403,7 @@ class GroupsTask(ImageTask):
         return float(lowest_accuracy(hits, sizes))
 
     def _methods_with_lam(self) -> list[str]:
-        return [method.name for method in self.compared_methods() if method.has_lam]
+        return [method.name for method in self.compared_methods() if method.declaration.has_lam]
 
     def _learn(
         self,

@@ -17,7 +17,18 @@ from vldebias.data.folders import left_out_of
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.hosts.host import IMAGE, SIDES, TEXT
-from vldebias.methods import METHODS, Method, Need, Problem, Rerank, get_method
+from vldebias.methods import (
+    METHODS,
+    Compared,
+    Method,
+    Need,
+    Problem,
+    Rerank,
+    get_compared,
+    get_edit_method,
+    get_method,
+)
+from vldebias.methods.method import refuse_reranking
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import NONE, TaskProvenance
@@ -26,20 +37,20 @@ from vldebias.study.task import Task
 from vldebias.utils.schema import Lam, Share
 
 
-def _read_methods(methods: Any) -> tuple[Method | str, ...]:
+def _read_methods(methods: Any) -> tuple[Compared | str, ...]:
     """Read names of the registry and Method objects; "none", the base of every change, comes
     first."""
-    listed = [methods] if isinstance(methods, (str, Method)) else methods
+    listed = [methods] if isinstance(methods, (str, Method, Rerank)) else methods
     if not isinstance(listed, Iterable):
         raise InvalidInputError(f"methods: got {methods!r}; expected names, as [none, default]")
-    method_of_name = {get_method(method).name: method for method in (NONE, *listed)}
+    method_of_name = {get_compared(method).name: method for method in (NONE, *listed)}
     return tuple(method_of_name.values())
 
 
 Methods = Annotated[
     tuple[Any, ...],
     BeforeValidator(_read_methods),
-    PlainSerializer(lambda methods: [get_method(method).name for method in methods]),
+    PlainSerializer(lambda methods: [get_compared(method).name for method in methods]),
 ]
 
 
@@ -76,9 +87,9 @@ class ImageTask(Task):
                 " file, a folder or a data set"
             )
 
-    def compared_methods(self) -> list[Method]:
+    def compared_methods(self) -> list[Compared]:
         """Return the methods of the task, among them objects that nobody registered."""
-        return [get_method(method) for method in self.methods]
+        return [get_compared(method) for method in self.methods]
 
     def fit(
         self,
@@ -248,7 +259,7 @@ def facts_of(images: Embeddings) -> dict[str, Any]:
 def fit_method(
     texts: Host,
     prompts: PromptSet | Sequence[PromptSet],
-    method: str | Method,
+    method: str | Compared,
     lam: float | None = None,
     **options: Any,
 ) -> Edit | None:
@@ -262,10 +273,14 @@ def fit_method(
         lam: for methods that take one.
         options: keywords of `Problem`.
     """
-    chosen = get_method(method)
+    if isinstance(method, Rerank):
+        refuse_reranking(method.name)
+    chosen = get_edit_method(method)
     if chosen.name == NONE:
         return None
-    problem = Problem(texts, prompts, lam=lam if chosen.has_lam else None, **options)
+    if not chosen.declaration.has_lam:
+        lam = None
+    problem = Problem(texts, prompts, lam=lam, **options)
     return problem.fit(chosen, TEXT)
 
 
@@ -331,8 +346,8 @@ def disjoint(
     # A method that uses labels would be tested on what it was taught. Without labels, images of the
     # gallery may be used: they are there when it is searched.
     learning = []
-    for method in map(get_method, methods or ()):
-        if Need.LABELS in method.needs and reference.labels:
+    for method in map(get_compared, methods or ()):
+        if Need.LABELS in method.declaration.needs and reference.labels:
             learning.append(method.name)
     if methods is None or learning:
         reason = ""

@@ -81,7 +81,7 @@ class TextsTask(Task):
         """
         # A method without a lambda has none in its provenance either: a number there would look
         # like a choice.
-        lam = self.lam if get_method(self.method).has_lam else None
+        lam = self.lam if get_method(self.method).declaration.has_lam else None
         results = []
         for name, prompts in self.sets.items():
             facts = {"lam": lam, "strength": 1.0}

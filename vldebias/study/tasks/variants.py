@@ -16,17 +16,24 @@ from pydantic import Field, model_validator
 
 from vldebias.api import debias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
-from vldebias.hosts import Attachment, attachment_of
+from vldebias.hosts import (
+    Attachment,
+    DenoiserAttachment,
+    EditAttachment,
+    PromptAttachment,
+    SamplingAttachment,
+    attachment_of,
+)
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, hash_of, identity
 from vldebias.methods import (
     METHODS,
     Balanced,
-    CrossAttention,
     Problem,
     get_method,
     load_edit,
 )
-from vldebias.methods.presets import why_not_balanced
+from vldebias.methods.balanced import why_not_balanced
+from vldebias.methods.declared import PIPELINES
 from vldebias.prompts import PromptSet, can_balance
 from vldebias.report.result import NONE
 from vldebias.study.task import SeveralPrompts
@@ -59,8 +66,11 @@ class Variant(Strict):
 
     @model_validator(mode="after")
     def _check_method(self) -> Variant:
-        if not get_method(self.method).pipelines:
-            expected = [name for name, method in METHODS.items() if method.pipelines]
+        if PIPELINES not in get_method(self.method).declaration.hosts:
+            expected = []
+            for name, method in METHODS.items():
+                if PIPELINES in method.declaration.hosts:
+                    expected.append(name)
             raise ValueError(
                 f"method {self.method!r} is not for pipelines; expected one of"
                 f" {', '.join(expected)}"
@@ -102,8 +112,8 @@ class Variant(Strict):
         if self.projection is not None:
             saved = load_edit(self.projection)
             edits = saved.values() if isinstance(saved, Mapping) else [saved]
-            return all(edit.side == CrossAttention.side for edit in edits)
-        return self.rewrites or isinstance(get_method(self.method), CrossAttention)
+            return all(edit.side == "denoiser" for edit in edits)
+        return self.rewrites or "shares" in get_method(self.method).declaration.settings
 
     def deals(self, judged: Sequence[Sequence[str]]) -> bool:
         """Return whether every image is dealt a value of each attribute.
@@ -126,7 +136,7 @@ class Variant(Strict):
 
     @property
     def _lam(self) -> float | None:
-        return self.lam if get_method(self.method).has_lam else None
+        return self.lam if get_method(self.method).declaration.has_lam else None
 
     def check_pipeline(self, pipe: Any) -> None:
         """Refuse a pipeline on which the default is an edit, where the plan says that it balances
@@ -163,9 +173,9 @@ class Variant(Strict):
         # Edits of several roles were fitted by one call: what is said of the first is true of all.
         edit = next(iter(saved.values())) if isinstance(saved, Mapping) else saved
         origin = edit.provenance
-        lam = origin.lam
+        lam: float | tuple[float, ...] | None = origin.lam
         # An edit of a method that this machine does not know may have used its lambda.
-        has_lam = origin.method not in METHODS or METHODS[origin.method].has_lam
+        has_lam = origin.method not in METHODS or METHODS[origin.method].declaration.has_lam
         if not has_lam or not isinstance(lam, float):
             lam = None
         files = sorted(self.projection.rglob("*.safetensors"))
@@ -199,7 +209,7 @@ class Generator:
     options: Mapping[str, Any]
     values: Sequence[Any]
     left_alone: Sequence[bool]
-    attachment: Attachment | None = None
+    attachment: DenoiserAttachment | None = None
 
     def __call__(self, numbers: Sequence[int]) -> list[tuple[Image, bool]]:
         """Return each image, and whether the safety checker replaced it by black."""
@@ -263,27 +273,26 @@ def prepared(
         values: list[Any] = [None] * len(texts)
         left_alone = [False] * len(texts)
         giving = None
-        if attachment is not None and attachment.balancer is not None:
-            if attachment.balancer.has_drawn_seed:
-                # What is measured can be measured again.
-                attachment.seed = 0
-            rewritten = attachment.rewrite(prompts, seeds=seeds)
-            values = list(attachment.sampled)
-            # A prompt that comes back unchanged gives the picture of "none", which is copied and
-            # not generated again.
-            if attachment.projections:
-                # A value is set in cross-attention, and the prompt stays as it is.
-                giving = attachment
-                for place, value in enumerate(values):
-                    parts = value if isinstance(value, tuple) else (value,)
-                    has_value = any(part is not None for part in parts)
-                    left_alone[place] = not attachment.strength or not has_value
-            else:
-                texts = list(rewritten)
-                left_alone = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
-                # Batches are not rewritten again.
-                stack.enter_context(attachment.disabled())
-        elif attachment is not None:
+        if isinstance(attachment, SamplingAttachment) and attachment.balancer.has_drawn_seed:
+            # What is measured can be measured again.
+            attachment.seed = 0
+        # A prompt that is left unchanged gives the picture of "none", which is copied and not
+        # generated again.
+        if isinstance(attachment, PromptAttachment):
+            texts = attachment.rewrite(prompts, seeds=seeds)
+            values = attachment.sampled
+            left_alone = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
+            # Batches are not rewritten again.
+            stack.enter_context(attachment.disabled())
+        elif isinstance(attachment, DenoiserAttachment):
+            # A value is set in cross-attention, and the prompt stays as it is.
+            giving = attachment
+            values = attachment.sample(prompts, seeds=seeds)
+            for place, value in enumerate(values):
+                parts = value if isinstance(value, tuple) else (value,)
+                has_value = any(part is not None for part in parts)
+                left_alone[place] = not attachment.strength or not has_value
+        elif isinstance(attachment, EditAttachment):
             left_alone = attachment.stated(prompts)
         yield Generator(pipe, texts, noise, options, values, left_alone, giving)
 

@@ -1,0 +1,209 @@
+"""Attach edits of embeddings to a host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.hosts.adapters import Adapters
+from vldebias.hosts.attachment import Attachment, mark_merged
+from vldebias.hosts.host import IMAGE, TOKENIZING, Host
+from vldebias.projection.edit import Edit
+from vldebias.projection.projection import CalibratedProjection
+from vldebias.prompts import StatedWords
+from vldebias.wording.prompt_file import checked_texts
+
+Texts = Callable[[], Sequence[str]] | Sequence[str]
+"""Prompts, or a function that returns them."""
+
+
+class EditAttachment(Attachment):
+    """Change the embeddings of a host by fitted edits.
+
+    Attributes:
+        projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit.
+        gate: the words whose prompts are left unchanged; None if all prompts are edited.
+    """
+
+    reattach = "attachment.projections"
+
+    def __init__(
+        self,
+        host: Host,
+        projections: Mapping[str, Edit],
+        *,
+        strength: float = 1.0,
+        stated_words: Sequence[str] = (),
+        label: str = "",
+    ) -> None:
+        self.projections = dict(projections)
+        reads_texts = host.generative or host.roles != (IMAGE,)  # an image states nothing
+        self.gate = StatedWords(stated_words) if stated_words and reads_texts else None
+        self._adapters = Adapters(host.text_modules)
+        super().__init__(host, strength=strength, label=label)
+
+    def _install(self) -> Callable[[], None]:
+        return self.host.install(self)
+
+    def _merge(self) -> None:
+        # All are looked at before any weight is changed.
+        projections: dict[str, CalibratedProjection] = {}
+        for role, edit in self.projections.items():
+            if not isinstance(edit, CalibratedProjection):
+                raise VldebiasError(
+                    f"{type(edit).__name__} ({edit.method}) is not one linear map of an embedding,"
+                    " so it cannot be merged into weights; keep it attached, or save it and attach"
+                    " it after loading"
+                )
+            projections[role] = edit
+        changed = self.host.merge(projections, self._strength)
+        methods = ", ".join(dict.fromkeys(edit.method for edit in self.projections.values()))
+        note = f"{self.label or 'a projection'} ({methods}) at strength {self._strength:g}"
+        mark_merged(changed, note)
+
+    @property
+    def keeps_stated(self) -> bool:
+        """Return whether prompts that state the attribute are left unchanged."""
+        return self.gate is not None
+
+    def _changes(self) -> list[str]:
+        return [f"{role}: {described(edit)}" for role, edit in self.projections.items()]
+
+    def _facts(self) -> list[tuple[str, object]]:
+        return [(f"edit of {role}", edit.method) for role, edit in self.projections.items()]
+
+    def apply(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
+        """Return embeddings edited as `role`, except the rows whose text states the attribute.
+
+        Args:
+            role: one of `projections`.
+            embeddings: (b, ..., d).
+            texts: one prompt for each row, or for each group of adjacent rows of equal length; or a
+                function that returns them, which is called if an edit or `keep_stated` reads
+                prompts.
+        """
+        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the size of a batch
+            return embeddings
+        if role not in self.projections:
+            raise InvalidInputError(
+                f"{self.host.name}: expected a role of {sorted(self.projections)}, got {role!r}"
+            )
+        edit = self.projections[role]
+        self._check_adapters()
+        if role == IMAGE:
+            return edit.image(embeddings, self._strength)
+        is_rewording = hasattr(edit, "wordings")
+        prompts: list[str] = []
+        if self.gate is not None or is_rewording:
+            prompts = self._prompts_of_rows(texts, len(embeddings))
+        stated = self.stated(prompts)
+        if stated and all(stated):
+            return embeddings
+        if is_rewording:
+            changed = self.host.reworded(edit, role, embeddings, prompts, self._strength)
+        else:
+            changed = edit(embeddings, self._strength)
+        if not any(stated):
+            return changed
+        return _where(torch.tensor(stated, device=embeddings.device), embeddings, changed)
+
+    def _prompts_of_rows(self, texts: Texts | None, rows: int) -> list[str]:
+        """Return one prompt for each row, none without texts; texts: see `apply`."""
+        if texts is None:
+            return []
+        if callable(texts):
+            with TOKENIZING:  # texts may be read from token ids
+                received = texts()
+                prompts = [received] if isinstance(received, str) else list(received)
+        else:
+            prompts = list(checked_texts([texts] if isinstance(texts, str) else texts))
+        if not prompts or rows % len(prompts):
+            raise InvalidInputError(
+                f"{self.host.name}: {rows} embeddings for {len(prompts)} prompts;"
+                " expected a multiple"
+            )
+        repeats = rows // len(prompts)
+        prompts_of_rows: list[str] = []
+        for prompt in prompts:
+            prompts_of_rows += [prompt] * repeats
+        return prompts_of_rows
+
+    def apply_by_ids(
+        self,
+        role: str,
+        embeddings: Tensor,
+        ids: Tensor | None,
+        stated_rows: Callable[[Tensor], Tensor] | None,
+        texts: Callable[[Tensor], Sequence[str]],
+    ) -> Tensor:
+        """Return embeddings edited as by `apply`, by the token ids of each row.
+
+        Args:
+            role: one of `projections`.
+            embeddings: (b, d).
+            ids: (b, length), or None if the tower was called without any.
+            stated_rows: ids -> (b,) whether a row states the attribute, on the device of the ids;
+                None if all rows are edited.
+            texts: ids -> prompts, for an edit that reads them.
+        """
+        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the size of a batch
+            return embeddings
+        edit = self.projections[role]
+        if hasattr(edit, "wordings"):
+            if ids is None:
+                return self.apply(role, embeddings)
+            return self.apply(role, embeddings, lambda: texts(ids))
+        self._check_adapters()
+        changed = edit(embeddings, self._strength)
+        if ids is None or stated_rows is None:
+            return changed
+        stated = stated_rows(ids)
+        # The most common case. On a GPU the test would wait, and compiled code cannot branch on it.
+        is_at_hand = stated.device.type == "cpu" and not torch.compiler.is_compiling()
+        if is_at_hand and not stated.any():
+            return changed
+        return _where(stated.to(embeddings.device), embeddings, changed)
+
+    def stated(self, texts: str | Sequence[str]) -> list[bool]:
+        """Return for each prompt whether it states its attribute, so that it is left unchanged."""
+        if isinstance(texts, str):
+            texts = [texts]
+        if self.gate is None:
+            return [False] * len(texts)
+        states = []
+        for text in texts:
+            states.append(bool(self.gate.find(text)))
+        return states
+
+    def _check_adapters(self) -> None:
+        """Warn once if the adapters of the text encoders have changed since attaching.
+
+        Compiled code is compiled again by torch if modules change, and checks nothing itself.
+        """
+        if torch.compiler.is_compiling() or not self._adapters.changed():
+            return
+        self.warn_once(
+            "the adapters (LoRA) of the text encoder have changed since the edit was attached,"
+            " and they change its embeddings. Fit again with them: attachment.remove(), then"
+            " vldebias.debias(host, prompts)"
+        )
+
+
+def described(edit: Edit) -> str:
+    """Return an edit in words: its method and rank, or why the default attached none."""
+    choice = edit.provenance.choice
+    if choice is not None and edit.method.startswith("default"):
+        return f"{edit.method}. {choice.reason}"
+    rank = f" rank {edit.rank}/{edit.dim}" if isinstance(edit, CalibratedProjection) else ""
+    decided = "" if choice is None else "default: "
+    return f"{decided}{edit.method} lam={edit.lam}{rank}"
+
+
+def _where(stated: Tensor, embeddings: Tensor, changed: Tensor) -> Tensor:
+    """Return changed embeddings (b, ..., d), and the original ones in the rows (b,) that state the
+    attribute."""
+    keep = stated.view(-1, *[1] * (embeddings.ndim - 1))
+    return torch.where(keep, embeddings, changed)

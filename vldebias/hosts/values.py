@@ -1,0 +1,502 @@
+"""Attach what samples a value of the attribute for each image of a pipeline: written into the
+prompt, or set in cross-attention."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
+
+from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.hosts.attachment import Attachment
+from vldebias.hosts.host import Host, during
+from vldebias.hosts.records import KEPT, NEXT, CallLog, CallRecord, joined, raise_failures
+from vldebias.hosts.seeds import Seeds, indices_of
+from vldebias.projection.cross_attention import CrossAttentionEdit
+from vldebias.wording.prompt_file import checked_texts
+
+if TYPE_CHECKING:
+    from vldebias.wording import BalancedPrompts, Balancer
+
+Readers = Mapping[str, Callable[[str], int]]
+"""Name of a text argument -> how many characters of a text its encoders read."""
+
+_GIVEN: ContextVar[Mapping[int, list[Any]]] = ContextVar(
+    "vldebias_given", default=MappingProxyType({})
+)
+"""Attachment, by id -> the values that the images of calls in this thread or task get."""
+_ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
+    "vldebias_originals", default=MappingProxyType({})
+)
+"""Attachment, by id -> what users wrote, if calls in this thread or task get rewritten texts."""
+
+
+class SamplingAttachment(Attachment):
+    """Sample a value of the attribute for each image of a pipeline, and record every call.
+
+    Attributes:
+        balancer: decides which prompts are open, and which image gets which value.
+        log: records of the calls, which `last_call`, `calls`, `sampled`, `reasons` and `people`
+            read.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        balancer: Balancer,
+        *,
+        strength: float = 1.0,
+        label: str = "",
+        log: CallLog | None = None,
+    ) -> None:
+        self.balancer = balancer
+        self.log = log or CallLog()
+        super().__init__(host, strength=strength, label=label)
+
+    @property
+    def keeps_stated(self) -> bool:
+        """Return True: a value that the prompt states is always kept."""
+        return True
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of the sampling, drawn at random or set.
+
+        With the same seed the same calls give the same values. Setting it forgets all calls.
+        """
+        assert self.balancer.seed is not None  # the balancer draws one
+        return self.balancer.seed
+
+    @seed.setter
+    def seed(self, value: int) -> None:
+        self.balancer.restart(value)
+
+    @property
+    def follow_seeds(self) -> bool:
+        """Return whether the values of a call that passes generators follow from their seeds
+        instead of the earlier calls; see `vldebias.debias`."""
+        return self.log.follow_seeds
+
+    @follow_seeds.setter
+    def follow_seeds(self, value: bool) -> None:
+        self.log.follow_seeds = value
+
+    @property
+    def last_call(self) -> CallRecord | None:
+        """Return the record of the last call in this thread or task; None without one.
+
+        A call in a thread of its own, as by `asyncio.to_thread`, is read in that thread.
+        """
+        record = self.log.last
+        if record is None and not self.log.is_known:
+            self.warn_once(
+                "no call was made in this thread or task, but others made some. Read what a call"
+                " was given in the function that calls the pipeline, or take it from"
+                " attachment.calls or debias(..., on_call=function)"
+            )
+        return record
+
+    @property
+    def calls(self) -> list[CallRecord]:
+        """Return the records of the last 1,000 calls of all threads and tasks, oldest first."""
+        return self.log.records
+
+    @property
+    def sampled(self) -> list[Any]:
+        """Return the value of each image of the last call in this thread or task, None if its
+        prompt was left unchanged; empty without a call."""
+        record = self.last_call
+        return [] if record is None else list(record.values)
+
+    @property
+    def reasons(self) -> list[Any]:
+        """Return why each image of the last call in this thread or task got no value
+        (`vldebias.balance_prompts`), None if it got one."""
+        record = self.last_call
+        return [] if record is None else list(record.reasons)
+
+    @property
+    def people(self) -> list[Any]:
+        """Return for each image of the last call in this thread or task the persons who got a
+        value, as (noun, value)."""
+        record = self.last_call
+        return [] if record is None else list(record.people)
+
+    def _facts(self) -> list[tuple[str, object]]:
+        facts: list[tuple[str, object]] = [("seed", self.seed)]
+        values = self.sampled
+        counts = Counter(str(value) for value in values if value is not None)
+        facts += [(f"last call, {value}", count) for value, count in counts.items()]
+        unchanged = values.count(None)
+        if unchanged:
+            facts.append(("last call, left alone", unchanged))
+        return facts
+
+    def sample_call(
+        self,
+        columns: Mapping[str, Sequence[str]],
+        *,
+        read: Readers | None = None,
+        seeds: Any = None,
+        originals: tuple[str, ...] | None = None,
+        is_encoding: bool = False,
+    ) -> tuple[dict[str, list[str]], CallRecord]:
+        """Sample the values of one call and write them into its texts.
+
+        Args:
+            columns: name of a text argument -> one text per image.
+            read: how many characters of a text the encoders read; a subject after them gets no
+                value and is not counted.
+            seeds: see `PromptAttachment.rewrite`; anything else that a pipeline accepts as its
+                generator is ignored.
+            originals: what the user wrote for each image; None: the texts themselves.
+            is_encoding: the call generates no images, see `CallRecord`.
+
+        Returns:
+            The texts with the values, and the record of the call, which is not logged yet.
+        """
+        prompts = joined(columns)
+        record = CallRecord(
+            prompts,
+            prompts,
+            values=(None,) * len(prompts),
+            reasons=("strength",) * len(prompts),
+            people=((),) * len(prompts),
+            seed=self.seed,
+            is_encoding=is_encoding,
+            originals=originals,
+        )
+        if not self._strength:  # nothing is written, and nothing is counted
+            return {name: list(column) for name, column in columns.items()}, record
+        indices = indices_of(seeds, originals or prompts) if self.log.follow_seeds else None
+        written, balanced = self._balance(columns, read or {}, indices, originals)
+        record = replace(
+            record,
+            written=joined(written),
+            values=tuple(balanced.values),
+            reasons=tuple(balanced.reasons),
+            people=tuple(map(tuple, balanced.people)),
+            seed=balanced.seed,
+            index=None if indices is None else tuple(indices),
+        )
+        return written, record
+
+    def _balance(
+        self,
+        columns: Mapping[str, Sequence[str]],
+        read: Readers,
+        indices: Sequence[int] | None,
+        originals: Sequence[str] | None,
+    ) -> tuple[dict[str, list[str]], BalancedPrompts]:
+        """Write values into the part of each text that the encoders read.
+
+        Returns:
+            All texts, and values and reasons as `Balancer.next_texts` returns them.
+        """
+        heads: dict[str, list[str]] = {}
+        tails: dict[str, list[str]] = {}
+        for name, column in columns.items():
+            heads[name] = []
+            tails[name] = []
+            for text in column:
+                end = read[name](text) if name in read else len(text)
+                heads[name].append(text[:end])
+                tails[name].append(text[end:])
+        # Equal texts of one image are one text with one subject.
+        different = [list(dict.fromkeys(row)) for row in zip(*heads.values(), strict=True)]
+        written, balanced = self.balancer.next_texts(different, indices, originals)
+        texts: dict[str, list[str]] = {name: [] for name in columns}
+        reasons = []
+        for image, reason in enumerate(balanced.reasons):
+            new_of_head = dict(zip(different[image], written[image], strict=True))
+            is_cut = False
+            for name, column in texts.items():
+                tail = tails[name][image]
+                column.append(new_of_head[heads[name][image]] + tail)
+                is_cut = is_cut or bool(tail)
+            reasons.append(_reason_of_cut_text(reason) if is_cut else reason)
+        return texts, replace(balanced, reasons=reasons)
+
+
+class PromptAttachment(SamplingAttachment):
+    """Write a sampled value of the attribute into the prompt of each image of a pipeline."""
+
+    reattach = "prompts"
+
+    def __init__(
+        self,
+        host: Host,
+        balancer: Balancer,
+        *,
+        strength: float = 1.0,
+        label: str = "",
+        log: CallLog | None = None,
+    ) -> None:
+        self._is_later_pass = False
+        self._sampled_ids: deque[str] = deque(maxlen=KEPT)  # of the records with new values
+        super().__init__(host, balancer, strength=strength, label=label, log=log)
+
+    def _install(self) -> Callable[[], None]:
+        return self.host.install_prompts(self)
+
+    def _merge(self) -> None:
+        raise UnsupportedHostError(
+            f"{self.host.name}: balanced prompts are written before the model reads them, so"
+            ' weights cannot hold them; attach method="cali" and merge that'
+        )
+
+    def _changes(self) -> list[str]:
+        return ["balanced-prompts"]
+
+    def attach_to_later_pass(self, host: Host) -> PromptAttachment:
+        """Attach to a later pass over the same pictures, such as a refiner.
+
+        The same prompts get the same values there. The returned attachment is removed, paused and
+        scaled with this one.
+
+        Args:
+            host: the pipeline of the later pass.
+
+        Raises:
+            InvalidInputError: this attachment is not attached.
+        """
+        if self.state != "attached":
+            raise InvalidInputError(
+                f"{host.name}: got an attachment to follow that is {self.state}; attach it first"
+            )
+        later = PromptAttachment(
+            host, self.balancer, strength=self.strength, label=self.label, log=self.log
+        )
+        later._is_later_pass = True
+        self._followers.add(later)
+        return later
+
+    @contextmanager
+    def originals(self, prompts: str | Sequence[str]) -> Iterator[Self]:
+        """Name the users' original texts if a language model rewrote them into the prompts of the
+        calls inside the block, only in this thread or task.
+
+        The original decides what is open, and what the rewriter added about the attribute becomes
+        the sampled value; see `vldebias.balance_prompts`.
+
+        Args:
+            prompts: the originals, one for each prompt of a call. A call with another number of
+                prompts raises InvalidInputError.
+        """
+        texts = list(checked_texts([prompts] if isinstance(prompts, str) else prompts))
+        with during(_ORIGINALS, {**_ORIGINALS.get(), id(self): texts}):
+            yield self
+
+    def rewrite(
+        self, prompts: str | Sequence[str], again: bool = False, seeds: Seeds | None = None
+    ) -> list[str]:
+        """Return one rewritten prompt per image, as in a call of the pipeline; `sampled` then has
+        their values, and `reasons` why some were left unchanged.
+
+        Use it to balance many calls at once.
+
+        Args:
+            prompts: one prompt, or one per image.
+            again: `prompts` are other texts of the images of the last call, and get the same
+                values.
+            seeds: generators or seeds, one for all images or one for each, which decide the
+                values; see `follow_seeds`.
+        """
+        if isinstance(prompts, str):
+            prompts = [prompts]
+        written = self.rewrite_texts({"prompt": prompts}, again=again, seeds=seeds)["prompt"]
+        raise_failures()
+        return written
+
+    def rewrite_texts(
+        self,
+        texts: Mapping[str, Sequence[str]],
+        images_per_prompt: int = 1,
+        *,
+        again: bool = False,
+        read: Readers | None = None,
+        seeds: Any = None,
+        is_encoding: bool = False,
+    ) -> dict[str, list[str]]:
+        """Return the rewritten texts of a call whose images have several: `prompt`, `prompt_2`.
+
+        All texts of an image get the same value, and any of them may state it.
+
+        Args:
+            texts: name -> one text per image.
+            images_per_prompt: how many images in a row belong to one prompt of the call.
+            again: the texts belong to the images of the last call, and get the same values.
+            read, seeds, is_encoding: see `sample_call`.
+        """
+        columns = {name: list(column) for name, column in texts.items()}
+        if self.state != "attached":
+            return columns
+        if again or self._is_later_pass:
+            with_last_values = self._with_last_values(columns, again)
+            if with_last_values is not None:
+                return with_last_values
+        # A call that fails shows no values of the one before it.
+        self.log.begin()
+        self.balancer.strength = self._strength
+        originals = self._originals_of(len(columns["prompt"]), images_per_prompt)
+        written, record = self.sample_call(
+            columns, read=read, seeds=seeds, originals=originals, is_encoding=is_encoding
+        )
+        if self._strength:
+            self._sampled_ids.append(record.id)
+        self.log.add(record)
+        return written
+
+    def _originals_of(self, images: int, images_per_prompt: int) -> tuple[str, ...] | None:
+        """Return what the user wrote for each image of a call; None outside of `originals`."""
+        texts = _ORIGINALS.get().get(id(self))
+        if texts is None:
+            return None
+        prompts = images // images_per_prompt
+        if len(texts) != prompts:
+            raise InvalidInputError(
+                f"{self.host.name}: got {len(texts)} originals for {prompts} prompts; expected one"
+                " for each prompt of the call, in their order"
+            )
+        originals: list[str] = []
+        for text in texts:
+            originals += [text] * images_per_prompt
+        return tuple(originals)
+
+    def _with_last_values(
+        self, columns: Mapping[str, list[str]], again: bool
+    ) -> dict[str, list[str]] | None:
+        """Return further texts of the images of the last call in this thread or task, with its
+        values; None if that call was not the pass before this one.
+
+        Args:
+            columns: name -> one text per image.
+            again: the texts certainly belong to these images; otherwise compare the prompts.
+        """
+        record = self.log.last
+        if not again:
+            last_prompts = None
+            if record is not None and record.id not in self._sampled_ids:
+                # Passes may take different numbers of texts.
+                last_prompts = [text.split(NEXT)[0] for text in record.prompts]
+            if last_prompts != columns["prompt"]:
+                self.warn_once(
+                    "no pass before this one was called with the same prompts in this thread or"
+                    " task, so new values are dealt. Call all passes of a picture one after the"
+                    " other in one function, with the same prompts, one for each image"
+                )
+                return None
+        rewritten = dict(columns)
+        if record is None:
+            return rewritten
+        values_of_images = []
+        for people in record.people:
+            values_of_images.append([value for _, value in people])
+        for name, texts in columns.items():
+            # Texts of other images than in the last call: no value is known for them.
+            if len(texts) == len(record.values):
+                rewritten[name] = self.balancer.write(texts, values_of_images, record.originals)
+        return rewritten
+
+
+class DenoiserAttachment(SamplingAttachment):
+    """Set a sampled value of the attribute in the cross-attentions of a pipeline, for each image.
+
+    The strength is the share of the edits in the outputs of the cross-attentions.
+
+    Attributes:
+        projections: attribute, by the name of its prompt set -> its edit.
+    """
+
+    reattach = "attachment.projections"
+
+    def __init__(
+        self,
+        host: Host,
+        projections: Mapping[str, CrossAttentionEdit],
+        balancer: Balancer,
+        *,
+        strength: float = 1.0,
+        label: str = "",
+        log: CallLog | None = None,
+    ) -> None:
+        self.projections = dict(projections)
+        super().__init__(host, balancer, strength=strength, label=label, log=log)
+
+    def _install(self) -> Callable[[], None]:
+        return self.host.install_values(self)
+
+    def _merge(self) -> None:
+        raise UnsupportedHostError(
+            f"{self.host.name}: every image gets its own value in cross-attention, so weights"
+            ' cannot hold it; attach method="cali" and merge that'
+        )
+
+    def _changes(self) -> list[str]:
+        return [f"{name}: {edit!r}" for name, edit in self.projections.items()]
+
+    def _facts(self) -> list[tuple[str, object]]:
+        facts = [(f"edit of {name}", edit.method) for name, edit in self.projections.items()]
+        return [*facts, *super()._facts()]
+
+    @contextmanager
+    def giving(self, values: Sequence[Any]) -> Iterator[Self]:
+        """Set these values for the images of the calls inside the block, instead of sampled ones.
+
+        Args:
+            values: one for each image of a call, None to leave it unchanged; tuples for several
+                sets.
+        """
+        with during(_GIVEN, {**_GIVEN.get(), id(self): list(values)}):
+            yield self
+
+    @property
+    def given_values(self) -> list[Any] | None:
+        """Return the values of the surrounding `giving` block in this thread or task; None outside
+        of one."""
+        return _GIVEN.get().get(id(self))
+
+    def sample(self, prompts: Sequence[str], seeds: Seeds | None = None) -> list[Any]:
+        """Return a value for each image, or None if its prompt is left unchanged.
+
+        Use it to sample the values of many calls at once, and pass them to `giving`.
+
+        Args:
+            prompts: one per image.
+            seeds: generators or seeds, one for all images or one for each, which decide the
+                values; see `follow_seeds`.
+        """
+        self.sample_texts({"prompt": list(prompts)}, seeds=seeds)
+        raise_failures()
+        return self.sampled
+
+    def sample_texts(
+        self,
+        texts: Mapping[str, Sequence[str]],
+        *,
+        read: Readers | None = None,
+        seeds: Any = None,
+    ) -> None:
+        """Sample the values of a call and log them; the texts stay as they are.
+
+        Args:
+            texts: name -> one text per image.
+            read, seeds: see `sample_call`.
+        """
+        self.log.begin()
+        _, record = self.sample_call(texts, read=read, seeds=seeds)
+        self.log.add(replace(record, written=record.prompts))
+
+
+def _reason_of_cut_text(reason: Any) -> Any:
+    """Return "truncated" if nobody was found in the part of a text that the encoders read, because
+    the person may be mentioned after it."""
+    if isinstance(reason, tuple):
+        return tuple(map(_reason_of_cut_text, reason))
+    if isinstance(reason, str) and reason.startswith("no person"):
+        return "truncated"
+    return reason

@@ -1,0 +1,113 @@
+"""Attach fitted edits of embeddings, with the settings that `vldebias.debias` takes for all
+methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.hosts import CallLog, CallRecord, EditAttachment, Host
+from vldebias.projection.edit import Edit
+
+_DEALING = "use method='balanced-prompts' or 'cross-attention'"
+
+
+@dataclass(frozen=True)
+class AttachSettings:
+    """Hold the settings with which a method attaches; see `vldebias.debias` for each."""
+
+    strength: float = 1.0
+    keep_stated: bool = True
+    negative: bool = False
+    side: str | None = None
+    shares: Mapping[str, float] | None = None
+    on_call: Callable[[CallRecord], object] | None = None
+    follow_seeds: bool = True
+
+    def log(self) -> CallLog:
+        """Return a new log of calls; raise InvalidInputError if `on_call` cannot be called."""
+        return CallLog(self.on_call, self.follow_seeds)
+
+    def refuse_sampling(self, subject: str) -> None:
+        """Raise InvalidInputError if `on_call` or `shares` is set.
+
+        Args:
+            subject: what samples no values, for the message.
+        """
+        self.log()
+        if self.on_call is not None:
+            raise InvalidInputError(
+                f"on_call: {subject} deals no values to images, so there is nothing to report;"
+                " leave it out, or use method='balanced-prompts'"
+            )
+        if self.shares is not None:
+            raise InvalidInputError(f"shares: {subject} deals no values; {_DEALING}")
+
+    def refuse_embeddings(self, name: str) -> None:
+        """Raise InvalidInputError if `negative` or `keep_stated` is set, which concern embeddings.
+
+        Args:
+            name: the method that samples values, for the message.
+        """
+        if self.negative or not self.keep_stated:
+            raise InvalidInputError(
+                f"method {name!r} rewrites no negative prompts, and writes no value where the"
+                " prompt states one; leave out negative=True and keep_stated=False, or use an edit"
+                " such as method='cali'"
+            )
+
+
+def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings) -> EditAttachment:
+    """Attach fitted edits of embeddings to a host.
+
+    Args:
+        host: the host of a model or pipeline.
+        edits: role -> edit. Roles of one space share an edit.
+        settings: `strength`, `keep_stated` and `side` apply.
+
+    Raises:
+        ProjectionMismatchError: an edit was fitted on another model.
+        InvalidInputError: a role without an edit, or a side on which the edits change nothing.
+
+    Warns:
+        SuspectInputWarning: an edit does not record which model it was fitted on.
+    """
+    stated_words: dict[str, None] = {}  # each word and label once, in order
+    labels: dict[str, None] = {}
+    for edit in edits.values():
+        labels[edit.provenance.prompts or "projection"] = None
+        if settings.keep_stated:
+            stated_words |= dict.fromkeys(edit.provenance.stated_words)
+    host = _at_side_of_edits(host, edits, settings.side)
+    edits = host.edits_by_role(edits)
+    for edit in edits.values():
+        if not edit.provenance.space and not edit.provenance.fingerprint:
+            warn(
+                f"{host.name}: the projection does not say which model it was fitted on, so it"
+                " cannot be checked; fit it with vldebias.fit_projection(model, prompts)",
+                SuspectInputWarning,
+            )
+            break
+    return EditAttachment(
+        host,
+        edits,
+        strength=settings.strength,
+        stated_words=tuple(stated_words),
+        label="+".join(labels),
+    )
+
+
+def _at_side_of_edits(host: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
+    """Return the host with the roles of the side that the edits change, unless a side is named."""
+    beyond_texts = [edit for edit in edits.values() if edit.side != "text"]
+    if not beyond_texts:
+        return host
+    edit = beyond_texts[0]
+    # An attachment without any effect would look like a mitigation.
+    if side == "text" and edit.side == "image":
+        raise InvalidInputError(
+            f"method {edit.method!r} acts on images, so side='text' would change nothing;"
+            " leave it out"
+        )
+    return host.at(edit.side) if side is None else host

@@ -1,0 +1,98 @@
+"""Balanced prompts: state a sampled value of the attribute in the prompt of each image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vldebias.errors import InvalidInputError
+from vldebias.hosts import PromptAttachment
+from vldebias.methods.attaching import AttachSettings
+from vldebias.methods.declared import DECLARED
+from vldebias.methods.method import DEFAULTS, Method, Problem, register_method
+from vldebias.prompts import PromptSet, can_balance
+
+if TYPE_CHECKING:
+    from vldebias.wording import Balancer
+
+Find = Callable[[str], int | None]
+"""Prompt -> character offset at which the words of a value are written; None leaves it
+unchanged."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Balanced(Method):
+    """State a sampled value of the attribute in the prompt of each image of a pipeline.
+
+    Args:
+        shares: value -> share of the images; None: even shares.
+        seed: of the sampling; None: each attachment draws one, `attachment.seed`. With a seed a
+            call with `generator=` shows the same persons in every process.
+        find: prompt -> character offset at which the words are written, or None to leave it
+            unchanged; by default the subject is found by grammar (`vldebias.balance_prompts`).
+        groups: what happens to several persons, see `vldebias.balance_prompts`.
+        decide: a function that returns which values the facts of a prompt allow, see
+            `vldebias.balance_prompts`.
+    """
+
+    declaration = DECLARED["balanced-prompts"]
+
+    shares: Mapping[str, float] | None = None
+    seed: int | None = None
+    find: Find | None = None
+    groups: str = "mixed"
+    decide: Callable[..., Any] | None = None
+
+    def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> PromptAttachment:
+        """Attach to a pipeline, whose prompts get a value at each call; see `Method.attach`."""
+        settings.refuse_embeddings(self.name)
+        if problem.max_loss is not None:
+            raise InvalidInputError(
+                f"max_loss: it bounds an edit of embeddings, and method {self.name!r} writes words"
+                " into prompts; leave max_loss out, or use method='cali'"
+            )
+        balancer = make_balancer(
+            problem.sets,
+            shares=self.shares if settings.shares is None else settings.shares,
+            seed=self.seed,
+            find=self.find,
+            decide=self.decide,
+            groups=self.groups,
+        )
+        return PromptAttachment(
+            problem.host,
+            balancer,
+            strength=settings.strength,
+            label=problem.label,
+            log=settings.log(),
+        )
+
+
+def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
+    """Return a balancer of prompt sets.
+
+    Args:
+        sets: the prompt sets.
+        settings: see `vldebias.wording.Balancer`.
+    """
+    from vldebias.wording import Balancer  # the grammars of eleven languages
+
+    # The values of a single set are strings, not tuples.
+    return Balancer(sets[0] if len(sets) == 1 else sets, **settings)
+
+
+def why_not_balanced(problem: Problem) -> str | None:
+    """Return why prompts cannot be balanced for a pipeline by default; None if they can."""
+    if problem.host.edits_images:  # and keeps the persons in them
+        return "the pipeline edits given images"
+    if not problem.host.rewrites:
+        return "this host does not rewrite prompts"
+    if not all(map(can_balance, problem.attributes)):
+        return "the set has no words for values of persons"
+    if problem.max_loss is not None:
+        return "max_loss bounds an edit of embeddings"
+    return None
+
+
+register_method(Balanced())

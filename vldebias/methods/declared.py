@@ -1,0 +1,419 @@
+"""Declare the methods of this package: what lists, tables, checks and tests need to know of each.
+
+This module imports no torch, so `vldebias methods` and the checks of command lines answer at once.
+The class of a method reads its declaration from here; a method of another package declares itself
+in its own class.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from vldebias.errors import InvalidInputError, did_you_mean
+
+GROUP = "vldebias.methods"
+"""The group of entry points by which other packages add methods."""
+
+MODELS, PIPELINES, RESULTS = "models", "pipelines", "results"
+"""What a method can be for: image-text models, text-to-image pipelines, the results of a search."""
+
+
+class Need(StrEnum):
+    """List the inputs that a method may require."""
+
+    SPURIOUS = "spurious prompts"
+    PAIRS = "prompt pairs"
+    VALUES = "words for each value"
+    IMAGES = "unlabelled images"
+    LABELS = "labelled images"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """Describe a method.
+
+    Attributes:
+        name: identifier for users.
+        title: label in reports.
+        about: what it does, in one sentence.
+        source: paper and equation.
+        color: of its bars in plots.
+        module: the module that registers it; empty for methods of other packages.
+        hosts: what it is for: "models", "pipelines" or both; or "results".
+        needs: the inputs that it requires.
+        settings: arguments of `vldebias.debias` that not every method takes: "lam", the weight of
+            the prompt pairs, and "shares" and "on_call" of methods that sample values.
+        side: which embeddings of an image-text model its edits change, see `Edit.side`.
+    """
+
+    name: str
+    title: str = ""
+    about: str = ""
+    source: str = ""
+    color: str = "0.5"
+    module: str = ""
+    hosts: tuple[str, ...] = (MODELS, PIPELINES)
+    needs: frozenset[Need] = frozenset()
+    settings: frozenset[str] = frozenset()
+    side: str = "text"
+
+    @property
+    def has_lam(self) -> bool:
+        """Return whether the method takes `lam`."""
+        return "lam" in self.settings
+
+    def __add__(self, other: Declaration) -> Declaration:
+        """Return the declaration of the sum of two closed forms."""
+        sources = dict.fromkeys((self.source, other.source))
+        return replace(
+            self,
+            name=f"{self.name}+{other.name}",
+            title=f"{self.title} and {other.title}",
+            about=f"{self.about}; {other.about}",
+            source="; ".join(sources),
+            color=other.color,
+            hosts=tuple(host for host in self.hosts if host in other.hosts),
+            needs=self.needs | other.needs,
+            settings=self.settings | other.settings,
+        )
+
+
+def of_reranking(edit: Declaration, order: str) -> Declaration:
+    """Return the declaration of re-ranked results.
+
+    Args:
+        edit: the method that edits the queries before, "none" for the queries as they are.
+        order: "quota" or "fair", see `vldebias.rerank`.
+    """
+    name = "rerank"
+    title = "re-ranked results"
+    about = "re-ranks the results of a search to even shares, or to those of the gallery"
+    source = "this package"
+    if order != "quota":
+        name = f"rerank-{order}"
+        title = "results re-ranked by FA*IR"
+        about = "re-ranks the results of a search so that every prefix has a minimum of each group"
+        source = "Zehlike et al., 2017"
+    if edit.name != "none":
+        name = f"{edit.name}+{name}"
+        title = f"{edit.name}, then {title}"
+        about = f"edits queries by `{edit.name}`, then {about}"
+    return Declaration(
+        name,
+        title,
+        about,
+        f"{source}; vldebias.rerank",
+        "#7b5ea7",
+        module="vldebias.methods.results",
+        hosts=(RESULTS,),
+        needs=frozenset({Need.VALUES}) | edit.needs,
+    )
+
+
+def _closed_form(
+    name: str, title: str, about: str, source: str, color: str, *needs: Need, lam: bool = False
+) -> Declaration:
+    """Return the declaration of a closed form; those of images are for models alone."""
+    return Declaration(
+        name,
+        title,
+        about,
+        source,
+        color,
+        module="vldebias.methods.closed_form",
+        hosts=(MODELS,) if Need.IMAGES in needs else (MODELS, PIPELINES),
+        needs=frozenset(needs),
+        settings=frozenset({"lam"} if lam else ()),
+    )
+
+
+_PACKAGE = "this package"
+_NONE = _closed_form("none", "none", "changes nothing", "", "0.6")
+_CALI = _closed_form(
+    "cali",
+    "calibration",
+    "calibration alone (Lemma 7.2); `lam` is its weight",
+    "Chuang et al., 2023, Lemma 7.2",
+    "#54a24b",
+    Need.PAIRS,
+    lam=True,
+)
+_DIFFERENCE = _closed_form(
+    "difference",
+    "difference of the values",
+    "projects out the directions between the mean texts of the values",
+    "mean-difference projection: Bolukbasi et al., 2016; Haghighatkhah et al., 2022",
+    "#b279a2",
+    Need.VALUES,
+)
+_EQUALISE = _closed_form(
+    "equalise",
+    "equalised image means",
+    "makes a query score the mean images of the values alike",
+    _PACKAGE,
+    "#e45756",
+    Need.IMAGES,
+    lam=True,
+)
+_DEFAULT = Declaration(
+    "default",
+    "what is attached where no method is named",
+    "chooses by host and inputs, and attaches nothing if no test predicts an improvement",
+    _PACKAGE,
+    "#79706e",
+    module="vldebias.methods.presets",
+)
+
+_DECLARED = [
+    _NONE,
+    _closed_form(
+        "orth",
+        "orthogonal projection",
+        "projects out the span of the spurious prompts (P0 of the paper)",
+        "Chuang et al., 2023, section 7.3.2",
+        "#4c78a8",
+        Need.SPURIOUS,
+    ),
+    _closed_form(
+        "orth-cali",
+        "calibrated orthogonal projection",
+        "the same, calibrated: pairs of prompts are brought together (Lemma 7.1)",
+        "Chuang et al., 2023, Lemma 7.1",
+        "#f58518",
+        Need.SPURIOUS,
+        Need.PAIRS,
+        lam=True,
+    ),
+    _CALI,
+    _DIFFERENCE,
+    _EQUALISE,
+    replace(_CALI + _EQUALISE, color="#72b7b2", about="both, on texts and on image means"),
+    replace(_DIFFERENCE + _EQUALISE, color="#ff9da6", about="both, on texts and on image means"),
+    Declaration(
+        "leace",
+        "LEACE of images",
+        "makes the least change after which no linear probe reads the attribute",
+        "Belrose et al., 2023, Theorem 4.3",
+        "#66c2a5",
+        module="vldebias.methods.baselines.erasure",
+        hosts=(MODELS,),
+        needs=frozenset({Need.LABELS, Need.VALUES}),
+        side="image",
+    ),
+    Declaration(
+        "sfid",
+        "selective feature imputation",
+        "imputes the dimensions that a random forest reads",
+        "Jung et al., 2024",
+        "#e7298a",
+        module="vldebias.methods.baselines.erasure",
+        hosts=(MODELS,),
+        needs=frozenset({Need.LABELS, Need.VALUES, Need.PAIRS}),
+        side="both",
+    ),
+    Declaration(
+        "spd",
+        "subspace projection and neutral mean",
+        "projects out what probes read, and adds the neutral mean",
+        "Zhao et al., 2026",
+        "#b15928",
+        module="vldebias.methods.baselines.erasure",
+        hosts=(MODELS,),
+        needs=frozenset({Need.LABELS, Need.VALUES, Need.PAIRS}),
+        side="both",
+    ),
+    Declaration(
+        "roboshot",
+        "RoboShot",
+        "removes harmful insights from images and adds helpful ones",
+        "Adila et al., 2024, Algorithm 1",
+        "#66a61e",
+        module="vldebias.methods.baselines.erasure",
+        hosts=(MODELS,),
+        needs=frozenset({Need.VALUES}),
+        side="image",
+    ),
+    Declaration(
+        "fair-pca",
+        "fair PCA, without FairImagen's sampling",
+        "fair PCA of the text states, without FairImagen's sampling",
+        "Fu et al., 2025 (FairImagen)",
+        "#cc79a7",
+        module="vldebias.methods.baselines.erasure",
+        hosts=(PIPELINES,),
+        needs=frozenset({Need.PAIRS, Need.VALUES}),
+    ),
+    Declaration(
+        "bend-vlm",
+        "BendVLM",
+        "makes each query equally close to the nearest images of each value",
+        "Gerych et al., 2024, steps 1 and 2",
+        "#666666",
+        module="vldebias.methods.baselines.queries",
+        hosts=(MODELS,),
+        needs=frozenset({Need.LABELS, Need.VALUES, Need.PAIRS}),
+    ),
+    Declaration(
+        "lian",
+        "half-way to the other groups",
+        "turns embeddings half-way out of the span of the groups' differences",
+        "Lian et al., 2026",
+        "#1f9e89",
+        module="vldebias.methods.baselines.queries",
+        needs=frozenset({Need.VALUES}),
+        side="both",
+    ),
+    Declaration(
+        "each-value",
+        "mean over a wording for each value",
+        "takes the mean over one wording for each value",
+        "Berg et al., 2022, prompt ensembles; this package",
+        "#17becf",
+        module="vldebias.methods.baselines.wording",
+        needs=frozenset({Need.VALUES}),
+    ),
+    Declaration(
+        "suffix",
+        "suffix that names the attribute",
+        'adds "... of any gender" to the prompt',
+        "users' habit",
+        "#9c9ede",
+        module="vldebias.methods.baselines.wording",
+        needs=frozenset({Need.VALUES}),
+    ),
+    Declaration(
+        "tie",
+        "TIE*, translated images",
+        "moves images against the text of their zero-shot value (TIE*)",
+        "Lu et al., 2025 (TIE), Theorem 1",
+        "#8da0cb",
+        module="vldebias.methods.baselines.zero_shot",
+        hosts=(MODELS,),
+        needs=frozenset({Need.IMAGES, Need.VALUES}),
+        side="image",
+    ),
+    Declaration(
+        "sage",
+        "SAGE, the best template",
+        "scores each image by the prompt template that separates its classes best; needs class"
+        " prompts and no attribute",
+        "Ye et al., 2026 (SAGE), K = 1",
+        "#a6761d",
+        module="vldebias.methods.baselines.zero_shot",
+        hosts=(MODELS,),
+        side="image",
+    ),
+    Declaration(
+        "dat",
+        "DAT, scores over local density",
+        "divides scores by the density of each group's images around an image (DAT*); needs class"
+        " prompts",
+        "Hasanebrahimi et al., 2026 (DAT)",
+        "#7570b3",
+        module="vldebias.methods.baselines.zero_shot",
+        hosts=(MODELS,),
+        needs=frozenset({Need.LABELS, Need.VALUES}),
+        side="image",
+    ),
+    Declaration(
+        "cross-attention",
+        "values set in cross-attention",
+        "sets a sampled value in every cross-attention; prompts and weights stay",
+        "this package, after Gaintseva et al., 2026 (EquiSteer)",
+        "#1b6ca8",
+        module="vldebias.methods.cross_attention",
+        hosts=(PIPELINES,),
+        needs=frozenset({Need.VALUES}),
+        settings=frozenset({"shares", "on_call"}),
+        side="denoiser",
+    ),
+    Declaration(
+        "balanced-prompts",
+        "values stated in the prompts",
+        "states a sampled value in the prompt of each image",
+        "prompt augmentation; this package",
+        "#31708f",
+        module="vldebias.methods.balanced",
+        hosts=(PIPELINES,),
+        needs=frozenset({Need.VALUES}),
+        settings=frozenset({"shares", "on_call"}),
+    ),
+    Declaration(
+        "paper",
+        "the paper's settings",
+        "`orth-cali` with lam = 1000 for models, `cali` with lam = 500 for pipelines",
+        "Chuang et al., 2023, Table 7.3 and section 7.5",
+        "#d37295",
+        module="vldebias.methods.presets",
+    ),
+    _DEFAULT,
+    replace(
+        _DEFAULT,
+        name="default+equalise",
+        title="what is attached with reference images where no method is named",
+        about="the default with `reference=`, under a name by which it is compared with `default`",
+        color="#499894",
+        hosts=(MODELS,),
+        needs=frozenset({Need.IMAGES}),
+    ),
+    of_reranking(_NONE, "quota"),
+    of_reranking(_NONE, "fair"),
+    of_reranking(_DEFAULT, "quota"),
+    Declaration(
+        "target-shares",
+        "target shares of a ranking",
+        "moves queries so that groups have given shares of the first results",
+        _PACKAGE,
+        "#d67195",
+        module="vldebias.methods.target_shares",
+        hosts=(MODELS,),
+        needs=frozenset({Need.IMAGES, Need.VALUES}),
+        settings=frozenset({"lam"}),
+    ),
+]
+DECLARED = {declaration.name: declaration for declaration in _DECLARED}
+"""Name -> declaration of each method of this package, in the order of all lists."""
+
+
+def declarations() -> dict[str, Declaration]:
+    """Return the declaration of every method by its name, those of other packages included.
+
+    The registry, which imports torch, is only asked if it has more than this package's methods:
+    another package adds some, or this process has registered one.
+    """
+    found = dict(DECLARED)
+    if "vldebias.methods.method" in sys.modules or entry_points(group=GROUP):
+        registry = import_module("vldebias.methods.method").METHODS
+        for name, method in registry.items():
+            found[name] = method.declaration
+    return found
+
+
+def check_methods(names: Iterable[str]) -> None:
+    """Refuse names of methods that do not exist.
+
+    If another package adds methods, every name passes that is not of this package: only importing
+    that package shows what it adds.
+
+    Args:
+        names: names of methods, as --method takes them.
+
+    Raises:
+        InvalidInputError: there is no method of such a name.
+    """
+    imported = sys.modules.get("vldebias.methods.method")
+    for name in names:
+        if name in DECLARED:
+            continue
+        if imported is not None:  # its registry knows what was added, or raises
+            imported.METHODS[name]
+        # The name of an entry point need not be that of its method.
+        elif not entry_points(group=GROUP):
+            hint = did_you_mean(name, DECLARED)
+            known = ", ".join(DECLARED)
+            raise InvalidInputError(f"method: expected one of {known}, got {name!r}; {hint}")

@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"front": front.front, "needs": front.needs_of_commands},
     "docs/explanation/figures.md": {"window": front.window},
+    "docs/methods.md": {"declared": methods.declared},
     "docs/methods/search.md": {
         "rivals_real": partial(methods.rivals, ("rivals_real", "celeba professions")),
         "few": methods.few,

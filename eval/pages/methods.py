@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from eval.tables import Rivals, crossed, moved, read, rows_in, span, table
+from vldebias.methods.declared import DECLARED
 from vldebias.report.result import Measurement, Result
 
 # What is attached where no method is named, by the metric of the task, and how a table calls it.
@@ -19,6 +20,17 @@ ATTACHED = {
 }
 # What a table says of the labels that a method was given.
 LABELS = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot labels"]}
+
+
+def declared() -> str:
+    """Write the table of all methods, from their declarations."""
+    lines = [["name", "for", "needs", "what it does"]]
+    for method in DECLARED.values():
+        if method.name != "none":
+            hosts = ", ".join(method.hosts)
+            needs = ", ".join(sorted(method.needs)) or "-"
+            lines.append([f"`{method.name}`", hosts, needs, method.about])
+    return table(*lines)
 
 
 def compared(result: Result, task: str) -> str:

@@ -135,8 +135,8 @@ def methods(as_json: Json = False) -> None:
             "side": method.side,
         }
         facts.append(entry)
-        title = method.title
+        about = method.about or method.title
         if method.source:
-            title += f" ({method.source})"
-        rows.append((name, ", ".join(method.hosts), ", ".join(needs), title))
+            about += f" ({method.source})"
+        rows.append((name, ", ".join(method.hosts), ", ".join(needs), about))
     print_list(("name", "for", "needs", "about"), rows, facts, as_json=as_json)

@@ -172,7 +172,9 @@ class SamplingAttachment(Attachment):
         )
         if not self._strength:  # nothing is written, and nothing is counted
             return {name: list(column) for name, column in columns.items()}, record
-        indices = indices_of(seeds, originals or prompts) if self.log.follow_seeds else None
+        indices = None
+        if seeds is not None and self.log.follow_seeds:
+            indices = indices_of(seeds, originals or prompts)
         written, balanced = self._balance(columns, read or {}, indices, originals)
         record = replace(
             record,
@@ -207,7 +209,9 @@ class SamplingAttachment(Attachment):
                 heads[name].append(text[:end])
                 tails[name].append(text[end:])
         # Equal texts of one image are one text with one subject.
-        different = [list(dict.fromkeys(row)) for row in zip(*heads.values(), strict=True)]
+        different: list[list[str]] = []
+        for row in zip(*heads.values(), strict=True):
+            different.append(list(dict.fromkeys(row)))
         written, balanced = self.balancer.next_texts(different, indices, originals)
         texts: dict[str, list[str]] = {name: [] for name in columns}
         reasons = []

@@ -137,7 +137,7 @@ _NONE = _closed_form("none", "none", "changes nothing", "", "0.6")
 _CALI = _closed_form(
     "cali",
     "calibration",
-    "calibration alone (Lemma 7.2); `lam` is its weight",
+    "brings the prompts of each pair together; `lam` is the weight",
     "Chuang et al., 2023, Lemma 7.2",
     "#54a24b",
     Need.PAIRS,
@@ -174,7 +174,7 @@ _DECLARED = [
     _closed_form(
         "orth",
         "orthogonal projection",
-        "projects out the span of the spurious prompts (P0 of the paper)",
+        "projects out the span of the spurious prompts, P0 of the paper",
         "Chuang et al., 2023, section 7.3.2",
         "#4c78a8",
         Need.SPURIOUS,
@@ -182,7 +182,7 @@ _DECLARED = [
     _closed_form(
         "orth-cali",
         "calibrated orthogonal projection",
-        "the same, calibrated: pairs of prompts are brought together (Lemma 7.1)",
+        "projects out the spurious prompts and brings the prompts of each pair together",
         "Chuang et al., 2023, Lemma 7.1",
         "#f58518",
         Need.SPURIOUS,
@@ -192,8 +192,16 @@ _DECLARED = [
     _CALI,
     _DIFFERENCE,
     _EQUALISE,
-    replace(_CALI + _EQUALISE, color="#72b7b2", about="both, on texts and on image means"),
-    replace(_DIFFERENCE + _EQUALISE, color="#ff9da6", about="both, on texts and on image means"),
+    replace(
+        _CALI + _EQUALISE,
+        color="#72b7b2",
+        about="brings prompt pairs and the mean images of the values together",
+    ),
+    replace(
+        _DIFFERENCE + _EQUALISE,
+        color="#ff9da6",
+        about="projects out the difference of the values and equalises their mean images",
+    ),
     Declaration(
         "leace",
         "LEACE of images",
@@ -241,7 +249,7 @@ _DECLARED = [
     Declaration(
         "fair-pca",
         "fair PCA, without FairImagen's sampling",
-        "fair PCA of the text states, without FairImagen's sampling",
+        "projects text states on the directions that fair PCA keeps",
         "Fu et al., 2025 (FairImagen)",
         "#cc79a7",
         module="vldebias.methods.baselines.erasure",
@@ -289,7 +297,7 @@ _DECLARED = [
     Declaration(
         "tie",
         "TIE*, translated images",
-        "moves images against the text of their zero-shot value (TIE*)",
+        "moves images against the text of their zero-shot value",
         "Lu et al., 2025 (TIE), Theorem 1",
         "#8da0cb",
         module="vldebias.methods.baselines.zero_shot",
@@ -311,8 +319,7 @@ _DECLARED = [
     Declaration(
         "dat",
         "DAT, scores over local density",
-        "divides scores by the density of each group's images around an image (DAT*); needs class"
-        " prompts",
+        "divides scores by the density of each group's images around an image; needs class prompts",
         "Hasanebrahimi et al., 2026 (DAT)",
         "#7570b3",
         module="vldebias.methods.baselines.zero_shot",

@@ -244,7 +244,10 @@ def running_call(pipe: Any) -> Mapping[str, Any] | None:
 
 def count_of(call: Mapping[str, Any]) -> str | None:
     """Return the name of the argument that sets how many images each prompt has."""
-    return next((name for name in call if re.fullmatch(r"num_\w+_per_prompt", name)), None)
+    for name in call:
+        if re.fullmatch(r"num_\w+_per_prompt", name):
+            return name
+    return None
 
 
 def texts_of(call: Mapping[str, Any], name: str) -> list[str]:

@@ -712,11 +712,11 @@ class DiffusersHost(Host):
             )
 
     def readers(self, call: Mapping[str, Any]) -> dict[str, Callable[[str], int]]:
-        """Return for each text argument of a call how many characters its tokenizers read, of
-        several the most.
+        """Return for each text argument of a call how many characters its tokenizers read, the
+        maximum over several.
 
         A tokenizer reads the text of its own number (`tokenizer_2` reads `prompt_2`), or `prompt`
-        where that is not given.
+        if that is not given.
         """
         length = call.get("max_sequence_length") or self.defaults.get("max_sequence_length")
         tokenizers: dict[str, list[Any]] = {}
@@ -730,7 +730,10 @@ class DiffusersHost(Host):
             tokenizers.setdefault(argument, []).append(inner)
 
         def most_read(argument: str, text: str) -> int:
-            return max(characters_read(inner, length, text) for inner in tokenizers[argument])
+            most = 0
+            for inner in tokenizers[argument]:
+                most = max(most, characters_read(inner, length, text))
+            return most
 
         return {argument: partial(most_read, argument) for argument in tokenizers}
 

@@ -1,0 +1,47 @@
+"""How much of the package a reader has to know to follow one call of an attached pipeline."""
+
+import sys
+import warnings
+from pathlib import Path
+from types import CodeType, FrameType
+
+import pytest
+
+import vldebias
+from vldebias.miniature import load_pipeline
+
+ROOT = str(Path(vldebias.__file__).parent)
+# Functions that run on the first encode_prompt after attaching. Comprehensions, generator
+# expressions and lambdas are part of the function that they stand in. Balanced prompts read the
+# prompt by grammar, which takes most of the second number.
+MOST = {"cali": 30, "balanced-prompts": 180}
+
+
+def functions_of_first_call(method: str) -> set[CodeType]:
+    pipe = load_pipeline()
+    functions: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(ROOT) and code.co_name[0] != "<":
+            functions.add(code)
+
+    with vldebias.debias(pipe, "gender", method=method):
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            pipe.encode_prompt("A photo of a doctor.", "cpu", 1, False)
+        finally:
+            sys.setprofile(before)
+    return functions
+
+
+@pytest.mark.parametrize("method", MOST)
+def test_the_first_call_runs_few_functions(method: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", vldebias.errors.WideEditWarning)
+        functions = functions_of_first_call(method)
+    names = {function.co_name for function in functions}
+    # The hook and the text encoder's watch ran: the call went through the attachment.
+    assert {"__call__", "_watch"} <= names
+    assert len(functions) <= MOST[method], sorted(names)

@@ -16,7 +16,6 @@ from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from numbers import Real
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
@@ -189,12 +188,32 @@ class Edit(ABC):
     dtype: ClassVar[torch.dtype | None] = None
     dim: int
     provenance: Provenance
-    side: Any = "text"
-    method: Any = property(attrgetter("provenance.method"))
-    lam: Any = property(attrgetter("provenance.lam"))
-    space: Any = property(attrgetter("provenance.space"))
-    model_id: Any = property(attrgetter("provenance.model_id"))
-    stated_words: Any = property(attrgetter("provenance.stated_words"))
+    side: str = "text"
+
+    @property
+    def method(self) -> str:
+        """Return the name of the method that fitted the edit."""
+        return self.provenance.method
+
+    @property
+    def lam(self) -> float | tuple[float, ...]:
+        """Return the weight of the prompt pairs, or one per attribute."""
+        return self.provenance.lam
+
+    @property
+    def space(self) -> str | None:
+        """Return the name of the space that it was fitted in, see `Host.space`."""
+        return self.provenance.space
+
+    @property
+    def model_id(self) -> str | None:
+        """Return the name of the model that it was fitted on."""
+        return self.provenance.model_id
+
+    @property
+    def stated_words(self) -> tuple[str, ...]:
+        """Return the attribute words whose prompts are left unchanged."""
+        return self.provenance.stated_words
 
     def __init_subclass__(cls) -> None:
         if "kind" in vars(cls):

@@ -5,14 +5,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from pydantic import BaseModel
 
 from vldebias.measure.metric import TO_MEDIAN, get_metric
 from vldebias.measure.rows import MEDIAN, ON_VAL
 from vldebias.report.phrases import capitalised, listed_words, quantity_of
-from vldebias.report.table import FLOAT_NOISE, GAP, UNCLEAR, Change, Measures, moved, verdict
+from vldebias.report.table import (
+    FLOAT_NOISE,
+    GAP,
+    UNCLEAR,
+    Change,
+    Measures,
+    ReadableRow,
+    moved,
+    verdict,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +101,7 @@ def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion
 
     frame: of `readable`. measures: (task, metric) to conclude on; all where none is named.
     """
-    rows = list(frame.itertuples())
+    rows = cast("list[ReadableRow]", list(frame.itertuples()))
     found = []
     about_images = []
     for task in dict.fromkeys(row.task for row in rows if has_change(row)):
@@ -107,12 +116,12 @@ def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion
     return about_images or found
 
 
-def has_change(row: Any) -> bool:
+def has_change(row: ReadableRow) -> bool:
     """Return whether a row has a change from the model without a method."""
     return not math.isnan(row.change)
 
 
-def leading_measure(block: Sequence[Any], measures: Measures) -> list[Any]:
+def leading_measure(block: Sequence[ReadableRow], measures: Measures) -> list[ReadableRow]:
     """Return the rows of the measure of bias that a conclusion about a task is about, of methods
     without labels; [] where none was measured."""
     bias = []
@@ -130,7 +139,7 @@ def leading_measure(block: Sequence[Any], measures: Measures) -> list[Any]:
     return [row for row in rows if row.subset == rows[-1].subset]  # of train and unseen the last
 
 
-def leading_method(rows: Sequence[Any]) -> Any:
+def leading_method(rows: Sequence[ReadableRow]) -> ReadableRow:
     """Return the row of the method that a conclusion is about, whatever the methods achieved.
 
     That is the method that `debias` attaches by default, else the paper's setting, else the first
@@ -149,40 +158,41 @@ def leading_method(rows: Sequence[Any]) -> Any:
     return [*settings_of_paper, *edits, *rows][0]
 
 
-def conclude(block: Sequence[Any], row: Any) -> Conclusion:
+def conclude(block: Sequence[ReadableRow], row: ReadableRow) -> Conclusion:
     """Return the conclusion that a row gives, with costs of its task.
 
     block: the rows of the task, of the frame of `readable`.
     """
     other_prior, agrees = _other_prior(block, row)
     part = f", {row.subset}," if row.subset else ""
-    facts: dict[str, Any] = {
-        "task": row.task,
-        "question": f"What does {row.name} do to the {row.title}{part} of {row.task}?",
-        "metric": row.metric,
-        "subset": row.subset,
-        "measure": row.measure,
-        "method": row.name,
-        "before": row.before,
-        "after": row.value,
-        "interval": (row.low, row.high),
-        "change": (row.change, row.change_low, row.change_high),
-        "chance": None if math.isnan(row.chance) else row.chance,
-        "chance_after": None if math.isnan(row.chance_after) else row.chance_after,
-        "cost": _cost(block, row),
-        "paper": _paper(block, row),
-        "on_val": _on_val(block, row),
-        "baseline": _baseline(block, row),
-        "worse": _who_got_worse(block, row),
-        "other_prior": other_prior,
-        "n": quantity_of(row.n, next(iter(row.units), "")),
-        "enough": row.enough if agrees else None,
-        "verdict": row.verdict if agrees else NO_VERDICT,
-    }
-    return Conclusion(**facts, sentence=worded(facts, _notes(row)))
+    conclusion = Conclusion(
+        task=row.task,
+        question=f"What does {row.name} do to the {row.title}{part} of {row.task}?",
+        metric=row.metric,
+        subset=row.subset,
+        measure=row.measure,
+        method=row.name,
+        before=row.before,
+        after=row.value,
+        interval=(row.low, row.high),
+        change=(row.change, row.change_low, row.change_high),
+        chance=None if math.isnan(row.chance) else row.chance,
+        chance_after=None if math.isnan(row.chance_after) else row.chance_after,
+        cost=_cost(block, row),
+        paper=_paper(block, row),
+        on_val=_on_val(block, row),
+        baseline=_baseline(block, row),
+        worse=_who_got_worse(block, row),
+        other_prior=other_prior,
+        n=quantity_of(row.n, next(iter(row.units), "")),
+        enough=row.enough if agrees else None,
+        verdict=row.verdict if agrees else NO_VERDICT,
+        sentence="",
+    )
+    return conclusion.model_copy(update={"sentence": worded(conclusion, _notes(row))})
 
 
-def _notes(row: Any) -> list[str]:
+def _notes(row: ReadableRow) -> list[str]:
     """Write what a sentence says about a method in addition to its figures."""
     notes = []
     if row.square_moved:
@@ -196,7 +206,7 @@ def _notes(row: Any) -> list[str]:
     return notes
 
 
-def _other_prior(block: Sequence[Any], row: Any) -> tuple[str, bool]:
+def _other_prior(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[str, bool]:
     """Write what MaxSkew against the other prior says, where the gallery is uneven, and return
     whether its verdict is the same; "" and True elsewhere.
 
@@ -216,7 +226,7 @@ def _other_prior(block: Sequence[Any], row: Any) -> tuple[str, bool]:
     return "", True
 
 
-def _cost(block: Sequence[Any], row: Any) -> str:
+def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     """Write what a method costs: each utility that lost, then those without a clear loss."""
     costs = _utilities(block, row)
     if not costs:
@@ -236,10 +246,10 @@ def _cost(block: Sequence[Any], row: Any) -> str:
     return "; ".join(prices)
 
 
-def _utilities(block: Sequence[Any], row: Any) -> list[Any]:
+def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableRow]:
     """Return the row of each utility of a method that changed from the model without it; of a
     utility at several k the one that lost most."""
-    cost_of_metric: dict[str, Any] = {}
+    cost_of_metric: dict[str, ReadableRow] = {}
     for cost in block:
         is_cost = cost.kind == "utility" and cost.name == row.name
         if is_cost and cost.is_whole and has_change(cost):
@@ -250,7 +260,7 @@ def _utilities(block: Sequence[Any], row: Any) -> list[Any]:
     # training.
     if "average_reweighted" in cost_of_metric:
         cost_of_metric.pop("average", None)
-    worst_of_base: dict[str, Any] = {}
+    worst_of_base: dict[str, ReadableRow] = {}
     for metric, cost in cost_of_metric.items():
         base = metric.partition("@")[0]
         worst = worst_of_base.get(base)
@@ -259,12 +269,12 @@ def _utilities(block: Sequence[Any], row: Any) -> list[Any]:
     return list(worst_of_base.values())
 
 
-def _loss(cost: Any) -> tuple[bool, float]:
+def _loss(cost: ReadableRow) -> tuple[bool, float]:
     """Return whether a utility lost clearly, and how much it lost."""
     return _has_lost(cost), -cost.change if cost.better == "higher" else cost.change
 
 
-def _has_lost(cost: Any) -> bool:
+def _has_lost(cost: ReadableRow) -> bool:
     """Return whether the whole interval of a change lies on the worse side of zero."""
     if cost.better == "higher":
         return bool(cost.change_high < -FLOAT_NOISE)
@@ -281,7 +291,7 @@ def paid(measure: str, before: float, after: float, change: Change) -> str:
     return f"{measure} {before:.3f} to {after:.3f} ({moved(change)})"
 
 
-def _paper(block: Sequence[Any], row: Any) -> str:
+def _paper(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     """Write what the paper's setting gives and costs: "0.674 (orth-cali, λ = 1000; +0.484
     [+0.410, +0.558]; cost: recall@1 -0.100)"; "" if it was not measured or is what the conclusion
     is about."""
@@ -302,7 +312,7 @@ def _paper(block: Sequence[Any], row: Any) -> str:
     return ""
 
 
-def _on_val(block: Sequence[Any], row: Any) -> str:
+def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     """Write what each method gives at the lambda that was chosen on a validation split: "0.818
     [0.743, 0.881] with cali, λ = 400"; "" if none was chosen."""
     found = []
@@ -314,7 +324,7 @@ def _on_val(block: Sequence[Any], row: Any) -> str:
     return "; ".join(found)
 
 
-def _baseline(block: Sequence[Any], row: Any) -> str:
+def _baseline(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     """Write what a simple baseline gives, and by the paired difference whether it is better."""
     for baseline in block:
         is_same = (baseline.metric, baseline.subset) == (row.metric, row.subset)
@@ -325,7 +335,7 @@ def _baseline(block: Sequence[Any], row: Any) -> str:
     return ""
 
 
-def _compared_with_median(block: Sequence[Any], row: Any) -> str:
+def _compared_with_median(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     """Write whether the threshold at the median is better than a method; "" if their difference
     was not measured."""
     for difference in block:
@@ -342,7 +352,7 @@ def _compared_with_median(block: Sequence[Any], row: Any) -> str:
     return ""
 
 
-def _who_got_worse(block: Sequence[Any], row: Any) -> str:
+def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     """Write in how many parts what got worse, and where most: "accuracy in 1 of 4 parts, most in
     landbird/land: -0.093"; "" where nothing did."""
     parts = [part for part in block if part.name == row.name and not part.is_whole]
@@ -358,55 +368,55 @@ def _who_got_worse(block: Sequence[Any], row: Any) -> str:
     )
 
 
-def worded(facts: dict[str, Any], notes: Sequence[str] = ()) -> str:
+def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
     """Write a conclusion in words.
 
     Args:
-        facts: the fields of a `Conclusion` without its sentence.
+        conclusion: the conclusion, whose `sentence` is not read.
         notes: what stands in the brackets behind the change and chance.
     """
-    headline = facts["verdict"]
-    if facts["enough"] is not None:
-        headline += f" from {facts['n']}, about {facts['enough']:,} would do"
-    measure = capitalised(facts["measure"])
-    if facts["subset"]:
-        measure = measure.replace(f", {facts['subset']}", f" ({facts['subset']})")
+    headline = conclusion.verdict
+    if conclusion.enough is not None:
+        headline += f" from {conclusion.n}, about {conclusion.enough:,} would do"
+    measure = capitalised(conclusion.measure)
+    if conclusion.subset:
+        measure = measure.replace(f", {conclusion.subset}", f" ({conclusion.subset})")
     # From where to where it moved: "falls from 0.475 to 0.096".
-    form = ".3f" if abs(facts["after"]) < 10 else ".1f"
-    before = f"{facts['before']:{form}}"
-    after = f"{facts['after']:{form}}"
+    form = ".3f" if abs(conclusion.after) < 10 else ".1f"
+    before = f"{conclusion.before:{form}}"
+    after = f"{conclusion.after:{form}}"
     movement = f"goes from {before} to {after}"
     if before == after:
         movement = f"stays at {after}"
-    elif facts["verdict"] in ("better", "worse", "changed"):
-        verb = "rises" if facts["after"] > facts["before"] else "falls"
+    elif conclusion.verdict in ("better", "worse", "changed"):
+        verb = "rises" if conclusion.after > conclusion.before else "falls"
         movement = f"{verb} from {before} to {after}"
-    words = f"{facts['task']}: {headline}. {measure} {movement}"
-    evidence = "; ".join([*_evidence(facts), *notes])
-    words += f" with {article_of_method(facts['method'])} ({evidence})"
-    if facts["paper"]:
-        words += f"; the paper's setting gives {facts['paper']}"
+    words = f"{conclusion.task}: {headline}. {measure} {movement}"
+    evidence = "; ".join([*_evidence(conclusion), *notes])
+    words += f" with {article_of_method(conclusion.method)} ({evidence})"
+    if conclusion.paper:
+        words += f"; the paper's setting gives {conclusion.paper}"
     words += "."
-    if facts["on_val"]:
-        words += f" With λ chosen on val: {facts['on_val']}."
-    if facts["cost"]:
-        words += f" Cost: {facts['cost']}."
-    if facts["other_prior"] and facts["verdict"] == NO_VERDICT:
-        words += f" The gallery is uneven, and the two priors disagree: {facts['other_prior']}."
-    elif facts["other_prior"]:
-        words += f" The gallery is uneven; {facts['other_prior']} too."
-    if facts["baseline"]:
-        words += f" {capitalised(facts['baseline'])}."
+    if conclusion.on_val:
+        words += f" With λ chosen on val: {conclusion.on_val}."
+    if conclusion.cost:
+        words += f" Cost: {conclusion.cost}."
+    if conclusion.other_prior and conclusion.verdict == NO_VERDICT:
+        words += f" The gallery is uneven, and the two priors disagree: {conclusion.other_prior}."
+    elif conclusion.other_prior:
+        words += f" The gallery is uneven; {conclusion.other_prior} too."
+    if conclusion.baseline:
+        words += f" {capitalised(conclusion.baseline)}."
     return words
 
 
-def _evidence(facts: dict[str, Any]) -> list[str]:
+def _evidence(conclusion: Conclusion) -> list[str]:
     """Write the change that a conclusion rests on, with its interval, and what chance gives."""
-    notes = [f"change {moved(facts['change'])}"]
-    chance = facts["chance"]
-    low, high = facts["interval"]
-    if facts["chance_after"] not in (None, chance) and chance is not None:
-        notes.append(f"chance {chance:.3f}, dealt evenly {facts['chance_after']:.3f}")
+    notes = [f"change {moved(conclusion.change)}"]
+    chance = conclusion.chance
+    low, high = conclusion.interval
+    if conclusion.chance_after not in (None, chance) and chance is not None:
+        notes.append(f"chance {chance:.3f}, dealt evenly {conclusion.chance_after:.3f}")
     elif chance is not None and low <= chance <= high:
         notes.append(f"about chance, {chance:.3f}")
     elif chance is not None:

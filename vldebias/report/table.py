@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -255,6 +255,42 @@ READABLE = {
     "few": "str",
     "published": "float64",
 }
+
+
+class ReadableRow(Protocol):
+    """Describe a row of the frame of `readable`, as `itertuples` yields it."""
+
+    task: str
+    metric: str
+    method: str
+    subset: str
+    better: str
+    lam: float
+    uses_labels: bool
+    value: float
+    low: float
+    high: float
+    change: float
+    change_low: float
+    change_high: float
+    n: int
+    title: str
+    kind: str
+    measure: str
+    units: tuple[str, ...]
+    is_whole: bool
+    before: float
+    chance: float
+    chance_after: float
+    name: str
+    number: str
+    moved: str
+    verdict: str
+    enough: int | None
+    square_moved: str
+    paper: str
+    is_off_target: bool
+    is_identity: bool
 
 
 def readable(result: Result) -> pd.DataFrame:

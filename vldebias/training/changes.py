@@ -79,7 +79,9 @@ def conclusions_of_training(
             if cost_name != name and cost["verdict"] == "worse":
                 lost.append(paid(cost["measure"], cost["before"], cost["after"], cost["change"]))
         facts = facts | {"cost": "; ".join(lost)}
-        conclusions.append(Conclusion(**facts, sentence=worded(facts)))
+        conclusion = Conclusion(**facts, sentence="")
+        sentence = worded(conclusion)
+        conclusions.append(conclusion.model_copy(update={"sentence": sentence}))
     return conclusions
 
 

@@ -54,7 +54,7 @@ class _ChromaDefaults:
         return {}
 
     @staticmethod
-    def build_from_config(config: Any) -> Any:
+    def build_from_config(config: object) -> Any:
         return NotImplemented
 
     @staticmethod
@@ -66,19 +66,19 @@ class _ChromaDefaults:
         return ["cosine", "l2", "ip"]
 
     @staticmethod
-    def validate_config(config: Any) -> None:
+    def validate_config(config: object) -> None:
         """Accept any configuration."""
 
     @staticmethod
-    def validate_config_update(before: Any, after: Any) -> None:
+    def validate_config_update(before: object, after: object) -> None:
         """Accept any configuration."""
 
 
 def debias_queries(
-    embed: Any,
+    embed: object,
     prompts: Prompts | Edit,
     *,
-    reference: Any = None,
+    reference: object = None,
     method: str | Method | None = None,
     strength: float = 1.0,
     keep_stated: bool = True,
@@ -195,7 +195,7 @@ class DebiasedQueries:
         is_text = isinstance(texts, str)
         return edited[0] if is_text and not read.is_single else edited
 
-    def edit(self, vectors: Any, texts: str | Sequence[str] | None = None) -> Any:
+    def edit(self, vectors: object, texts: str | Sequence[str] | None = None) -> Any:
         """Return query vectors that were embedded before, edited, with their lengths, in their form
         and precision.
 
@@ -240,7 +240,7 @@ class DebiasedQueries:
         """Do what `embed_documents` does, in a thread."""
         return await asyncio.to_thread(self.embed_documents, texts)
 
-    def __call__(self, input: Any) -> Any:
+    def __call__(self, input: object) -> Any:
         """Return the vectors of documents, never edited, as chroma asks for them."""
         return self.host.embedder.documents(_checked_texts(input))
 
@@ -308,7 +308,7 @@ class DebiasedQueries:
             f" {self.strength:g}.{reason})"
         )
 
-    def _edited(self, read: Vectors, vectors: Any, texts: Sequence[str] | None) -> Any:
+    def _edited(self, read: Vectors, vectors: object, texts: Sequence[str] | None) -> Any:
         """Return vectors with the edit, those of texts that state a value as they are."""
         if not len(read.rows):
             return vectors
@@ -345,7 +345,7 @@ class DebiasedQueries:
         return [row for row, text in enumerate(texts) if self._stated.find(text)]
 
 
-def _checked_texts(texts: Any) -> list[str]:
+def _checked_texts(texts: object) -> list[str]:
     """Return texts as a list; one text alone is a list of it.
 
     Raises:
@@ -360,7 +360,7 @@ def _checked_texts(texts: Any) -> list[str]:
     return listed
 
 
-def _read_reference(reference: Any, host: EmbeddedTexts) -> Any:
+def _read_reference(reference: object, host: EmbeddedTexts) -> Any:
     """Return reference vectors as they are fitted to; refuse another width than that of texts."""
     features = reference.features if isinstance(reference, Reference) else reference
     if isinstance(features, list | tuple):

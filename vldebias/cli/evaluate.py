@@ -127,36 +127,61 @@ def run(
     print_result(result, loaded.headline, as_json=as_json, page=options.out / PAGE)
 
 
-def _column(name: str, text: str) -> tuple[str, Any, Any]:
-    return name, Annotated[str | None, typer.Option(metavar="COLUMN", help=text)], None
-
-
-_COLUMNS = (
-    _column("prompt", "The prompt of the image."),
-    _column("value", "What the image shows; empty if nobody can tell."),
-    _column("method", "What generated it: compared with --baseline."),
-    _column("people", "Labels by people, empty where nobody was asked: they correct --value."),
-    _column(
-        "weight",
-        "Weight of the image: with --people one over its probability of being asked about.",
-    ),
-    _column("selected", "With --impact-ratio: whether the applicant was selected, yes or no."),
-    _column("sex", "With --impact-ratio: the applicant's sex."),
-    _column("race", "With --impact-ratio: the applicant's race or ethnicity."),
-)
 _IMAGE_COLUMNS = ("prompt", "value", "method", "people", "weight")
 _APPLICANT_COLUMNS = ("selected", "sex", "race")
 
 
 @app.command("shares")
-@with_flags(_COLUMNS)
-def shares(  # noqa: PLR0913 - a command has as many options
+def shares(  # noqa: PLR0913  (each is an option of the command)
     table: Annotated[
         Path,
         typer.Argument(
             exists=True, metavar="TABLE", help="A row per image: .csv, .tsv, .parquet or .jsonl."
         ),
     ],
+    prompt: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The prompt of the image.")
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="What the image shows; empty if nobody can tell."),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="What generated it: compared with --baseline."),
+    ] = None,
+    people: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Labels by people, empty if nobody was asked: they correct --value.",
+        ),
+    ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Weight of the image: with --people one over its probability of being asked"
+            " about.",
+        ),
+    ] = None,
+    selected: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="With --impact-ratio: whether the applicant was selected, yes or no.",
+        ),
+    ] = None,
+    sex: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="With --impact-ratio: the applicant's sex."),
+    ] = None,
+    race: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="With --impact-ratio: the applicant's race or ethnicity."
+        ),
+    ] = None,
     same: Annotated[
         list[str] | None,
         typer.Option(metavar="A=B", help="A in the table means the value B: F=female; repeatable."),
@@ -198,7 +223,6 @@ def shares(  # noqa: PLR0913 - a command has as many options
         "vldebias-shares"
     ),
     as_json: Json = False,
-    **columns: str,
 ) -> None:
     """Compute group shares and discrepancy from a table of labelled images.
 
@@ -219,6 +243,17 @@ def shares(  # noqa: PLR0913 - a command has as many options
           --sex sex --race race
     """
     check_out(folder)
+    passed = {
+        "prompt": prompt,
+        "value": value,
+        "method": method,
+        "people": people,
+        "weight": weight,
+        "selected": selected,
+        "sex": sex,
+        "race": race,
+    }
+    columns = {name: column for name, column in passed.items() if column is not None}
     _check_kind_of_columns(columns, is_impact=impact_ratio)
     if impact_ratio and (groups or faces or baseline != "none"):
         raise InvalidInputError(

@@ -28,7 +28,7 @@ def _adapted_layers(modules: Iterable[nn.Module]) -> list[Any]:
     return [part for part in parts if "base_layer" in part._modules]
 
 
-def _active_adapters(layer: Any) -> set[str]:
+def _active_adapters(layer: object) -> set[str]:
     if getattr(layer, "disable_adapters", False):
         return set()
     return set(getattr(layer, "active_adapters", ()))

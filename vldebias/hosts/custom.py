@@ -95,7 +95,7 @@ class CustomHost(Host):
         self.exclusive_modules = tuple(occupied.values())
         self._is_checked = False
 
-    def _place_of(self, model: Any, method: str) -> tuple[Any, str]:
+    def _place_of(self, model: object, method: str) -> tuple[Any, str]:
         """Return the object and the name of its method, whose calls give embeddings."""
         if not isinstance(method, str):
             raise InvalidInputError(
@@ -136,7 +136,7 @@ class CustomHost(Host):
         outputs = list[Any]()
         method = getattr(self._owner, self._called)
 
-        def record(*args: Any, **kwargs: Any) -> Any:
+        def record(*args: object, **kwargs: object) -> Any:
             outputs.append(method(*args, **kwargs))
             return outputs[-1]
 

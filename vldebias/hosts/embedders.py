@@ -52,7 +52,7 @@ class Embedder:
     source: Any = None
 
     @classmethod
-    def from_source(cls, embed: Any) -> Embedder:
+    def from_source(cls, embed: object) -> Embedder:
         """Return how a function, an object of a library or a mapping embeds texts.
 
         Raises:
@@ -81,7 +81,7 @@ class Embedder:
         )
 
 
-def _has(embed: Any, *names: str) -> bool:
+def _has(embed: object, *names: str) -> bool:
     """Tell whether an object has all these methods."""
     return all(callable(getattr(embed, name, None)) for name in names)
 
@@ -115,12 +115,12 @@ def _methods_of(embed: Any) -> tuple[Embed, Embed, bool] | None:
     return embed, embed, False
 
 
-def _one_by_one(embed: Any, method: str) -> Embed:
+def _one_by_one(embed: object, method: str) -> Embed:
     """Return a function of many texts that calls a method for each of them."""
     return lambda texts: [getattr(embed, method)(text) for text in texts]
 
 
-def _of_mapping(vectors: Mapping[str, Any]) -> Embedder:
+def _of_mapping(vectors: Mapping[str, object]) -> Embedder:
     """Return how a mapping from text to vector embeds the texts that it has."""
 
     def look_up(texts: list[str]) -> list[Any]:

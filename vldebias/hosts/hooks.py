@@ -38,7 +38,7 @@ class _MethodHook(Hook):
     def __post_init__(self) -> None:
         self.signature = inspect.signature(self.original)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if self.attachment.state != "attached" or BARE.get():
             return self.original(*args, **kwargs)
         call = self.signature.bind(*args, **kwargs)
@@ -49,7 +49,7 @@ class _MethodHook(Hook):
 
 def hook_methods(
     attachment: Attachment,
-    owner: Any,
+    owner: object,
     around: Mapping[str, Around],
 ) -> Callable[[], None]:
     """Replace methods of one object, as attributes of the instance; return the function that

@@ -429,7 +429,7 @@ def _numbers(parameter: Tensor) -> tuple[float, float]:
 
 
 @contextmanager
-def during(state: ContextVar[Any], value: Any = True) -> Iterator[None]:
+def during(state: ContextVar[Any], value: object = True) -> Iterator[None]:
     """Set the state to a value inside the block, in this thread or task."""
     token = state.set(value)
     try:

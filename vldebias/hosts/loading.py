@@ -208,7 +208,7 @@ def _miniature(name: str, folder: Path | None) -> Loaded:
     return Loaded(model, name, tokenizer, preprocess)
 
 
-def text_host(model: Any, tokenizer: Any = None) -> Host:
+def text_host(model: object, tokenizer: object = None) -> Host:
     """Return the host of an image-text model, or of a mapping prompt -> embedding (d,); refuse a
     pipeline."""
     host = resolve(model, tokenizer=tokenizer)

@@ -33,7 +33,7 @@ def register_host(host: type[Host]) -> type[Host]:
 
 
 def resolve(
-    host: Any, *, tokenizer: Any = None, negative: bool = False, side: str | None = None
+    host: object, *, tokenizer: object = None, negative: bool = False, side: str | None = None
 ) -> Host:
     """Return the `Host` for a model or pipeline, by the library that defines its class or a base of
     it.

@@ -43,7 +43,7 @@ def indices_of(seeds: Any, prompts: Sequence[str]) -> list[int] | None:
     return indices
 
 
-def _is_seed(value: Any) -> bool:
+def _is_seed(value: object) -> bool:
     """Return whether a value is a random generator or a seed of one."""
     if isinstance(value, bool):
         return False

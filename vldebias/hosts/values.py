@@ -141,7 +141,7 @@ class SamplingAttachment(Attachment):
         columns: Mapping[str, Sequence[str]],
         *,
         read: Readers | None = None,
-        seeds: Any = None,
+        seeds: object = None,
         originals: tuple[str, ...] | None = None,
         is_encoding: bool = False,
     ) -> tuple[dict[str, list[str]], CallRecord]:
@@ -323,7 +323,7 @@ class PromptAttachment(SamplingAttachment):
         *,
         again: bool = False,
         read: Readers | None = None,
-        seeds: Any = None,
+        seeds: object = None,
         is_encoding: bool = False,
     ) -> dict[str, list[str]]:
         """Return the rewritten texts of a call whose images have several: `prompt`, `prompt_2`.
@@ -448,7 +448,7 @@ class DenoiserAttachment(SamplingAttachment):
         return [*facts, *super()._facts()]
 
     @contextmanager
-    def giving(self, values: Sequence[Any]) -> Iterator[Self]:
+    def giving(self, values: Sequence[object]) -> Iterator[Self]:
         """Set these values for the images of the calls inside the block, instead of sampled ones.
 
         Args:
@@ -483,7 +483,7 @@ class DenoiserAttachment(SamplingAttachment):
         texts: Mapping[str, Sequence[str]],
         *,
         read: Readers | None = None,
-        seeds: Any = None,
+        seeds: object = None,
     ) -> None:
         """Sample the values of a call and log them; the texts stay as they are.
 
@@ -496,7 +496,7 @@ class DenoiserAttachment(SamplingAttachment):
         self.log.add(replace(record, written=record.prompts))
 
 
-def _reason_of_cut_text(reason: Any) -> Any:
+def _reason_of_cut_text(reason: object) -> Any:
     """Return "truncated" if nobody was found in the part of a text that the encoders read, because
     the person may be mentioned after it."""
     if isinstance(reason, tuple):

@@ -260,7 +260,7 @@ class Edit(ABC):
         """Return changed image embeddings (b, d); by default with the same map as texts."""
         return self(x, strength)
 
-    def check_input(self, z: Any, strength: float) -> None:
+    def check_input(self, z: object, strength: float) -> None:
         """Refuse embeddings of another width or type, and a strength that is not a number in [0,
         1]."""
         is_number = isinstance(strength, (Real, Tensor)) and not isinstance(strength, bool)

@@ -175,7 +175,7 @@ class CalibratedProjection(Edit):
         self.__dict__ = vars(solution)  # nothing of an earlier fit remains
         return self
 
-    def transform(self, z: Any) -> Any:
+    def transform(self, z: object) -> Any:
         """Return the projected embeddings (..., d)."""
         return self(z)
 
@@ -347,7 +347,7 @@ class CalibratedProjection(Edit):
         return c.clamp(min=0), normalize(self.left @ vectors, dim=0)
 
 
-def _float64(values: Any, name: str, shape: str) -> Tensor:
+def _float64(values: object, name: str, shape: str) -> Tensor:
     """Return `values` as a float64 tensor on the CPU, not empty, with as many axes as `shape`
     names."""
     if isinstance(values, np.ndarray):

@@ -324,7 +324,7 @@ def _settings_of(provenance: TaskProvenance) -> dict[str, Any]:
     return provenance.model_dump(exclude=left_out)
 
 
-def _differing(path: tuple[str, ...], a: Any, b: Any) -> Iterator[tuple[int, str]]:
+def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[int, str]]:
     """Yield rank and words of each setting in which two differ.
 
     path: the task and the names of the settings around. A whole branch that one of them lacks is
@@ -351,7 +351,7 @@ def _differing(path: tuple[str, ...], a: Any, b: Any) -> Iterator[tuple[int, str
         yield _rank(path[1:]), f"{', '.join(path)}: {shown_a} in A, {shown_b} in B"
 
 
-def _in_words(value: Any) -> str:
+def _in_words(value: object) -> str:
     """Write a setting in words; of nested ones only whether there are some."""
     if value is None:
         return "not recorded"

@@ -75,7 +75,7 @@ MEANINGS = {
 }
 
 
-def plain(value: Any) -> str:
+def plain(value: object) -> str:
     """Return a setting in readable form, without braces and quotes."""
     if isinstance(value, Mapping):
         parts = []
@@ -463,7 +463,7 @@ def _label(name: str) -> str:
     return fill(for_matplotlib(name), LABEL, break_long_words=False)
 
 
-def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
+def write_page(path: Path, template: str, values: Mapping[str, object]) -> Path:
     """Fill a template (report or paper) and write it as one HTML file; no network needed."""
     return write_atomically(
         path, page_templates().get_template(f"{template}.html.jinja").render(values)

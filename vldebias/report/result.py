@@ -92,7 +92,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_conclusions(cls, content: Any) -> Any:
+    def _without_conclusions(cls, content: object) -> Any:
         """Leave out what `to_dict` adds, since it follows from the rows."""
         if not isinstance(content, dict):
             return content
@@ -301,7 +301,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         )
 
 
-def _rows_beside(path: Path, figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, Any]]:
     """Return the rows of a result from the parquet file that its JSON names.
 
     Raises:
@@ -322,7 +322,7 @@ def _rows_beside(path: Path, figures: Mapping[str, Any]) -> list[dict[str, Any]]
     return rows
 
 
-def laid_out(value: Any, depth: int = 0) -> str:
+def laid_out(value: object, depth: int = 0) -> str:
     """Write JSON with a line for each row: what fits in a line stays in one."""
     short = json.dumps(value, ensure_ascii=False)
     if len(short) <= LINE or not isinstance(value, (dict, list)):

@@ -105,7 +105,7 @@ _READERS: dict[str, dict[tuple[str, ...], str]] = {
 
 
 def fold_into_readers(
-    pipe: Any, projections: Mapping[str, CalibratedProjection], strength: float
+    pipe: object, projections: Mapping[str, CalibratedProjection], strength: float
 ) -> list[nn.Module]:
     """Fold one projection per role into the denoiser, and into the ControlNets of the pipeline;
     return those models.
@@ -166,7 +166,7 @@ def _layers(pipe: Any, role: str, dim: int) -> list[tuple[nn.Module, Any]]:
     return list(readers.values())
 
 
-def _reader_names(pipe: Any, role: str) -> tuple[str, ...]:
+def _reader_names(pipe: object, role: str) -> tuple[str, ...]:
     """Return the names of the layers of a pipeline's denoiser that read a role; none where its
     class is not known."""
     denoiser = getattr(pipe, "transformer", None)

@@ -107,7 +107,7 @@ class OpenClipHost(JointHost):
                 parameters.append(parameter)
         return [*children, nn.ParameterList(parameters)]
 
-    def find_tokenizer(self, tokenizer: Any) -> Any:
+    def find_tokenizer(self, tokenizer: object) -> Any:
         """Return the argument, or CLIP's own tokenizer where context length and vocabulary are
         CLIP's."""
         if tokenizer is None:

@@ -278,15 +278,15 @@ class _Hooks(Hook):
         self.stated_rows = host.stated_rows(attachment)
         self.thread = threading.local()
 
-    def keep_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep_ids(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         self.thread.ids = kwargs.get("input_ids", args[0] if args else None)
 
-    def change_text(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def change_text(self, module: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:
         ids = getattr(self.thread, "ids", None)
         # Forgotten at once: a call with `inputs_embeds` has no ids, and must not get these.
         self.thread.ids = None
         return self.attachment.apply_by_ids(TEXT, output, ids, self.stated_rows, self.host.texts)
 
-    def change_image(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def change_image(self, module: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:
         """(b, d), or (b, d, 1, 1) of the pooling of ALIGN."""
         return self.attachment.apply(IMAGE, output.flatten(1)).reshape(output.shape)

@@ -320,7 +320,7 @@ class StatedIds:
 _TABLES: WeakKeyDictionary[Any, WordTable | None] = WeakKeyDictionary()
 
 
-def word_table(tokenizer: Any, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
+def word_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
     """Return the table of a tokenizer; None where its decoded tokens do not join to the decoded
     text.
 
@@ -337,7 +337,7 @@ def word_table(tokenizer: Any, decode: Callable[[tuple[int, ...]], str]) -> Word
     return _TABLES[inner]
 
 
-def _checked_table(tokenizer: Any, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
+def _checked_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
     """Return the table of a vocabulary, if its words of random rows of tokens are those of the
     decoded text."""
     tokens, sure = _read_vocabulary(tokenizer)
@@ -353,7 +353,7 @@ def _checked_table(tokenizer: Any, decode: Callable[[tuple[int, ...]], str]) -> 
     return table
 
 
-def _read_vocabulary(tokenizer: Any) -> tuple[dict[int, _Token], list[int]]:
+def _read_vocabulary(tokenizer: object) -> tuple[dict[int, _Token], list[int]]:
     """Return the token of each id, and the ids of those whose text does not depend on their
     neighbours, without special ones."""
     if hasattr(tokenizer, "get_vocab"):
@@ -376,7 +376,7 @@ def _read_vocabulary(tokenizer: Any) -> tuple[dict[int, _Token], list[int]]:
     return tokens, sure
 
 
-def _id_of_unknown(tokenizer: Any) -> int | None:
+def _id_of_unknown(tokenizer: object) -> int | None:
     """Return the id of what a tokenizer cannot spell; None where it has none of its own.
 
     CLIP's is its end token, which ends a text and is no word.

@@ -85,7 +85,7 @@ def traced(
         yield calls, replies
 
 
-def changed_states(tokens: Tokens, length: int, value: Any) -> Any:
+def changed_states(tokens: Tokens, length: int, value: object) -> Any:
     """Return an output of an encoder with the states of tokens changed, if it is of floats for
     `length` tokens: (b, length, d), or (length, b, d)."""
     if isinstance(value, SimpleNamespace):
@@ -101,7 +101,7 @@ def changed_states(tokens: Tokens, length: int, value: Any) -> Any:
     return changed
 
 
-def image_ids(encoder: Any) -> list[int]:
+def image_ids(encoder: object) -> list[int]:
     """Return the ids of tokens that stand for an image, for an encoder that gets some."""
     config = getattr(encoder, "config", None)
     ids = [getattr(config, name, None) for name in ("image_token_id", "vision_end_token_id")]
@@ -114,7 +114,7 @@ def up_to_last(mask: Tensor) -> Tensor:
 
 
 def image_tokens(
-    calls: Mapping[str, list[Call]], encoders: Mapping[str, nn.Module], states: Any
+    calls: Mapping[str, list[Call]], encoders: Mapping[str, nn.Module], states: object
 ) -> Tensor | None:
     """Return (b, tokens) for states that encoders gave, true up to the last token of an image
     before the prompt; None where no encoder saw an image."""
@@ -140,7 +140,7 @@ def image_tokens(
 # -------------------------------------------------------------------------------------
 
 
-def opened(value: Any) -> Any:
+def opened(value: object) -> Any:
     """Return embeddings as a tensor (b, tokens, d) or (b, d), and a function that gives a tensor
     their form.
 
@@ -184,7 +184,7 @@ class Part(NamedTuple):
     tokens: slice = slice(None)
 
 
-def same_values(first: Any, second: Any) -> bool:
+def same_values(first: object, second: object) -> bool:
     """Tell whether two values are equal: tensors, or nests of them."""
     first_leaves, first_form = tree_flatten(first)
     second_leaves, second_form = tree_flatten(second)
@@ -213,7 +213,7 @@ def listed(prompt: Any) -> list[str]:
     return [prompt] if isinstance(prompt, str) else list(prompt or ())
 
 
-def copied(call: Mapping[str, Any]) -> dict[str, Any]:
+def copied(call: Mapping[str, object]) -> dict[str, Any]:
     """Return the arguments of a call with lists of their own: some pipelines write into theirs."""
     arguments = {}
     for name, value in call.items():
@@ -221,7 +221,7 @@ def copied(call: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def running_call(pipe: Any) -> Mapping[str, Any] | None:
+def running_call(pipe: object) -> Mapping[str, Any] | None:
     """Return the variables of the pipeline's `__call__` that runs in this thread; None outside of
     one.
 
@@ -242,7 +242,7 @@ def running_call(pipe: Any) -> Mapping[str, Any] | None:
     return found
 
 
-def count_of(call: Mapping[str, Any]) -> str | None:
+def count_of(call: Mapping[str, object]) -> str | None:
     """Return the name of the argument that sets how many images each prompt has."""
     for name in call:
         if re.fullmatch(r"num_\w+_per_prompt", name):
@@ -250,7 +250,7 @@ def count_of(call: Mapping[str, Any]) -> str | None:
     return None
 
 
-def texts_of(call: Mapping[str, Any], name: str) -> list[str]:
+def texts_of(call: Mapping[str, object], name: str) -> list[str]:
     """Return one text per prompt of a call, those for several encoders joined: any of them may
     state the attribute."""
     columns = []
@@ -315,7 +315,7 @@ def images_per_prompt(call: Mapping[str, Any]) -> int:
     return int(call.get(count_of(call) or "") or 1)
 
 
-def texts_of_images(call: Mapping[str, Any], argument: str = "prompt") -> dict[str, list[str]]:
+def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dict[str, list[str]]:
     """Return the text arguments of a call, `prompt`, `prompt_2`, ..., each as one text per
     image."""
     prompts = len(listed(call["prompt"]))

@@ -146,7 +146,7 @@ class CrossAttentionHost(Host):
     # ---- fitting
 
     def responses(
-        self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: Any
+        self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: object
     ) -> tuple[Tensor, Tensor]:
         """Generate prompts and return what each cross-attention gave for them, the mean over
         positions: times (t,) ascending and rows (t, prompts, d), float64. The widths of the layers
@@ -186,12 +186,12 @@ class CrossAttentionHost(Host):
         return layers
 
     def first_responses(
-        self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: Any
+        self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: object
     ) -> Tensor:
         """Return (prompts, d) the responses of the first pass, as `responses`; the pipeline is
         stopped after it."""
 
-        def stop(*_: Any) -> None:
+        def stop(*_: object) -> None:
             raise _FirstPassError
 
         handles = [
@@ -205,7 +205,7 @@ class CrossAttentionHost(Host):
             for handle in handles:
                 handle.remove()
 
-    def found_layers(self, prompt: str, **options: Any) -> list[str]:
+    def found_layers(self, prompt: str, **options: object) -> list[str]:
         """Return the names of the cross-attentions, in the order in which they run.
 
         Raises:
@@ -232,7 +232,7 @@ class CrossAttentionHost(Host):
         prompts: Sequence[str],
         noise: Sequence[int],
         steps: int,
-        **options: Any,
+        **options: object,
     ) -> None:
         """Run the pipeline, bare, with the recorder after `encode_prompt` and before the denoisers,
         and with its hooks after modules."""
@@ -246,7 +246,7 @@ class CrossAttentionHost(Host):
         encode = self.pipe.encode_prompt
         before = vars(self.pipe).get("encode_prompt")
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:
+        def recorded(*args: object, **kwargs: object) -> Any:
             with during(INSIDE):
                 result = encode(*args, **kwargs)
             recorder.note(self.embeddings_of(result))

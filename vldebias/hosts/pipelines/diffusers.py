@@ -335,7 +335,10 @@ class DiffusersHost(Host):
     # ---------------------------------------------------------------------------------------------
 
     def encode(
-        self, prompts: list[str], changes: Sequence[Mapping[str, Tokens]] = ({},), **settings: Any
+        self,
+        prompts: list[str],
+        changes: Sequence[Mapping[str, Tokens]] = ({},),
+        **settings: object,
     ) -> Encoded:
         """Encode prompts without guidance; again with tokens of encoders changed, for {} the last
         of each prompt.
@@ -399,7 +402,7 @@ class DiffusersHost(Host):
             ends[name] = places_of_ends
         return ids, ends
 
-    def call(self, prompts: list[str], **settings: Any) -> Any:
+    def call(self, prompts: list[str], **settings: object) -> Any:
         """Return the output of `encode_prompt` for prompts; leave out arguments that it lacks."""
         parameters = inspect.signature(self._pipe.encode_prompt).parameters
         arguments: dict[str, Any] = {}
@@ -608,7 +611,7 @@ class DiffusersHost(Host):
             result = original(*bound.args, **bound.kwargs)
         return result, image_tokens(calls, seeing, result[self.parts[0].place])
 
-    def encoded_text(self, call: Mapping[str, Any]) -> str:
+    def encoded_text(self, call: Mapping[str, object]) -> str:
         """Return what a call of `encode_prompt` encodes: the "prompt", the "prompt again" with
         another encoder, or the "negative prompt".
 
@@ -631,7 +634,7 @@ class DiffusersHost(Host):
         return "prompt"
 
     def _remember(
-        self, call: Mapping[str, Any], result: Sequence[Any], record: CallRecord | None
+        self, call: Mapping[str, object], result: Sequence[object], record: CallRecord | None
     ) -> None:
         """Remember embeddings that a caller gets, and the values that are in them."""
         if call.get("prompt") is None:
@@ -641,7 +644,7 @@ class DiffusersHost(Host):
                 self._known.remember(value, record)
                 return
 
-    def _origins(self, call: Mapping[str, Any]) -> list[Origin | None] | None:
+    def _origins(self, call: Mapping[str, object]) -> list[Origin | None] | None:
         """Return where the embeddings that a call passes come from, None for unknown ones; None
         where it passes nothing to encode."""
         if not any(isinstance(value, Tensor | list) for value in call.values()):
@@ -651,7 +654,7 @@ class DiffusersHost(Host):
                 return self._known.find(value)
         return []
 
-    def _warn_of_embeddings(self, attachment: Attachment, call: Mapping[str, Any]) -> None:
+    def _warn_of_embeddings(self, attachment: Attachment, call: Mapping[str, object]) -> None:
         """Warn of a call that passes embeddings of unknown origin, which are not edited."""
         origins = self._origins(call)
         if origins is not None and (None in origins or not origins):
@@ -661,7 +664,7 @@ class DiffusersHost(Host):
                 f" edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds)"
             )
 
-    def _record_embeddings(self, attachment: PromptAttachment, call: Mapping[str, Any]) -> None:
+    def _record_embeddings(self, attachment: PromptAttachment, call: Mapping[str, object]) -> None:
         """Record a call that passes embeddings instead of a prompt, with what is known of their
         prompts; warn where nothing is, and where images share a value."""
         origins = self._origins(call)
@@ -786,7 +789,7 @@ class DiffusersHost(Host):
         self._refuse_other_layers(call)
         return type(result)(values)
 
-    def _refuse_other_layers(self, call: Mapping[str, Any]) -> None:
+    def _refuse_other_layers(self, call: Mapping[str, object]) -> None:
         """Refuse a call that asks for states of other layers than were fitted: another space, often
         of the same width."""
         for name in _LAYERS:
@@ -841,7 +844,7 @@ class DiffusersHost(Host):
         return changed
 
 
-def _edits_images(pipe: Any, parameters: Mapping[str, Any]) -> bool:
+def _edits_images(pipe: object, parameters: Mapping[str, object]) -> bool:
     """Return whether a pipeline changes a given picture or video; with a ControlNet or an adapter
     it is only guided by one."""
     if {"mask_image", "control_image", "strength", "video"} & parameters.keys():
@@ -899,6 +902,6 @@ def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
     return segments
 
 
-def _plain_list(value: Any) -> Any:
+def _plain_list(value: object) -> Any:
     """Return a tuple or list as a list, everything else as it is."""
     return list(value) if isinstance(value, list | tuple) else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ class KnownEmbeddings:
     def __init__(self) -> None:
         self._rows: deque[tuple[torch.Size, Tensor, Origin]] = deque(maxlen=KEPT)
 
-    def remember(self, embeddings: Any, record: CallRecord | None) -> None:
+    def remember(self, embeddings: object, record: CallRecord | None) -> None:
         """Remember the rows of embeddings, one for each image of a call."""
         rows = rows_of(embeddings)
         if record is not None and len(rows) != len(record.values):
@@ -37,7 +36,7 @@ class KnownEmbeddings:
         for number, row in enumerate(rows):
             self._rows.append((row.shape, _entries(row), (record, number)))
 
-    def find(self, embeddings: Any) -> list[Origin | None]:
+    def find(self, embeddings: object) -> list[Origin | None]:
         """Return for each row of embeddings where it comes from, None where it is unknown."""
         known = list(self._rows)
         known.reverse()
@@ -57,7 +56,7 @@ class KnownEmbeddings:
         return origins
 
 
-def rows_of(embeddings: Any) -> Sequence[Tensor]:
+def rows_of(embeddings: object) -> Sequence[Tensor]:
     """Return the rows of embeddings, a tensor (b, ...) or a list of tensors."""
     rows: list[Tensor] = list(embeddings) if isinstance(embeddings, Tensor | list | tuple) else []
     for row in rows:

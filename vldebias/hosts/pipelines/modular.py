@@ -77,7 +77,7 @@ class ModularHost(DiffusersHost):
         nothing = f"{type(pipe).__name__}: none of its blocks takes `prompt` and names embeddings"
         raise UnsupportedHostError(first_refusal or f"{nothing} as its outputs")
 
-    def call(self, prompts: list[str], **values: Any) -> Any:
+    def call(self, prompts: list[str], **values: object) -> Any:
         """Return the block's outputs for prompts, in a list or, where it takes a single one,
         alone."""
         if not self.single:
@@ -90,7 +90,7 @@ class ModularHost(DiffusersHost):
             raise self.refusal(f"its block takes one prompt at a time, got {len(prompts)}")
         return self._outputs({"prompt": prompts[0], **values})
 
-    def _outputs(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _outputs(self, values: Mapping[str, object]) -> tuple[Any, ...]:
         """Run the block on a new state; return its outputs."""
         state = need("diffusers.modular_pipelines").PipelineState()
         for name, entry in self.inputs.items():
@@ -127,7 +127,7 @@ class ModularHost(DiffusersHost):
         return self._replace_block(attachment, run)
 
     def _replace_block(
-        self, attachment: Attachment, around: Callable[[RunBlock, Any, Any], Any]
+        self, attachment: Attachment, around: Callable[[RunBlock, Any, Any], object]
     ) -> Callable[[], None]:
         """Give the block that encodes text, or a conditional one that contains it, a subclass until
         the attachment is removed.
@@ -150,13 +150,13 @@ class ModularHost(DiffusersHost):
         kind = type(block)
 
         @torch.no_grad()
-        def run(called: Any, components: Any, state: Any) -> Any:
+        def run(called: object, components: object, state: object) -> Any:
             # A copy of the block is of another pipeline, which nothing is attached to.
             is_ours = called is block and components is self._pipe
             if not is_ours or attachment.state != "attached" or BARE.get():
                 return kind.__call__(called, components, state)
 
-            def run_block(components: Any, state: Any) -> Any:
+            def run_block(components: object, state: object) -> Any:
                 # The block calls the text encoders, whose watch would take that for a call from
                 # outside.
                 with during(INSIDE):

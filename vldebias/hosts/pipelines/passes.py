@@ -52,7 +52,7 @@ class EncodedPrompts:
         firsts = [images[0] for images in self.images]
         self.embeddings += [rows[firsts] for rows in encodings]
 
-    def rows(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, int]:
+    def rows(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[int, int]:
         """Return row of the batch that a denoiser receives -> image, for the rows with a prompt.
 
         The p-th row with an embedding belongs to the p-th image that has it; where there are more
@@ -77,7 +77,7 @@ class EncodedPrompts:
         return {}
 
 
-def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+def batch_of(args: Sequence[object], kwargs: Mapping[str, object]) -> int:
     """Return the size of the batch that a denoiser receives."""
     sizes = [1]
     for value in (*args, *kwargs.values()):

@@ -47,7 +47,7 @@ class Source(NamedTuple):
 
 
 @cache
-def source_of(kind: Any) -> Source:
+def source_of(kind: object) -> Source:
     """Read the class of a pipeline.
 
     Raises:
@@ -66,7 +66,7 @@ def source_of(kind: Any) -> Source:
 
 
 @cache
-def parameters_of_call(kind: Any) -> Mapping[str, inspect.Parameter]:
+def parameters_of_call(kind: object) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of `__call__`, and those of the bases that it calls, by name.
 
     A subclass that takes `**kwargs` for its base still generates with the base's defaults.
@@ -82,7 +82,7 @@ def parameters_of_call(kind: Any) -> Mapping[str, inspect.Parameter]:
 
 
 @lru_cache(maxsize=1)
-def _read(kind: Any) -> _ClassReader:
+def _read(kind: object) -> _ClassReader:
     """Return the parsed functions of a class; those of the last class are kept, for what is asked
     of it next."""
     reader = _ClassReader(kind)
@@ -212,7 +212,7 @@ class _ClassReader:
                 " prompts"
             )
 
-    def _called_function(self, function: Function, tree: Any, call: ast.Call) -> Function | None:
+    def _called_function(self, function: Function, tree: object, call: ast.Call) -> Function | None:
         """Return the function that a call reaches, if it goes on with the same pipeline.
 
         That is `self.name(...)`, `name(self, ...)`, `super().name(...)` or `Base.name(self, ...)`.
@@ -373,12 +373,12 @@ def _owner_of_call(call: ast.Call) -> str:
     return ast.unparse(call.func).rpartition(".")[0]
 
 
-def _is_super(node: Any) -> bool:
+def _is_super(node: object) -> bool:
     """Tell whether an expression is `super()`, also with its two arguments."""
     return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "super"
 
 
-def _name(node: Any) -> str:
+def _name(node: object) -> str:
     """Return the variable in an expression, also in x.to(device) and in x if guided else None; ""
     without one."""
     while not isinstance(node, ast.Name):

@@ -225,7 +225,12 @@ class Steering(Hook):
     # ---- the gate, for images whose prompts no rule reads
 
     def _deal_by_gate(
-        self, call: DealtCall, rows: Mapping[int, int], module: nn.Module, args: Any, kwargs: Any
+        self,
+        call: DealtCall,
+        rows: Mapping[int, int],
+        module: nn.Module,
+        args: object,
+        kwargs: object,
     ) -> None:
         """Deal values by what the gate reads of a first pass; the balancer gets it as a sentence.
 
@@ -329,7 +334,7 @@ class Steering(Hook):
             if plan.groups:
                 _PLAN.set(plan)
 
-    def end(self, module: nn.Module, args: Any, output: Any) -> None:
+    def end(self, module: nn.Module, args: object, output: object) -> None:
         """End the pass."""
         _PLAN.set(None)
 
@@ -402,7 +407,7 @@ class Reach:
 
     # Compiled, it would be compiled again for every time of a step.
     @torch.compiler.disable
-    def __call__(self, *call: Any) -> Any:
+    def __call__(self, *call: object) -> Any:
         """Return what the method returns for the arguments of the hook."""
         steering = self._steering()
         if steering is None:
@@ -416,7 +421,7 @@ class Reach:
         return steering.__reduce_ex__(protocol)  # refuses
 
 
-def numbers_of(edits: Sequence[CrossAttentionEdit], values: Sequence[Any]) -> list[int]:
+def numbers_of(edits: Sequence[CrossAttentionEdit], values: Sequence[object]) -> list[int]:
     """Return the numbers of an image's values among the effects of the edits that act."""
     numbers = []
     start = 0

@@ -50,65 +50,71 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     shares: Mapping[str, float] | None = None,
     follow_seeds: bool = True,
 ) -> Attachment:
-    """Attach to `host` what mitigates the bias that `prompts` describe; by default it depends on
-    the host:
+    """Mitigate the bias that `prompts` describe in a model or pipeline; `remove()` restores it.
+
+    What is attached by default depends on the host:
 
     - diffusers pipeline: prompts that leave the attribute open state a value, evenly over images
-      (balanced prompts). A set that is not about persons, or a pipeline that edits a given image,
-      gets calibrated projection (Lemma 7.2).
-    - open_clip or transformers model, to search (five class prompts or more, or none): with
-      `reference`, the difference of the values' texts is projected out and the image means are made
-      equal, if that helps on reference images outside the fit. Otherwise, and without `reference`,
-      nothing changes, and a warning says why.
-    - the same model, to classify (one to four class prompts): the difference is projected out;
-      with `reference`, calibrated projection on equalised image means.
+      (balanced prompts). For a set that is not about persons, or a pipeline that edits a given
+      image: calibrated projection (Lemma 7.2).
+    - open_clip or transformers model used for search (five class prompts or more, or none): with
+      `reference`, the difference of the values' texts is projected out and the image means are
+      equalised, if that helps on reference images that it was not fitted to. Otherwise nothing
+      changes, and a warning says why.
+    - the same model used as a classifier (one to four class prompts): the difference is projected
+      out; with `reference`, calibrated projection with equalised image means.
 
-    docs/explanation/the-default.md has the tests and their figures. `attachment.remove()` restores
-    the host.
+    docs/explanation/the-default.md describes the tests and their results.
 
     Args:
         host: an open_clip model, a transformers image-text model, or a diffusers pipeline; or a
-            list of pipelines that draw a picture one after the other, such as base and refiner,
-            which give it one value.
+            list of pipelines that generate a picture one after the other, such as base and refiner,
+            which give it the same value.
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
-            PromptSet, or a list of these, solved jointly; or fitted edits: one, or a mapping from
-            role to edit; or the attachment of the pipeline whose pictures this one draws on.
-        method: a Method or a name in `methods.METHODS`: "orth" (P0), "orth-cali" (Lemma 7.1),
-            "cali" (Lemma 7.2), "balanced-prompts", "paper" (its presets) and others. None is the
-            default above.
-        lam: weight of the prompt pairs, for a named method that has one: one value, or one per
-            prompt set, which all attributes of the set get. None: its default.
+            PromptSet, or a list of these, solved jointly; or a fitted edit, or a mapping from role
+            to edit; or the attachment of the pipeline that generates the pictures before this one.
+        method: a Method, or its name in `vldebias.methods.METHODS`: "orth" (P0), "orth-cali"
+            (Lemma 7.1), "cali" (Lemma 7.2), "balanced-prompts", "paper" (its settings) and others.
+            None: the default above.
+        lam: weight of the prompt pairs, for a named method that takes one: one value, or one per
+            prompt set. None: the method's default.
         strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment.
-        keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a
-            female doctor").
-        negative: change the negative prompt of a pipeline as well. Default: untouched, as in the
+        keep_stated: leave prompts unchanged that contain an attribute word of the set ("a photo of
+            a female doctor").
+        negative: change the negative prompt of a pipeline as well. Default: unchanged, as in the
             paper.
-        tokenizer: the model's tokenizer, where it cannot be found from the model.
-        reference: image features (n, d) of this model, or a `Reference` with settings around them
-            and perhaps labels. A closed form is equalised against the means of their zero-shot
-            groups as well (`vldebias.methods.equalise`).
-        max_loss: the most that a class prompt of the set may lose: 1 - its cosine with itself
-            afterwards, in (0, 1).
+        tokenizer: the model's tokenizer, if it cannot be found from the model.
+        reference: image features (n, d) of this model, or a `Reference` with labels and settings. A
+            closed form is equalised against the means of their zero-shot groups as well
+            (`vldebias.methods.equalise`).
+        max_loss: the largest loss allowed for a class prompt of the set, in (0, 1): 1 - its cosine
+            with itself after the edit.
         side: which embeddings of an image-text model the edit changes: "text", "image" or "both".
-            Default: what it is for, texts for all closed forms.
-        on_call: for a service that logs: a function that gets the `CallRecord` of each call of a
-            pipeline whose values are dealt to images, from the thread of that call. What it raises
-            is raised when the pictures are made. docs/how-to/serve-a-pipeline.md
-        shares: value -> share of the images, for methods that deal values ("balanced-prompts",
+            Default: the side the method is meant for (text, for closed forms).
+        on_call: a function that receives the `CallRecord` of each call of a pipeline whose images
+            get sampled values, in the thread of that call. What it raises is raised when the
+            pictures are finished. docs/how-to/serve-a-pipeline.md
+        shares: value -> share of the images, for methods that sample values ("balanced-prompts",
             "cross-attention"). None: even shares.
-        follow_seeds: where a call of a pipeline passes `generator=`, let the values that are dealt
-            follow from the generator and the prompt, so that the same call shows the same persons;
+        follow_seeds: if a call of a pipeline passes `generator=`, let the sampled values follow
+            from the generator and the prompt, so that the same call shows the same persons;
             consecutive seeds are balanced exactly, random ones on average. False: values are even
             over all calls, whatever their seeds. docs/how-to/serve-a-pipeline.md
 
+    Returns:
+        What controls the edits or the sampled values: pauses, scales and removes them.
+
     Raises:
-        AlreadyAttachedError, UnsupportedHostError, ProjectionMismatchError, InvalidInputError.
+        AlreadyAttachedError: something is attached already, or merged into the weights.
+        UnsupportedHostError: the host, or the host with this method, is not supported.
+        ProjectionMismatchError: an edit was fitted on another model.
+        InvalidInputError: arguments that contradict each other or are out of range.
 
     Warns:
         AutoDeclinedWarning: the default predicts no improvement, or has no reference images to test
-            a search with, so nothing is changed.
+            a search with, so nothing changes.
         WideEditWarning, ClassSignalWarning: the edit may change other prompts, or removes
-            differences of classes.
+            differences between classes.
 
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """

@@ -35,6 +35,7 @@ from vldebias.hosts.attachment import Attachment, attachment_of
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.methods import METHODS, Need
+from vldebias.methods.declared import PIPELINES
 from vldebias.miniature import load_clip
 from vldebias.projection.edit import Fingerprint
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
@@ -236,13 +237,14 @@ def test_what_cannot_be_planned_is_refused(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, method in METHODS.items() if name != "none" and method.pipelines]
+    "name",
+    [name for name in METHODS if name != "none" and PIPELINES in METHODS[name].declaration.hosts],
 )
 def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str, tmp_path: Path) -> None:
     made = plan(variants={"mine": {"method": name, "lam": 7.0, "strength": 0.5}}, stated=False)
     result = made.settle(tmp_path).result(task="t", description="", settings={})
     result.add_draws("fid", {"none": 1.0, "mine": 2.0}, n={"images": 3})
-    lam = 7.0 if METHODS[name].has_lam else None
+    lam = 7.0 if METHODS[name].declaration.has_lam else None
     assert [(row.lam, row.strength) for row in result.rows] == [(None, None), (lam, 0.5)]
     assert (result.provenance.model, result.provenance.n["prompts"]) == ("Tiny", len(made.prompts))
 
@@ -477,7 +479,12 @@ def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_p
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize(
-    "method", [name for name, m in METHODS.items() if m.pipelines and Need.IMAGES not in m.needs]
+    "method",
+    [
+        name
+        for name, method in METHODS.items()
+        if PIPELINES in method.declaration.hosts and Need.IMAGES not in method.needs
+    ],
 )
 def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) -> None:
     spurious = replace(

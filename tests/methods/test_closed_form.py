@@ -67,7 +67,7 @@ def image_rows(problem: Problem) -> tuple[Tensor, float]:
 
 
 def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
-    rows = [term.rows(problem, "joint") for term in method.terms if not term.weighted]
+    rows = [term.span(problem, "joint") for term in method.terms if term.span is not None]
     d = problem.host.dim("joint")
     basis = torch.cat([*rows, torch.zeros(1, d, dtype=torch.float64)])
     return torch.eye(d, dtype=torch.float64) - torch.linalg.pinv(basis) @ basis

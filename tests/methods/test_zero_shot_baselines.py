@@ -323,7 +323,7 @@ def test_on_real_photographs_edits_decide_as_scores_do() -> None:
     bare = (images @ classes.T).argmax(1).tolist()
     assert by_template != bare
     assert by_place != bare
-    assert torch.isfinite(edits[DAT_OF_CELEBA.title].image(images)).all()
+    assert torch.isfinite(edits[DAT_OF_CELEBA.declaration.title].image(images)).all()
 
 
 # ---- what they refuse

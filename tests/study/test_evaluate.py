@@ -156,7 +156,8 @@ def test_title_and_colour_of_a_method_are_written_when_it_is_measured() -> None:
     (provenance,) = measured(SEX, methods=["cali", unregistered]).provenance
     for method in (REGISTRY["none"], REGISTRY["cali"], unregistered):
         facts = provenance.methods[method.name]
-        assert (facts["title"], facts["color"]) == (method.title, method.color)
+        declared = method.declaration
+        assert (facts["title"], facts["color"]) == (declared.title, declared.color)
 
 
 PROFESSIONS = few(load_prompts("professions-gender"))

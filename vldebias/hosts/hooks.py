@@ -12,7 +12,9 @@ from vldebias.errors import VldebiasError
 from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.host import BARE
 
-Around = Callable[[Callable[..., Any], inspect.BoundArguments], Any]
+Original = Callable[..., Any]
+"""A method as it was before it was replaced."""
+Around = Callable[[Original, inspect.BoundArguments], object]
 """A function of a method and the arguments of a call, whose result the call returns."""
 
 
@@ -31,7 +33,7 @@ class Hook:
 class _MethodHook(Hook):
     """Stand in for a method while something is attached."""
 
-    original: Callable[..., Any]
+    original: Original
     around: Around
     signature: inspect.Signature = field(init=False)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from vldebias.errors import InvalidInputError
@@ -29,6 +28,10 @@ def joined(columns: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     for row in zip(*columns.values(), strict=True):
         texts.append(NEXT.join(dict.fromkeys(row)))
     return tuple(texts)
+
+
+People = Sequence[tuple[str, object]]
+"""The persons of an image who got a value, as (noun, value)."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,9 @@ class CallRecord:
 
     prompts: tuple[str, ...]
     written: tuple[str, ...]
-    values: tuple[Any, ...]
-    reasons: tuple[Any, ...]
-    people: tuple[Any, ...] = ()
+    values: tuple[object, ...]
+    reasons: tuple[object, ...]
+    people: tuple[People, ...] = ()
     seed: int | None = None
     index: tuple[int, ...] | None = None
     is_encoding: bool = False
@@ -200,7 +203,7 @@ class _Place:
             # than a wrong one.
             self.records.pop(log, None)
 
-    def _living_task(self) -> asyncio.Task[Any] | None:
+    def _living_task(self) -> asyncio.Task[object] | None:
         """Return the task of this place, None after its end."""
         task = None if self._task is None else self._task()
         return None if task is None or task.done() else task
@@ -209,7 +212,7 @@ class _Place:
 _PLACE: ContextVar[_Place | None] = ContextVar("vldebias_place", default=None)
 
 
-def _current_task() -> asyncio.Task[Any] | None:
+def _current_task() -> asyncio.Task[object] | None:
     """Return the task that runs in this thread, None outside of an event loop."""
     try:
         return asyncio.current_task()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Readers = Mapping[str, Callable[[str], int]]
 """Name of a text argument -> how many characters of a text its encoders read."""
 
-_GIVEN: ContextVar[Mapping[int, list[Any]]] = ContextVar(
+_GIVEN: ContextVar[Mapping[int, list[object]]] = ContextVar(
     "vldebias_given", default=MappingProxyType({})
 )
 """Attachment, by id -> the values that the images of calls in this thread or task get."""
@@ -106,21 +106,21 @@ class SamplingAttachment(Attachment):
         return self.log.records
 
     @property
-    def sampled(self) -> list[Any]:
+    def sampled(self) -> list[object]:
         """Return the value of each image of the last call in this thread or task, None if its
         prompt was left unchanged; empty without a call."""
         record = self.last_call
         return [] if record is None else list(record.values)
 
     @property
-    def reasons(self) -> list[Any]:
+    def reasons(self) -> list[object]:
         """Return why each image of the last call in this thread or task got no value
         (`vldebias.balance_prompts`), None if it got one."""
         record = self.last_call
         return [] if record is None else list(record.reasons)
 
     @property
-    def people(self) -> list[Any]:
+    def people(self) -> list[object]:
         """Return for each image of the last call in this thread or task the persons who got a
         value, as (noun, value)."""
         record = self.last_call
@@ -459,12 +459,12 @@ class DenoiserAttachment(SamplingAttachment):
             yield self
 
     @property
-    def given_values(self) -> list[Any] | None:
+    def given_values(self) -> list[object] | None:
         """Return the values of the surrounding `giving` block in this thread or task; None outside
         of one."""
         return _GIVEN.get().get(id(self))
 
-    def sample(self, prompts: Sequence[str], seeds: Seeds | None = None) -> list[Any]:
+    def sample(self, prompts: Sequence[str], seeds: Seeds | None = None) -> list[object]:
         """Return a value for each image, or None if its prompt is left unchanged.
 
         Use it to sample the values of many calls at once, and pass them to `giving`.

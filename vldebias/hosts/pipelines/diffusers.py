@@ -34,7 +34,7 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasErr
 from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.clip.merge import fold_into_readers
 from vldebias.hosts.edits import EditAttachment
-from vldebias.hosts.hooks import Around, hook_methods
+from vldebias.hosts.hooks import Around, Original, hook_methods
 from vldebias.hosts.host import TEXTS, TOKENIZING, Host, during, reading
 from vldebias.hosts.pipelines.calls import (
     BESIDE,
@@ -105,8 +105,8 @@ class Encoded:
         ids: encoder -> the token ids of each prompt. lengths: encoder -> their length with padding.
     """
 
-    result: tuple[Any, ...]
-    changed: list[tuple[Any, ...]]
+    result: tuple[object, ...]
+    changed: list[tuple[object, ...]]
     ids: dict[str, list[list[int]]]
     lengths: dict[str, int]
 
@@ -140,7 +140,11 @@ class DiffusersHost(Host):
     rewrites = True
 
     def __init__(
-        self, pipe: Any, tokenizer: Any = None, negative: bool = False, source: Source | None = None
+        self,
+        pipe: Any,
+        tokenizer: object = None,
+        negative: bool = False,
+        source: Source | None = None,
     ) -> None:
         self.name = type(pipe).__name__
         self._pipe = pipe
@@ -346,7 +350,7 @@ class DiffusersHost(Host):
         Raises:
             UnsupportedHostError: the pipeline fails on prompts alone, or returns no tuple.
         """
-        changed_results = list[tuple[Any, ...]]()
+        changed_results: list[tuple[object, ...]] = []
         try:
             if "device" not in settings:  # diffusers searches all modules for it, at each call
                 settings["device"] = self._pipe._execution_device
@@ -405,7 +409,7 @@ class DiffusersHost(Host):
     def call(self, prompts: list[str], **settings: object) -> Any:
         """Return the output of `encode_prompt` for prompts; leave out arguments that it lacks."""
         parameters = inspect.signature(self._pipe.encode_prompt).parameters
-        arguments: dict[str, Any] = {}
+        arguments: dict[str, object] = {}
         for name, parameter in parameters.items():
             is_required = parameter.default is parameter.empty
             if is_required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
@@ -515,11 +519,11 @@ class DiffusersHost(Host):
         if not self.source.framed or self.source.calls <= 1:
             return {}
 
-        def begin(original: Any, call: inspect.BoundArguments) -> Any:
+        def begin(original: Original, call: inspect.BoundArguments) -> object:
             _CALLED.set((self._pipe, listed(call.arguments.get("prompt")), False))
             return original(*call.args, **call.kwargs)
 
-        def end(original: Any, call: inspect.BoundArguments) -> Any:
+        def end(original: Original, call: inspect.BoundArguments) -> object:
             _CALLED.set(None)
             return original(*call.args, **call.kwargs)
 
@@ -532,8 +536,8 @@ class DiffusersHost(Host):
         return super().at(side)
 
     def _encode_balanced(
-        self, attachment: PromptAttachment, original: Any, bound: inspect.BoundArguments
-    ) -> Any:
+        self, attachment: PromptAttachment, original: Original, bound: inspect.BoundArguments
+    ) -> object:
         """Call `encode_prompt` with a value in the prompt of each image."""
         call = bound.arguments
         # "prompt" in each call of most pipelines, which encode both prompts in one.
@@ -569,8 +573,8 @@ class DiffusersHost(Host):
         return result
 
     def _encode_edited(
-        self, attachment: EditAttachment, original: Any, bound: inspect.BoundArguments
-    ) -> Any:
+        self, attachment: EditAttachment, original: Original, bound: inspect.BoundArguments
+    ) -> object:
         """Call `encode_prompt`, and edit the embeddings that it returns."""
         call = bound.arguments
         is_negative = self.encoded_text(call) == "negative prompt"
@@ -598,7 +602,7 @@ class DiffusersHost(Host):
         return result
 
     def _encode_seen(
-        self, original: Callable[..., Any], bound: inspect.BoundArguments
+        self, original: Original, bound: inspect.BoundArguments
     ) -> tuple[Any, Tensor | None]:
         """Call `encode_prompt` of a pipeline whose encoders may get an image with the prompt.
 
@@ -671,10 +675,10 @@ class DiffusersHost(Host):
         if origins is None:
             return
         count = images_per_prompt(call)
-        rows: list[tuple[Any, ...]] = []
+        rows: list[tuple[object, ...]] = []
         has_originals = False
         for origin in origins:
-            row: tuple[Any, ...] = ("", "", None, EMBEDDINGS, (), "")
+            row: tuple[object, ...] = ("", "", None, EMBEDDINGS, (), "")
             known, number = origin or (None, 0)
             if known is not None:
                 has_originals = has_originals or known.originals is not None
@@ -902,6 +906,6 @@ def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
     return segments
 
 
-def _plain_list(value: object) -> Any:
+def _plain_list(value: object) -> object:
     """Return a tuple or list as a list, everything else as it is."""
     return list(value) if isinstance(value, list | tuple) else value

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor, nn
+
+Arguments = Sequence[object]
+Keywords = Mapping[str, object]
 
 
 @dataclass
@@ -52,7 +55,7 @@ class EncodedPrompts:
         firsts = [images[0] for images in self.images]
         self.embeddings += [rows[firsts] for rows in encodings]
 
-    def rows(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[int, int]:
+    def rows(self, args: Arguments, kwargs: Keywords) -> dict[int, int]:
         """Return row of the batch that a denoiser receives -> image, for the rows with a prompt.
 
         The p-th row with an embedding belongs to the p-th image that has it; where there are more
@@ -77,7 +80,7 @@ class EncodedPrompts:
         return {}
 
 
-def batch_of(args: Sequence[object], kwargs: Mapping[str, object]) -> int:
+def batch_of(args: Arguments, kwargs: Keywords) -> int:
     """Return the size of the batch that a denoiser receives."""
     sizes = [1]
     for value in (*args, *kwargs.values()):
@@ -86,17 +89,17 @@ def batch_of(args: Sequence[object], kwargs: Mapping[str, object]) -> int:
     return max(sizes)
 
 
-def time_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float | None:
-    """Return the timestep that a denoiser receives; None where it receives none."""
+def time_of(args: Arguments, kwargs: Keywords) -> float | None:
+    """Return the timestep that a denoiser receives; None if it receives none."""
     value = kwargs.get("timestep")
     if value is None and len(args) > 1:
         value = args[1]
     if isinstance(value, Tensor):
         return float(value.flatten()[0])
-    return None if value is None else float(value)
+    return float(value) if isinstance(value, SupportsFloat) else None
 
 
-def text_output(module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> Any:
+def text_output(module: nn.Module, args: Arguments, kwargs: Keywords, output: object) -> Any:
     """Return what a cross-attention gives for the text: its output, without what an IP-Adapter adds
     for its pictures.
 

@@ -10,12 +10,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vldebias.hosts.pipelines.passes import EncodedPrompts, batch_of, text_output, time_of
+from vldebias.hosts.pipelines.passes import (
+    Arguments,
+    EncodedPrompts,
+    Keywords,
+    batch_of,
+    text_output,
+    time_of,
+)
 
 
 @dataclass
@@ -47,7 +53,7 @@ class Recorder:
             self.prompts = EncodedPrompts.from_rows(encodings)
             self.passes = 0
 
-    def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
         """Find the rows and the time of a pass."""
         self.rows = {}
         time = time_of(args, kwargs)
@@ -57,19 +63,23 @@ class Recorder:
             self.batch = batch_of(args, kwargs)
             self.rows = self.prompts.rows(args, kwargs)
 
-    def record(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def record(
+        self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
+    ) -> None:
         """Keep the mean over positions of the conditional rows, one for each prompt."""
         if not self.rows:
             return
-        output = text_output(module, args, kwargs, output)
-        copies = max(len(output) // self.batch, 1)  # frames of a video
-        blocks = output.unflatten(0, (-1, copies)).flatten(1, 2)
+        text = text_output(module, args, kwargs, output)
+        copies = max(len(text) // self.batch, 1)  # frames of a video
+        blocks = text.unflatten(0, (-1, copies)).flatten(1, 2)
         means = blocks[list(self.rows)].float().mean(1).double().cpu()
         images = torch.tensor(list(self.rows.values()))
         rows = [means[images == image].mean(0) for image in range(int(images.max()) + 1)]
         self.means[self.time, name] = torch.stack(rows)
 
-    def probe(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def probe(
+        self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
+    ) -> None:
         """Note a module that gives one output for the picture, the same at every position where all
         tokens of the text are equal."""
         if not self.rows or name in self.layers or not isinstance(output, Tensor):
@@ -80,9 +90,7 @@ class Recorder:
             return
         states = bound.arguments.get("encoder_hidden_states")
         has_pictures = isinstance(states, tuple)  # of an IP-Adapter, beside the text
-        text: Any = states
-        if isinstance(text, tuple):
-            text, _ = text
+        text = states[0] if isinstance(states, tuple) else states
         picture = next(iter(bound.arguments.values()), None)
         if not isinstance(text, Tensor) or text is picture or text.ndim != 3:
             return

@@ -26,6 +26,7 @@ NEGATIVE = re.compile("negative|uncond|neg_|nc_")
 """Matches names of outputs for the negative prompt."""
 
 Function = Callable[..., Any]
+FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Source(NamedTuple):
@@ -109,7 +110,7 @@ class _ClassReader:
         self.encoders = [
             vars(base)["encode_prompt"] for base in kind.__mro__ if "encode_prompt" in vars(base)
         ]
-        self.trees: dict[Function, Any] = {}
+        self.trees: dict[Function, FunctionTree] = {}
         self.call_functions: list[Function] = [kind.__call__]
         self.encoded: list[str] = []
 
@@ -147,7 +148,7 @@ class _ClassReader:
                 " cannot be told apart"
             )
 
-    def _parse(self, function: Function) -> Any:
+    def _parse(self, function: Function) -> FunctionTree:
         """Return the syntax tree of a function."""
         # Decorators as torch.no_grad stand around most of them.
         plain = inspect.unwrap(function)
@@ -173,7 +174,7 @@ class _ClassReader:
             f"the source of {function!r} cannot be read ({why}), so the way of a prompt is unknown"
         )
 
-    def _refuse_what_cannot_be_followed(self, tree: Any) -> None:
+    def _refuse_what_cannot_be_followed(self, tree: FunctionTree) -> None:
         """Refuse a `__call__` that calls its base class in another way than once and directly.
 
         Such ways are `run = super().__call__`, two calls of the base, or a call of it in a loop:
@@ -199,7 +200,7 @@ class _ClassReader:
         if named_supers != supers:
             raise self.refusal("it uses super() in another way than super().name(...)")
 
-    def _refuse_bypass(self, tree: Any, call: ast.Call) -> None:
+    def _refuse_bypass(self, tree: FunctionTree, call: ast.Call) -> None:
         """Refuse calls of a text encoder, and of the encode_prompt of something else."""
         owner = _owner_of_call(call)
         name = _name_of_call(call)
@@ -212,7 +213,9 @@ class _ClassReader:
                 " prompts"
             )
 
-    def _called_function(self, function: Function, tree: object, call: ast.Call) -> Function | None:
+    def _called_function(
+        self, function: Function, tree: FunctionTree, call: ast.Call
+    ) -> Function | None:
         """Return the function that a call reaches, if it goes on with the same pipeline.
 
         That is `self.name(...)`, `name(self, ...)`, `super().name(...)` or `Base.name(self, ...)`.
@@ -248,7 +251,7 @@ class _ClassReader:
 
     # ---- what is encoded
 
-    def _encoded_by(self, call: ast.Call, tree: Any) -> str:
+    def _encoded_by(self, call: ast.Call, tree: FunctionTree) -> str:
         """Return the variable that a call of `encode_prompt` encodes; its results tell whether it
         is the negative prompt."""
         results: set[str] = set()
@@ -317,13 +320,13 @@ class _ClassReader:
 
 
 @lru_cache(maxsize=4)
-def _functions_of(text: str) -> Mapping[tuple[str, int], Any]:
+def _functions_of(text: str) -> Mapping[tuple[str, int], FunctionTree]:
     """Return the functions in the text of a module, by name and line of the first decorator.
 
     A pipeline has a dozen of them in one module, which is parsed once.
     """
-    functions: dict[tuple[str, int], Any] = {}
-    pending: list[Any] = [ast.parse(text)]
+    functions: dict[tuple[str, int], FunctionTree] = {}
+    pending: list[ast.AST] = [ast.parse(text)]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
             # No expression holds a function that has a name.
@@ -336,19 +339,19 @@ def _functions_of(text: str) -> Mapping[tuple[str, int], Any]:
 
 
 @lru_cache(maxsize=4)
-def _text_of(tree: Any) -> str:
+def _text_of(tree: FunctionTree) -> str:
     """Return the text of a parsed function; two questions about a class search the same ones."""
     return ast.unparse(tree)
 
 
-def _calls(tree: Any) -> Iterator[ast.Call]:
+def _calls(tree: FunctionTree) -> Iterator[ast.Call]:
     """Yield the calls in a function."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield node
 
 
-def _pipeline_name(tree: Any) -> str:
+def _pipeline_name(tree: FunctionTree) -> str:
     """Return the name that a function has for its pipeline: that of its first argument."""
     return tree.args.args[0].arg if tree.args.args else ""
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsIndex
 from weakref import ref
 
 import torch
@@ -21,11 +21,18 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import INSIDE
-from vldebias.hosts.hooks import Hook
+from vldebias.hosts.hooks import Hook, Original
 from vldebias.hosts.host import TOKENIZING, during
 from vldebias.hosts.pipelines.caches import cache_of, refuse_dropped_rows
 from vldebias.hosts.pipelines.calls import copied, listed, running_call, texts_of_images
-from vldebias.hosts.pipelines.passes import EncodedPrompts, batch_of, text_output, time_of
+from vldebias.hosts.pipelines.passes import (
+    Arguments,
+    EncodedPrompts,
+    Keywords,
+    batch_of,
+    text_output,
+    time_of,
+)
 from vldebias.hosts.records import NEXT, CallRecord, joined, raise_failures
 from vldebias.hosts.seeds import indices_of
 from vldebias.hosts.values import DenoiserAttachment
@@ -56,7 +63,7 @@ class DealtCall:
     owner: object
     prompts: EncodedPrompts
     texts: list[str]
-    values: list[tuple[Any, ...]] = field(default_factory=list)
+    values: list[tuple[object, ...]] = field(default_factory=list)
     unread: list[bool] = field(default_factory=list)
     columns: dict[str, list[str]] = field(default_factory=dict)
     passes: int = 0
@@ -118,11 +125,11 @@ class Steering(Hook):
         self.host = host
         self.edits = list(attachment.projections.values())
         self.layers = list(dict.fromkeys(name for edit in self.edits for name, _ in edit.layers))
-        self._maps: dict[Any, dict[str, LayerMap]] = {}
+        self._maps: dict[tuple[object, ...], dict[str, LayerMap]] = {}
 
     # ---- which values the images get
 
-    def encode(self, original: Any, bound: inspect.BoundArguments) -> Any:
+    def encode(self, original: Original, bound: inspect.BoundArguments) -> object:
         """Call `encode_prompt`, and deal values to the images of its prompts."""
         encoded = self.host.pipeline.encoded_text(bound.arguments)
         kept = copied(bound.arguments)
@@ -150,7 +157,7 @@ class Steering(Hook):
             raise_failures()
         return result
 
-    def finish(self, original: Any, bound: inspect.BoundArguments) -> Any:
+    def finish(self, original: Original, bound: inspect.BoundArguments) -> object:
         """Forget the call of the pipeline at its end."""
         _CALL.set(None)
         result = original(*bound.args, **bound.kwargs)
@@ -206,19 +213,22 @@ class Steering(Hook):
                 " gate to tell whether a value is open; nothing was changed"
             )
 
-    def _generators(self) -> Any:
+    def _generators(self) -> object:
         """Return the generators of the call of the pipeline that runs."""
         return (running_call(self.host.pipe) or {}).get("generator")
 
-    def _spread(self, values: Sequence[Any], count: int) -> list[tuple[Any, ...]]:
+    def _spread(self, values: Sequence[object], count: int) -> list[tuple[object, ...]]:
         """Return a value or None of each edit for each of `count` images; some pipelines encode a
         prompt once and repeat it later."""
         nothing = (None,) * len(self.edits)
         if not values or count % len(values):
             return [nothing] * count
-        spread: list[tuple[Any, ...]] = []
+        spread: list[tuple[object, ...]] = []
         for value in values:
-            row = (value,) if len(self.edits) == 1 else tuple(value or nothing)
+            if len(self.edits) == 1:
+                row: tuple[object, ...] = (value,)
+            else:
+                row = tuple(value) if isinstance(value, list | tuple) else nothing
             spread += [row] * (count // len(values))
         return spread
 
@@ -229,8 +239,8 @@ class Steering(Hook):
         call: DealtCall,
         rows: Mapping[int, int],
         module: nn.Module,
-        args: object,
-        kwargs: object,
+        args: Arguments,
+        kwargs: Keywords,
     ) -> None:
         """Deal values by what the gate reads of a first pass; the balancer gets it as a sentence.
 
@@ -267,7 +277,9 @@ class Steering(Hook):
             )
         )
 
-    def _read_from_noise(self, module: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
+    def _read_from_noise(
+        self, module: nn.Module, args: Arguments, kwargs: Keywords
+    ) -> dict[str, Tensor]:
         """Return layer -> mean responses of a pass as in the fit: from noise, at the first of its
         times, whatever this call starts from."""
         bound = inspect.signature(module.forward).bind(*args, **kwargs)
@@ -306,7 +318,7 @@ class Steering(Hook):
 
     # ---- in the denoiser
 
-    def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
         """Plan a pass through the denoiser."""
         _PLAN.set(None)
         call = _CALL.get()
@@ -338,7 +350,9 @@ class Steering(Hook):
         """End the pass."""
         _PLAN.set(None)
 
-    def change(self, layer: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def change(
+        self, layer: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
+    ) -> object:
         """Return the output of a cross-attention with the values of its images; None leaves it."""
         if not isinstance(output, Tensor) or output.ndim != 3:
             return None
@@ -400,21 +414,21 @@ class Reach:
     arguments: what the method gets before those of the hook.
     """
 
-    def __init__(self, steering: Steering, method: str, *arguments: Any) -> None:
+    def __init__(self, steering: Steering, method: str, *arguments: object) -> None:
         self._steering = ref(steering)
         self._method = method
         self._arguments = arguments
 
     # Compiled, it would be compiled again for every time of a step.
     @torch.compiler.disable
-    def __call__(self, *call: object) -> Any:
+    def __call__(self, *call: object) -> object:
         """Return what the method returns for the arguments of the hook."""
         steering = self._steering()
         if steering is None:
             return None
         return getattr(steering, self._method)(*self._arguments, *call)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         steering = self._steering()
         if steering is None:
             return super().__reduce_ex__(protocol)

@@ -60,10 +60,10 @@ class CustomHost(Host):
 
     def __init__(
         self,
-        model: Any,
+        model: object,
         method: str,
         *,
-        embed: Callable[[list[str]], Any] | None = None,
+        embed: Callable[[list[str]], object] | None = None,
         texts: Callable[..., Sequence[str]] | None = None,
         output: str | int | None = None,
         weights: nn.Module | Sequence[nn.Module] | None = None,
@@ -95,7 +95,7 @@ class CustomHost(Host):
         self.exclusive_modules = tuple(occupied.values())
         self._is_checked = False
 
-    def _place_of(self, model: object, method: str) -> tuple[Any, str]:
+    def _place_of(self, model: object, method: str) -> tuple[object, str]:
         """Return the object and the name of its method, whose calls give embeddings."""
         if not isinstance(method, str):
             raise InvalidInputError(
@@ -133,10 +133,10 @@ class CustomHost(Host):
         # The first rows tell whether the place is right; later calls need no record.
         if self._is_checked:
             return torch.as_tensor(self._block(prompts))
-        outputs = list[Any]()
+        outputs = list[object]()
         method = getattr(self._owner, self._called)
 
-        def record(*args: object, **kwargs: object) -> Any:
+        def record(*args: object, **kwargs: object) -> object:
             outputs.append(method(*args, **kwargs))
             return outputs[-1]
 
@@ -159,7 +159,7 @@ class CustomHost(Host):
         self._is_checked = True
         return rows
 
-    def _block(self, prompts: list[str]) -> Any:
+    def _block(self, prompts: list[str]) -> object:
         """Return rows (n, d) of prompts, of torch or numpy."""
         with TOKENIZING:
             if self._embed:
@@ -285,7 +285,7 @@ class TextTable(Host):
     roles = ("joint",)
     exclusive_modules = ()
 
-    def __init__(self, rows: Mapping[str, Any], model_id: str | None = None) -> None:
+    def __init__(self, rows: Mapping[str, object], model_id: str | None = None) -> None:
         wide = {}
         for prompt, values in rows.items():
             row = torch.as_tensor(values).detach().cpu().double()

@@ -279,7 +279,7 @@ class Edit(ABC):
             f" edit was fitted for {self.where()}"
         )
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return the other fields, which are saved with the tensors."""
         return {name: getattr(self, name) for name in _settings_of(type(self)).model_fields}
 
@@ -427,7 +427,7 @@ class _Config(BaseModel, extra="forbid"):
     format: Literal[4] = 4
     kind: str
     provenance: Provenance
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     vldebias_version: str = __version__
 
 

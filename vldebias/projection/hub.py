@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from vldebias.errors import InvalidInputError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 3.0  # seconds for the hub to answer; the libraries ask for a minute before they give up
 
-NO_CODE: dict[str, Any] = {"trust_remote_code": False}
+NO_CODE: dict[str, object] = {"trust_remote_code": False}
 """For every `from_pretrained`: left out, transformers asks on the terminal, and runs a folder's
 code at a "y"."""
 

@@ -179,7 +179,7 @@ class CalibratedProjection(Edit):
         """Return the projected embeddings (..., d)."""
         return self(z)
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, object]:
         """Return the parameters of the constructor."""
         return {"lam": self._requested_lam}
 
@@ -354,7 +354,7 @@ def _float64(values: object, name: str, shape: str) -> Tensor:
         # A copy, since torch cannot view read-only arrays or negative strides.
         values = torch.from_numpy(values.copy())
     if not isinstance(values, Tensor):
-        received: Any = type(values).__name__
+        received: object = type(values).__name__
     else:
         received = tuple(values.shape)
         fits = values.numel() > 0 and values.ndim == shape.count(",") + 1

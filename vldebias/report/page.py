@@ -16,7 +16,7 @@ from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions
 from vldebias.report.phrases import capitalised, listed_words
 from vldebias.report.strip import read_strip
-from vldebias.report.table import FEW_NOTE, TEMPLATES, at_settings, readable
+from vldebias.report.table import FEW_NOTE, TEMPLATES, ReadableRow, at_settings, readable
 from vldebias.report.text import LABELS, advice_of, findings_of, notes_of
 from vldebias.utils.files import write_atomically
 from vldebias.utils.markup import html_table
@@ -88,7 +88,7 @@ def plain(value: object) -> str:
         return ", ".join(map(plain, value)) or "none"
     if isinstance(value, float):
         return f"{value:g}"
-    words: dict[Any, str] = {None: "none", True: "yes", False: "no"}
+    words: dict[object, str] = {None: "none", True: "yes", False: "no"}
     if value is None or isinstance(value, bool):
         return words[value]
     return str(value)
@@ -96,14 +96,14 @@ def plain(value: object) -> str:
 
 def grids(
     block: pd.DataFrame,
-) -> Iterator[tuple[str, list[str], list[tuple[str, list[Any]]], bool]]:
+) -> Iterator[tuple[str, list[str], list[tuple[str, list[ReadableRow | None]]], bool]]:
     """Yield (caption, heads, rows of cells, or None, whether of parts): methods by measures, parts
     by methods."""
     titled = block.assign(title=block.title + block.hint.where(block.is_whole, ""))
-    rows = list(titled.itertuples())
+    rows = cast("list[ReadableRow]", list(titled.itertuples()))
     layouts = ((False, "subset", "name", "title"), (True, "title", "subset", "name"))
     for is_parts, split, down, across in layouts:
-        rows_of_caption: dict[str, list[Any]] = {}
+        rows_of_caption: dict[str, list[ReadableRow]] = {}
         for row in rows:
             if row.is_whole != is_parts:
                 rows_of_caption.setdefault(getattr(row, split), []).append(row)
@@ -289,7 +289,7 @@ def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[dict[str, Any]]:
         rows = _advised_rows(frame)
     else:
         # The row of each task that `_statements` is about, and the shares that it rests on.
-        chosen: list[Any] = []
+        chosen: list[int] = []
         for _, block in frame.groupby("task", sort=False):
             row = _measured_bias(block)
             if row is None:
@@ -346,10 +346,11 @@ def _statements(frame: pd.DataFrame) -> list[str]:
     return sentences[:MOST]
 
 
-def _measured_bias(block: pd.DataFrame) -> Any:
+def _measured_bias(block: pd.DataFrame) -> ReadableRow | None:
     """Return the row of a task's bias without a method; None where none was measured."""
     rows = block[block.is_whole & (block.kind == "bias") & (block.method == NONE)]
-    row_of_metric = {row.metric: row for row in reversed(list(rows.itertuples()))}
+    measured = cast("list[ReadableRow]", list(rows.itertuples()))
+    row_of_metric = {row.metric: row for row in reversed(measured)}
     for metric in (*LEADS, *rows.metric):
         if metric in row_of_metric:
             return row_of_metric[metric]
@@ -389,7 +390,7 @@ def notebook(result: Result) -> str:
     return f"<h3>{escape(result.name)}</h3><ul>{listed}</ul>{table}"
 
 
-def _pictures(name: str, folder: Path) -> list[tuple[dict[str, Any], bytes]]:
+def _pictures(name: str, folder: Path) -> list[tuple[dict[str, object], bytes]]:
     """Return the pictures of a run with what they say of themselves; generated images come
     first."""
     files = sorted(folder.glob("*.png"), key=lambda file: ("side-by-side" not in file.stem, file))
@@ -418,8 +419,8 @@ def _strips(name: str, folder: Path) -> list[Strip]:
 
 
 def _blocks(
-    result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, Any], bytes]]
-) -> list[dict[str, Any]]:
+    result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, object], bytes]]
+) -> list[dict[str, object]]:
     """Return the evidence of each task: its protocol, its pictures and its tables."""
     known = {provenance.task: provenance for provenance in result.provenance}
     blocks = []
@@ -431,7 +432,7 @@ def _blocks(
     return blocks
 
 
-def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dict[str, Any]]:
+def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dict[str, object]]:
     """Return a plot for each measure as SVG, whose letters are text in the page's type.
 
     task, measure and note, which says which way is better, are words above it: the page's own text.

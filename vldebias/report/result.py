@@ -92,7 +92,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_conclusions(cls, content: object) -> Any:
+    def _without_conclusions(cls, content: object) -> object:
         """Leave out what `to_dict` adds, since it follows from the rows."""
         if not isinstance(content, dict):
             return content
@@ -301,7 +301,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         )
 
 
-def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, Any]]:
+def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, object]]:
     """Return the rows of a result from the parquet file that its JSON names.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ def row_title(method: str) -> str:
     return AS_GENERATED if method == NONE else method.replace("-", " ")
 
 
-def write_strip(strip: Strip, path: Path, metadata: dict[str, Any]) -> Path:
+def write_strip(strip: Strip, path: Path, metadata: Mapping[str, object]) -> Path:
     """Write the images of a strip side by side, with its words in the metadata.
 
     metadata: what else the file says, such as its run and task.

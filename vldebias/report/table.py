@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -260,6 +260,7 @@ READABLE = {
 class ReadableRow(Protocol):
     """Describe a row of the frame of `readable`, as `itertuples` yields it."""
 
+    Index: int
     task: str
     metric: str
     method: str
@@ -312,7 +313,7 @@ def readable(result: Result) -> pd.DataFrame:
         figures_of_lam[lam] = published(result.name, model, lam=lam)
     figures_of_lam |= dict.fromkeys((None, OWN_LAM), published(result.name, model))
 
-    values_of_column: dict[str, list[Any]] = {column: [] for column in READABLE}
+    values_of_column: dict[str, list[object]] = {column: [] for column in READABLE}
     for row, name, is_whole in zip(result.rows, names, wholes, strict=True):
         metric = references.metrics[row.metric]
         part = f", {row.subset}" if row.subset else ""
@@ -372,7 +373,7 @@ class References:
         """Return the row of another method about the same measure and part."""
         return self.whole_rows.get((row.task, row.metric, row.subset, method))
 
-    def columns(self, row: Measurement, name: str) -> dict[str, Any]:
+    def columns(self, row: Measurement, name: str) -> dict[str, object]:
         """Return what a row is compared with, and its verdict.
 
         before: the value of the model without a method. chance: what random rankings or draws give,
@@ -420,7 +421,7 @@ class References:
             "is_identity": self.facts(row).get("rank") == 0,
         }
 
-    def facts(self, row: Measurement) -> Mapping[str, Any]:
+    def facts(self, row: Measurement) -> Mapping[str, object]:
         """Return what the provenance says of the method of a row."""
         provenance = self.provenance.get(row.task)
         return {} if provenance is None else provenance.methods.get(row.method, {})

@@ -317,7 +317,7 @@ class StatedIds:
 
 
 # By tokenizer: a vocabulary takes a while to read, and hosts share theirs.
-_TABLES: WeakKeyDictionary[Any, WordTable | None] = WeakKeyDictionary()
+_TABLES: WeakKeyDictionary[object, WordTable | None] = WeakKeyDictionary()
 
 
 def word_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:

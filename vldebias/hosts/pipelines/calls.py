@@ -48,7 +48,7 @@ class Call(NamedTuple):
 
     ids: Tensor
     mask: Tensor | None
-    output: Any
+    output: object
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def traced(
         yield calls, replies
 
 
-def changed_states(tokens: Tokens, length: int, value: object) -> Any:
+def changed_states(tokens: Tokens, length: int, value: object) -> object:
     """Return an output of an encoder with the states of tokens changed, if it is of floats for
     `length` tokens: (b, length, d), or (length, b, d)."""
     if isinstance(value, SimpleNamespace):
@@ -160,7 +160,7 @@ def opened(value: object) -> Any:
         if not isinstance(row, Tensor) or row.ndim != 2 or not row.is_floating_point():
             return None
 
-    def close(changed: Tensor) -> Any:
+    def close(changed: Tensor) -> object:
         rows_without_padding = [
             changed_row[: len(row)] for changed_row, row in zip(changed, rows, strict=True)
         ]
@@ -213,7 +213,7 @@ def listed(prompt: Any) -> list[str]:
     return [prompt] if isinstance(prompt, str) else list(prompt or ())
 
 
-def copied(call: Mapping[str, object]) -> dict[str, Any]:
+def copied(call: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments of a call with lists of their own: some pipelines write into theirs."""
     arguments = {}
     for name, value in call.items():
@@ -221,7 +221,7 @@ def copied(call: Mapping[str, object]) -> dict[str, Any]:
     return arguments
 
 
-def running_call(pipe: object) -> Mapping[str, Any] | None:
+def running_call(pipe: object) -> Mapping[str, object] | None:
     """Return the variables of the pipeline's `__call__` that runs in this thread; None outside of
     one.
 
@@ -332,7 +332,7 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
     return texts_of_argument
 
 
-def set_texts(call: dict[str, Any], texts: Mapping[str, list[str]]) -> None:
+def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
     """Put one text per image into the arguments of a call; negative prompts stay, repeated as
     needed.
 

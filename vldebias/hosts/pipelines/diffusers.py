@@ -84,7 +84,9 @@ _CALLED: ContextVar[tuple[object, list[str], bool] | None] = ContextVar(
 )
 """The pipeline whose call runs in this thread or task, its prompts, and whether they were
 encoded."""
-_ENCODE: ContextVar[Callable[[list[str]], Any] | None] = ContextVar("vldebias_encode", default=None)
+_ENCODE: ContextVar[Callable[[list[str]], tuple[Any, ...]] | None] = ContextVar(
+    "vldebias_encode", default=None
+)
 """Encodes other prompts as the current call encodes its own."""
 
 EMBEDDINGS = "embeddings"
@@ -603,7 +605,7 @@ class DiffusersHost(Host):
 
     def _encode_seen(
         self, original: Original, bound: inspect.BoundArguments
-    ) -> tuple[Any, Tensor | None]:
+    ) -> tuple[tuple[Any, ...], Tensor | None]:
         """Call `encode_prompt` of a pipeline whose encoders may get an image with the prompt.
 
         Returns:

@@ -160,30 +160,32 @@ class SamplingAttachment(Attachment):
             The texts with the values, and the record of the call, which is not logged yet.
         """
         prompts = joined(columns)
-        record = CallRecord(
-            prompts,
-            prompts,
-            values=(None,) * len(prompts),
-            reasons=("strength",) * len(prompts),
-            people=((),) * len(prompts),
-            seed=self.seed,
-            is_encoding=is_encoding,
-            originals=originals,
-        )
         if not self._strength:  # nothing is written, and nothing is counted
-            return {name: list(column) for name, column in columns.items()}, record
+            unchanged = CallRecord(
+                prompts,
+                prompts,
+                values=(None,) * len(prompts),
+                reasons=("strength",) * len(prompts),
+                people=((),) * len(prompts),
+                seed=self.seed,
+                is_encoding=is_encoding,
+                originals=originals,
+            )
+            return {name: list(column) for name, column in columns.items()}, unchanged
         indices = None
         if seeds is not None and self.log.follow_seeds:
             indices = indices_of(seeds, originals or prompts)
         written, balanced = self._balance(columns, read or {}, indices, originals)
-        record = replace(
-            record,
-            written=joined(written),
+        record = CallRecord(
+            prompts,
+            joined(written),
             values=tuple(balanced.values),
             reasons=tuple(balanced.reasons),
             people=tuple(map(tuple, balanced.people)),
             seed=balanced.seed,
             index=None if indices is None else tuple(indices),
+            is_encoding=is_encoding,
+            originals=originals,
         )
         return written, record
 
@@ -346,7 +348,9 @@ class PromptAttachment(SamplingAttachment):
         # A call that fails shows no values of the one before it.
         self.log.begin()
         self.balancer.strength = self._strength
-        originals = self._originals_of(len(columns["prompt"]), images_per_prompt)
+        originals = None
+        if id(self) in _ORIGINALS.get():
+            originals = self._originals_of(len(columns["prompt"]), images_per_prompt)
         written, record = self.sample_call(
             columns, read=read, seeds=seeds, originals=originals, is_encoding=is_encoding
         )
@@ -355,11 +359,9 @@ class PromptAttachment(SamplingAttachment):
         self.log.add(record)
         return written
 
-    def _originals_of(self, images: int, images_per_prompt: int) -> tuple[str, ...] | None:
-        """Return what the user wrote for each image of a call; None outside of `originals`."""
-        texts = _ORIGINALS.get().get(id(self))
-        if texts is None:
-            return None
+    def _originals_of(self, images: int, images_per_prompt: int) -> tuple[str, ...]:
+        """Return what the user wrote for each image of a call inside `originals`."""
+        texts = _ORIGINALS.get()[id(self)]
         prompts = images // images_per_prompt
         if len(texts) != prompts:
             raise InvalidInputError(

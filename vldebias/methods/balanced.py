@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError
@@ -78,8 +79,18 @@ def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
     """
     from vldebias.wording import Balancer  # the grammars of eleven languages
 
+    _load_word_lists()
     # The values of a single set are strings, not tuples.
     return Balancer(sets[0] if len(sets) == 1 else sets, **settings)
+
+
+@cache
+def _load_word_lists() -> None:
+    """Read a prompt once in a process, which loads the word lists that every prompt is read by, so
+    that the first picture does not wait for them."""
+    from vldebias.wording import balance_prompts
+
+    balance_prompts("A photo of a person.", "gender", seed=0)
 
 
 def why_not_balanced(problem: Problem) -> str | None:

@@ -559,7 +559,7 @@ class DiffusersHost(Host):
                 set_texts(call, texts)
                 count = count_of(self.defaults)
                 parameters = inspect.signature(type(self._pipe).encode_prompt).parameters
-                if count and attachment.acts and not count_of(parameters):
+                if count and not count_of(parameters) and attachment.acts:
                     attachment.warn_once(SHARED.format(count=count))
             elif encoded != "negative prompt":
                 self._record_embeddings(attachment, call)
@@ -570,7 +570,7 @@ class DiffusersHost(Host):
         if is_encoding and record is not None:
             self._remember(call, result, record)
         # Inside a call of the pipeline, failures are raised when its pictures are finished.
-        if is_encoding or not self.source.ends:
+        if attachment.log.on_call is not None and (is_encoding or not self.source.ends):
             raise_failures()
         return result
 

@@ -14,6 +14,7 @@ from diffusers_tiny import CASES, FAMILIES
 
 from vldebias.errors import UnsupportedHostError
 from vldebias.hosts import resolve
+from vldebias.methods.cross_attention import at_denoiser
 
 PLAIN = "A photo of a doctor."
 FIXED = ("prompt", "generator", "num_inference_steps", "output_type", "num_images_per_prompt")
@@ -45,11 +46,11 @@ def layers_of(name: str) -> list[str]:
     if name in FAMILIES:
         make, call = FAMILIES[name]
         size = {"height": 16, "width": 16} | call
-        return resolve(make()).at("denoiser").found_layers(PLAIN, **size)
+        return at_denoiser(resolve(make()), ()).found_layers(PLAIN, **size)
     case = CASES[name]
     pipe = case.make(is_complete=True)
     with called(case, pipe) as options:
-        return resolve(pipe).at("denoiser").found_layers(PLAIN, **options)
+        return at_denoiser(resolve(pipe), ()).found_layers(PLAIN, **options)
 
 
 # Families with cross-attention whose pipelines give the denoiser what `encode_prompt` returns. The

@@ -183,12 +183,12 @@ def _check_arguments(
 
 def _placed(saved: Any, host: Host) -> tuple[dict[str, Edit], Host]:
     """Return edits by role, and the host at the side where they act."""
+    from vldebias.methods.cross_attention import at_denoiser
+
     listed = list(saved.values()) if isinstance(saved, dict) else [saved]
     if all(edit.side == "denoiser" for edit in listed):
         edits = {edit.attribute: edit for edit in listed}
-        denoiser = host.at("denoiser")
-        denoiser.roles = tuple(edits)
-        return edits, denoiser
+        return edits, at_denoiser(host, edits)
     # An edit that was saved without roles is for each role of the host.
     edits = saved if isinstance(saved, dict) else dict.fromkeys(host.roles, saved)
     return edits, host

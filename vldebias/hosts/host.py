@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -151,7 +151,7 @@ class Host(ABC):
         share their edit."""
         return f"{self.library.partition('.')[0]}.{role}"
 
-    def at(self, side: str) -> Host:
+    def at(self, side: str) -> Self:
         """Return this host with its edits at `side`, one of `SIDES`; raise UnsupportedHostError if
         it has no such."""
         if side not in SIDES:

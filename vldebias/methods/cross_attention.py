@@ -23,6 +23,7 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import Attachment, DenoiserAttachment, Host
 from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
+from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.balanced import Find, make_balancer
 from vldebias.methods.declared import DECLARED
@@ -223,12 +224,13 @@ def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost
     Raises:
         UnsupportedHostError: the pipeline has no denoiser with cross-attention to hook.
     """
-    host = pipeline.at("denoiser")
-    if not isinstance(host, CrossAttentionHost):
-        raise UnsupportedHostError(
-            f"{pipeline.name}: method 'cross-attention' is for pipelines of diffusers"
-        )
-    return host.with_roles(attributes)
+    if isinstance(pipeline, CrossAttentionHost):
+        return pipeline.with_roles(attributes)
+    if isinstance(pipeline, DiffusersHost):
+        return CrossAttentionHost(pipeline).with_roles(attributes)
+    raise UnsupportedHostError(
+        f"{pipeline.name}: method 'cross-attention' is for pipelines of diffusers"
+    )
 
 
 def fit_gate(

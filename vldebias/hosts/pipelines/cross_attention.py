@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from weakref import finalize
 
 import torch
@@ -21,7 +21,8 @@ from vldebias.hosts.attachment import INSIDE
 from vldebias.hosts.hooks import Around, hook_methods
 from vldebias.hosts.host import BARE, TOKENIZING, Host, during, weights_fingerprint
 from vldebias.hosts.pipelines.caches import refuse_dropped_rows, without_caches
-from vldebias.hosts.pipelines.calls import EMBEDDING, count_of, opened
+from vldebias.hosts.pipelines.calls import count_of
+from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.hosts.pipelines.steering import Reach, Steering
 from vldebias.hosts.values import DenoiserAttachment
@@ -47,7 +48,7 @@ class CrossAttentionHost(Host):
     generative = True
     rewrites = True
 
-    def __init__(self, pipeline: Any) -> None:
+    def __init__(self, pipeline: DiffusersHost) -> None:
         self.pipeline = pipeline
         self.name = pipeline.name
         self.model_id = pipeline.model_id
@@ -57,7 +58,7 @@ class CrossAttentionHost(Host):
         self.shared_modules = pipeline.shared_modules
         self.roles = ()
         self.memory = {}
-        self.pipe = pipeline.exclusive_modules[0]
+        self.pipe = cast("Any", pipeline.exclusive_modules[0])
         if not hasattr(self.pipe, "encode_prompt"):
             raise UnsupportedHostError(
                 f"{self.name}: a modular pipeline has no encode_prompt, by whose result the rows of"
@@ -85,10 +86,6 @@ class CrossAttentionHost(Host):
         raise InvalidInputError(
             f"{self.name}: cross-attention has no embedding of a prompt; use `responses`"
         )
-
-    def at(self, side: str) -> Host:
-        """Return the host of the same pipeline at another side."""
-        return self if side == "denoiser" else self.pipeline.at(side)
 
     def space(self, role: str) -> str:
         """Return the name of the space of a role."""
@@ -249,7 +246,7 @@ class CrossAttentionHost(Host):
         def recorded(*args: object, **kwargs: object) -> Any:
             with during(INSIDE):
                 result = encode(*args, **kwargs)
-            recorder.note(self.embeddings_of(result))
+            recorder.note(self.pipeline.embeddings_of(result))
             return result
 
         handles = []
@@ -288,23 +285,11 @@ class CrossAttentionHost(Host):
             else:
                 self.pipe.encode_prompt = before
 
-    def embeddings_of(self, result: Any) -> list[Tensor]:
-        """Return the embeddings of the conditional prompt, (b, tokens, d), among what
-        `encode_prompt` returned."""
-        embeddings = []
-        for name, value in zip(self.pipeline.source.returns, result, strict=False):
-            if value is None or not EMBEDDING.match(name) or "pooled" in name:
-                continue
-            found = opened(value)
-            if found is not None and found[0].ndim == 3:
-                embeddings.append(found[0])
-        return embeddings
-
     # ---- attaching
 
     def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
         """Hook the cross-attentions and `encode_prompt`; the returned function takes all off."""
-        steering = Steering(attachment, self)
+        steering = Steering(attachment, self.pipeline, self.denoisers)
         modules = dict(self._modules())
         handles = []
         for denoiser in self.denoisers.values():

@@ -58,7 +58,6 @@ from vldebias.hosts.pipelines.calls import (
     texts_of_images,
     traced,
 )
-from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
 from vldebias.hosts.pipelines.embedded import KnownEmbeddings, Origin, rows_of
 from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, source_of
 from vldebias.hosts.records import CallRecord, raise_failures
@@ -531,12 +530,6 @@ class DiffusersHost(Host):
 
         return {"check_inputs": begin, "prepare_latents": end}
 
-    def at(self, side: str) -> Host:
-        """Return the host of the same pipeline at "text", or at its "denoiser"."""
-        if side == "denoiser":
-            return CrossAttentionHost(self)
-        return super().at(side)
-
     def _encode_balanced(
         self, attachment: PromptAttachment, original: Original, bound: inspect.BoundArguments
     ) -> object:
@@ -638,6 +631,18 @@ class DiffusersHost(Host):
         if texts == prompts:
             return "prompt again"
         return "prompt"
+
+    def embeddings_of(self, result: Sequence[object]) -> list[Tensor]:
+        """Return the embeddings (b, tokens, d) of the conditional prompt in a result of
+        `encode_prompt`."""
+        embeddings = []
+        for name, value in zip(self.source.returns, result, strict=False):
+            if value is None or not EMBEDDING.match(name) or "pooled" in name:
+                continue
+            embedding = opened(value)
+            if embedding is not None and embedding[0].ndim == 3:
+                embeddings.append(embedding[0])
+        return embeddings
 
     def _remember(
         self, call: Mapping[str, object], result: Sequence[object], record: CallRecord | None

@@ -25,6 +25,7 @@ from vldebias.hosts.hooks import Hook, Original
 from vldebias.hosts.host import TOKENIZING, during
 from vldebias.hosts.pipelines.caches import cache_of, refuse_dropped_rows
 from vldebias.hosts.pipelines.calls import copied, listed, running_call, texts_of_images
+from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.hosts.pipelines.passes import (
     Arguments,
     EncodedPrompts,
@@ -115,14 +116,24 @@ class Steering(Hook):
     """Deal values to the images of a call where its prompts are encoded, and set them in the
     cross-attentions; copies of a hooked model are refused.
 
-    host: that of the cross-attentions of the pipeline.
+    Args:
+        attachment: samples the values.
+        pipeline: the host of the pipeline.
+        denoisers: name of the component -> denoiser.
     """
 
     attachment: DenoiserAttachment
 
-    def __init__(self, attachment: DenoiserAttachment, host: Any) -> None:
+    def __init__(
+        self,
+        attachment: DenoiserAttachment,
+        pipeline: DiffusersHost,
+        denoisers: Mapping[str, nn.Module],
+    ) -> None:
         super().__init__(attachment)
-        self.host = host
+        self.pipeline = pipeline
+        self.pipe = pipeline.exclusive_modules[0]
+        self.denoisers = denoisers
         self.edits = list(attachment.projections.values())
         self.layers = list(dict.fromkeys(name for edit in self.edits for name, _ in edit.layers))
         self._maps: dict[tuple[object, ...], dict[str, LayerMap]] = {}
@@ -131,12 +142,12 @@ class Steering(Hook):
 
     def encode(self, original: Original, bound: inspect.BoundArguments) -> object:
         """Call `encode_prompt`, and deal values to the images of its prompts."""
-        encoded = self.host.pipeline.encoded_text(bound.arguments)
+        encoded = self.pipeline.encoded_text(bound.arguments)
         kept = copied(bound.arguments)
         with TOKENIZING, during(INSIDE):
             result = original(*bound.args, **bound.kwargs)
-        encodings = self.host.embeddings_of(result)
-        source = self.host.pipeline.source
+        encodings = self.pipeline.embeddings_of(result)
+        source = self.pipeline.source
         if encoded != "negative prompt" and encodings:
             texts: list[str] = []
             for name, value in kept.items():
@@ -153,7 +164,7 @@ class Steering(Hook):
                 self._deal(call, kept)
                 _CALL.set(call)
         # Inside of a call it is raised when the pictures are made.
-        if not source.ends or running_call(self.host.pipe) is None:
+        if not source.ends or running_call(self.pipe) is None:
             raise_failures()
         return result
 
@@ -174,7 +185,8 @@ class Steering(Hook):
         if values is not None:
             if count % max(len(values), 1):
                 raise InvalidInputError(
-                    f"{self.host.name}: {len(values)} values for {count} images; expected one each"
+                    f"{self.pipeline.name}: {len(values)} values for {count} images; expected one"
+                    " each"
                 )
             call.values = self._spread(values, count)
             return
@@ -192,10 +204,10 @@ class Steering(Hook):
                 unread.append(all(reason in UNREAD for reason in reasons))
         if not any(unread):
             attachment.sample_texts(
-                columns, read=self.host.pipeline.readers(arguments), seeds=self._generators()
+                columns, read=self.pipeline.readers(arguments), seeds=self._generators()
             )
             call.values = self._spread(attachment.sampled, count)
-        elif any(map(cache_of, self.host.denoisers.values())):
+        elif any(map(cache_of, self.denoisers.values())):
             # An extra pass would change what the cache remembers.
             attachment.log.begin()
             attachment.warn_once(
@@ -215,7 +227,7 @@ class Steering(Hook):
 
     def _generators(self) -> object:
         """Return the generators of the call of the pipeline that runs."""
-        return (running_call(self.host.pipe) or {}).get("generator")
+        return (running_call(self.pipe) or {}).get("generator")
 
     def _spread(self, values: Sequence[object], count: int) -> list[tuple[object, ...]]:
         """Return a value or None of each edit for each of `count` images; some pipelines encode a
@@ -331,7 +343,7 @@ class Steering(Hook):
                 self._deal_by_gate(call, rows, module, args, kwargs)
         if not any(map(any, call.values)):
             return
-        refuse_dropped_rows(self.host.name, module)
+        refuse_dropped_rows(self.pipeline.name, module)
         call.passes += 1
         rows = call.prompts.rows(args, kwargs)
         call.matched += bool(rows)

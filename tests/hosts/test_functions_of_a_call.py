@@ -14,7 +14,7 @@ ROOT = str(Path(vldebias.__file__).parent)
 # Functions that run on the first encode_prompt after attaching. Comprehensions, generator
 # expressions and lambdas are part of the function that they stand in. Balanced prompts read the
 # prompt by grammar, which takes most of the second number.
-MOST = {"cali": 30, "balanced-prompts": 175}
+MOST = {"cali": 30, "balanced-prompts": 130}
 
 
 def functions_of_first_call(method: str) -> set[CodeType]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vldebias.data import DataSet, ImageData, Labels
 from vldebias.hosts import Host
 from vldebias.losses import Contrast, ContrastiveLoss, Loss
-from vldebias.methods import Method, Need
+from vldebias.methods import Declaration, EditMethod, Need
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import load_prompts
 from vldebias.study import TaskResult
@@ -78,13 +78,16 @@ SHADES = DataSet(
 
 
 # ---- a method
-class MeanDifference(Method):
+class MeanDifference(EditMethod):
     """Remove the mean difference of the prompt pairs."""
 
-    name = "theirs"
-    title = "mean difference"
-    source = "theirs, eq. 1"
-    needs = frozenset({Need.PAIRS})
+    declaration = Declaration(
+        "theirs",
+        title="mean difference",
+        about="removes the mean difference of the prompt pairs",
+        source="theirs, eq. 1",
+        needs=frozenset({Need.PAIRS}),
+    )
 
     def fit(self, problem: Any, role: str) -> Any:
         """Return the projection that removes one direction."""

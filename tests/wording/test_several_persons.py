@@ -132,7 +132,7 @@ def test_facts_about_persons_who_get_no_value_are_not_read(monkeypatch):
     read = []
     monkeypatch.setattr(
         "vldebias.wording.english.reading.find_rules",
-        lambda text, start, end: read.append(text[start:end]) or (),
+        lambda text, start, end, kind: read.append(text[start:end]) or (),
     )
     nouns = ["cook", "waiter", "guest", "singer"]
     prompt = " and ".join(f"a {noun}" for noun in [*nouns, "driver", "judge", "pilot", "nurse"])

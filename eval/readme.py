@@ -84,7 +84,12 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "true_shares_by_gallery": methods.true_shares_by_gallery,
     },
     "docs/explanation/over-and-under-diversification.md": {"history": prompts.history},
-    "docs/generation.md": {"sampled": generation.sampled},
+    "docs/generation.md": {
+        "sampled": generation.sampled,
+        "three_models": generation.three_models,
+        "strong_guidance": generation.strong_guidance,
+        "gate": generation.gate,
+    },
     "docs/tutorials/audit-a-prompt-list.md": {"models_in_terminal": generation.models_in_terminal},
     "docs/explanation/how-well-audits-predict.md": {
         "audit_lines": generation.audit_lines,

@@ -1,22 +1,16 @@
-"""What does a value set in cross-attention do to generated images, beside words and EquiSteer?
+"""What does a value set in cross-attention do on the miniature, compared with words and EquiSteer?
 
-    python -m eval.experiments.cross_attention choice --json eval/results/steer_choice.json
     python -m eval.experiments.cross_attention evidence --json eval/results/steer.json
     python -m eval.experiments.cross_attention jointly --json eval/results/steer_jointly.json
     python -m eval.experiments.cross_attention beside --json eval/results/steer_beside.json
-    python -m eval.experiments.cross_attention guidance --guidance 1 3 5 7.5 12 \
-        --json eval/results/steer_guidance.json
     python -m eval.experiments.cross_attention cost --json eval/results/steer_cost.json
-    python -m eval.experiments.cross_attention plot  # steer_guidance.png, of that
 
 "A photo of a {profession}." on the miniature pipeline, from the same noise for all methods, judged
-by the world's own classifier; unknown below .8. `choice` compares forms, amounts, concepts of the
-fit, ranks, layers, times and whitening on professions of the training split that no fit has seen;
-`evidence` measures what was chosen on the 20 professions that the world's sets hold out, 24 images
-each, in three draws; `jointly` gender and tone set together on the same; `beside` other prompts, as
-texts and as embeddings; `guidance` the gap over its scale. Values are dealt by the balancer, as in
-`vldebias.debias`. What was generated is kept below --work, so that a run that was stopped goes on.
-Intervals are over professions.
+by the world's own classifier; unknown below .8. `evidence` measures gender, age and five skin tones
+on the 20 professions that the world's sets hold out; `jointly` sets gender and tone together;
+`beside` uses other prompts, as texts and as embeddings; `cost` times a step and a fit. Other models
+are compared in `eval.experiments.steering_models`. What was generated is kept below --work, so that
+an interrupted run continues. Intervals are over professions.
 """
 
 from __future__ import annotations
@@ -35,10 +29,9 @@ import torch
 from numpy.typing import NDArray
 from PIL.Image import Image
 
-from eval.experiments import whitening
 from eval.experiments.equisteer import Gate
 from eval.experiments.equisteer import fit as fit_equisteer
-from eval.tables import RESULTS, parser, place_of, run
+from eval.tables import parser, run
 from vldebias.api import debias, fit_projections
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts.host import weights_fingerprint
@@ -58,19 +51,16 @@ from vldebias.miniature.words import (
 )
 from vldebias.projection.cross_attention import CrossAttentionEdit
 from vldebias.prompts import PromptSet, fill, make_prompt_set
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.tasks.variants import prepared
-from vldebias.utils.pictures import subplots, write_png
 
 BATCH, SURE = 48, 0.8
 VALUES = {"gender": GENDERS, "age": AGES, "tone": TONES}
 JOINT = "gender x tone"
 SIZES = {**{name: len(values) for name, values in VALUES.items()}, JOINT: len(GENDERS) * len(TONES)}
-# What a choice is made on: in no fit, and not what is measured in the end.
-CHOICE = TRAIN_PROFESSIONS[3::7][:10]
-FIT = tuple(name for name in TRAIN_PROFESSIONS if name not in CHOICE)
-CONCEPTS = (5, 10, 40)  # of other fits; the chosen one has 20
-AMOUNTS = (0.7, 1.0, 1.3, 1.6, 2.0, 2.5)
+# Left out of the fits, as in `eval.small_models.benches`.
+HELD_BACK = TRAIN_PROFESSIONS[3::7][:10]
+FIT = tuple(name for name in TRAIN_PROFESSIONS if name not in HELD_BACK)
 RESAMPLES = 2000
 GAP = Metric("discrepancy", "gap from even shares", "fact", "lower")
 LEFT = Metric(
@@ -81,13 +71,10 @@ RIGHT = Metric("recognised", "subject accuracy", "utility", "higher")
 KNOWN = Metric("unknown", "images whose value the judge cannot tell", "fact", "lower")
 MOVED = Metric("distance", "distance to the picture of the same noise", "fact", "lower")
 NAMES = {
-    "choice": "steer_choice",
     "evidence": "steer",
     "jointly": "steer_jointly",
     "beside": "steer_beside",
-    "guidance": "steer_guidance",
     "cost": "steer_cost",
-    "plot": "",
 }
 """Parts, and the names of what they measure."""
 STEP = Metric("step", "seconds of one core for a step of 16 images", "fact", "lower")
@@ -317,123 +304,6 @@ def provenance(studio: Studio, about: str, **settings: Any) -> TaskProvenance:
     )
 
 
-# ---- the choice
-# -------------------------------------------------------------------------------------------------
-
-
-def variants(edit: CrossAttentionEdit) -> dict[str, CrossAttentionEdit]:
-    """Return name -> edit of the ablation, one thing changed at a time."""
-    made: dict[str, CrossAttentionEdit] = {}
-    for amount in AMOUNTS:
-        made[f"set, amount {amount}"] = with_amount(edit, amount)
-    for amount in (1.0, 1.3):
-        made[f"shift, amount {amount}"] = replace(with_amount(edit, amount), form="shift")
-    if len(edit.values) > 2:
-        for rank in range(1, len(edit.values) - 1):
-            made[f"rank {rank}"] = replace(edit, rank=rank)
-    numbers = range(len(edit.layers))
-    half = len(numbers) // 2
-    for name, kept in {"first layers": numbers[:half], "last layers": numbers[half:]}.items():
-        made[name] = with_layers(edit, kept)
-    number = len(edit.times)
-    for name, kept in {
-        "noisy half of the times": range(number // 2, number),
-        "clean half of the times": range(number // 2),
-        "every other time": range(0, number, 2),
-    }.items():
-        made[name] = with_times(edit, list(kept), stays="half" in name)
-    return made
-
-
-def with_amount(edit: CrossAttentionEdit, amount: float) -> CrossAttentionEdit:
-    """Return an edit that puts in another amount of each effect."""
-    return replace(edit, amounts=torch.full_like(edit.amounts, amount))
-
-
-def with_layers(edit: CrossAttentionEdit, kept: Sequence[int]) -> CrossAttentionEdit:
-    """Return an edit of some of the layers."""
-    ends = np.cumsum([width for _, width in edit.layers])
-    places = np.concatenate([np.arange(ends[i] - edit.layers[i][1], ends[i]) for i in kept])
-    columns = torch.from_numpy(places)
-    return replace(
-        edit,
-        center=edit.center[:, columns],
-        effects=edit.effects[:, :, columns],
-        amounts=edit.amounts[:, :, list(kept)],
-        gate=edit.gate[:, columns],
-        layers=tuple(edit.layers[i] for i in kept),
-    )
-
-
-def with_times(edit: CrossAttentionEdit, kept: Sequence[int], *, stays: bool) -> CrossAttentionEdit:
-    """Return an edit fitted at some of the times; stays: nothing is edited at the others."""
-    if stays:
-        effects = edit.effects.clone()
-        effects[[i for i in range(len(edit.times)) if i not in kept]] = 0
-        return replace(edit, effects=effects)
-    return replace(
-        edit,
-        times=edit.times[kept],
-        center=edit.center[kept],
-        effects=edit.effects[kept],
-        amounts=edit.amounts[kept],
-    )
-
-
-def candidates(studio: Studio, attribute: str) -> dict[str, Callable[[], Deal]]:
-    """Return name -> what makes each deal of the ablation; some are fitted when they are made."""
-    chosen = fit(studio, attribute, measured(attribute))
-    makers: dict[str, Callable[[], Deal]] = {}
-    for name, edit in variants(chosen).items():
-        makers[name] = partial(Deal, name, attached(studio, edit))
-
-    def with_concepts(name: str, concepts: int) -> Deal:
-        edit = fit(studio, attribute, measured(attribute, concepts))
-        return Deal(name, attached(studio, edit))
-
-    for concepts in CONCEPTS:
-        name = f"{concepts} concepts"
-        makers[name] = partial(with_concepts, name, concepts)
-    for amount in (1.0, round(float(chosen.amounts[0, 0, 0]), 3)):
-        name = f"whitened, amount {amount}"
-        edit = with_amount(chosen, amount)
-        makers[name] = partial(Deal, name, whitened(studio, attribute, edit))
-    makers["EquiSteer"] = partial(equisteer, studio, attribute)
-    return makers
-
-
-def choice(
-    studio: Studio, images: int, attributes: Sequence[str], only: Sequence[str] | None
-) -> Iterator[TaskResult]:
-    """Measure the ablation on professions that no fit has seen."""
-    about = provenance(
-        studio,
-        f"{len(CHOICE)} professions of the training split, in no fit, {images} images each.",
-    )
-    result = TaskResult(about)
-    wanted = [studio.judge.names["profession"].index(name) for name in CHOICE]
-    for attribute in attributes:
-        deals = [Deal(NONE), Deal("words", stated(studio, attribute))]
-        for name, make in candidates(studio, attribute).items():
-            if not only or name in only:
-                deals.append(make())
-        found = {}
-        for deal in deals:
-            labels = studio.labels(deal, attribute, professions(CHOICE), images, 7)
-            found[deal.name] = figures([labels], attribute, wanted)
-            means = [round(float(row.mean()), 3) for row in found[deal.name].values()]
-            print(attribute, deal.name, means, flush=True)
-        add_rows(result, found, attribute, {"professions": len(CHOICE), "images each": images})
-    yield result
-
-
-def measured(attribute: str, concepts: int = 20) -> CrossAttention:
-    """Return the settings of the committed figures, which were the defaults at that time; the
-    present ones are measured in `eval.experiments.steering_models`."""
-    amount = 2.0 if len(VALUES[attribute]) == 2 else 1.3
-    return CrossAttention(form="set", amount=amount, concepts=concepts)
-
-
 def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
     """Return the edit of an attribute, fitted once and kept."""
     folder = studio.edits / f"{attribute}-{method.name}-{method.concepts}-{method.steps}"
@@ -446,7 +316,7 @@ def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
 
 def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
     """Return EquiSteer with its gate, fitted to the texts of our fit."""
-    method = measured(attribute)
+    method = CrossAttention()
     ours = fit(studio, attribute, method)
     path = studio.edits / f"{attribute}-equisteer"
     if path.is_dir():
@@ -460,22 +330,6 @@ def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
         edit.save_pretrained(path)
         torch.save((gate.layer, gate.directions, gate.thresholds), path / "gate.pt")
     return Deal("EquiSteer", attached(studio, edit, seed), gate)
-
-
-def whitened(
-    studio: Studio, attribute: str, edit: CrossAttentionEdit, seed: int = 0
-) -> Callable[[], Any]:
-    """Return what attaches an edit with its span whitened, by the spread of the outputs for the
-    texts of the fit."""
-
-    def attach() -> Any:
-        method = CrossAttention()
-        texts_of_value = stated_texts(set_of(attribute), method.concepts)
-        layers = [name for name, _ in edit.layers]
-        spreads = whitening.fit(studio.pipe, layers, texts_of_value, studio.steps)
-        return whitening.attached(studio.pipe, edit, spreads, seed)
-
-    return attach
 
 
 def stated(studio: Studio, attribute: str, seed: int = 0) -> Callable[[], Any]:
@@ -524,7 +378,7 @@ def evidence(
             for attribute in attributes:
                 deal = Deal(name)
                 if name == "cross-attention":
-                    edit = fit(studio, attribute, measured(attribute))
+                    edit = fit(studio, attribute, CrossAttention())
                     deal = Deal(name, attached(studio, edit, draw))
                 elif name == "EquiSteer":
                     deal = equisteer(studio, attribute, draw)
@@ -559,7 +413,7 @@ def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskR
     sets = [set_of("gender"), set_of("tone")]
     edits = {}
     for attribute, prompt_set in zip(("gender", "tone"), sets, strict=True):
-        edits[prompt_set.name] = fit(studio, attribute, measured(attribute))
+        edits[prompt_set.name] = fit(studio, attribute, CrossAttention())
     found: dict[str, list[Labels]] = {}
     for draw in draws:
         deals = [Deal(NONE), Deal("cross-attention", attached(studio, edits, draw))]
@@ -627,7 +481,7 @@ def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
     person, as texts and as embeddings that are passed in."""
     about = provenance(studio, f"Six to twenty prompts of each kind, {images} images of each.")
     result = TaskResult(about)
-    gender = fit(studio, "gender", measured("gender"))
+    gender = fit(studio, "gender", CrossAttention())
     ours = Deal("cross-attention", attached(studio, gender))
     stated_prompts = []
     for value in GENDERS:
@@ -684,38 +538,6 @@ def add_kind(
         print(subset, metric.name, {name: round(mean, 3) for name, mean in means.items()})
 
 
-# ---- over guidance
-# -------------------------------------------------------------------------------------------------
-
-
-def over_guidance(
-    studios: Sequence[Studio], images: int, scales: Sequence[float]
-) -> Iterator[TaskResult]:
-    """Measure gender on held-out professions at several guidance scales."""
-    about = provenance(
-        studios[0],
-        f"{len(TEST_PROFESSIONS)} held-out professions, {images} images each, at guidance"
-        f" {list(scales)}.",
-        guidance=list(scales),
-    )
-    result = TaskResult(about)
-    wanted = held_out_codes(studios[0])
-    prompts = professions(TEST_PROFESSIONS)
-    n = {"professions": len(TEST_PROFESSIONS), "images each": images}
-    for studio in studios:
-        edit = fit(studio, "gender", measured("gender"))
-        deals = [Deal(NONE), Deal("cross-attention", attached(studio, edit))]
-        deals.append(Deal("balanced-prompts", stated(studio, "gender")))
-        of_method = {}
-        for deal in deals:
-            labels = studio.labels(deal, "gender", prompts, images, 5)
-            of_method[deal.name] = figures([labels], "gender", wanted)
-        add_rows(result, of_method, "gender", n, f"guidance = {studio.guidance:g}")
-        gaps = {name: round(float(found[GAP].mean()), 3) for name, found in of_method.items()}
-        print(studio.guidance, gaps, flush=True)
-    yield result
-
-
 # ---- cost
 # -------------------------------------------------------------------------------------------------
 
@@ -760,60 +582,25 @@ def cost(studio: Studio) -> Iterator[TaskResult]:
     yield result
 
 
-def plot(source: Path, path: Path) -> None:
-    """Draw the gap of every method over guidance."""
-    rows = [place_of(row) | {"row": row} for row in Result.read(source).rows]
-    figure, axes = subplots(1, 1, (7, 3.5))
-    (axis,) = np.ravel(axes)
-    titles = {
-        NONE: "as it is",
-        "balanced-prompts": "words",
-        "cross-attention": "cross-attention",
-    }
-    for method, title in titles.items():
-        shown = [r for r in rows if r["method"] == method and r["metric"] == GAP.name]
-        scales = [r["guidance"] for r in shown]
-        values = [r["row"].value for r in shown]
-        lows = [r["row"].interval[0] for r in shown]
-        highs = [r["row"].interval[1] for r in shown]
-        (line,) = axis.plot(scales, values, marker="o", ms=4, label=title)
-        axis.fill_between(scales, lows, highs, alpha=0.1, color=line.get_color())
-    axis.set_xlabel("guidance scale")
-    axis.set_ylabel("gap from even shares of gender")
-    axis.set_ylim(0)
-    axis.legend()
-    figure.tight_layout()
-    write_png(figure, path, {"from": source.name}, small=True)
-
-
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("part", choices=list(NAMES))
     options.add_argument("--images", type=int, help="of each profession or prompt")
-    options.add_argument("--draws", nargs="*", type=int, default=[0, 1, 2])
-    options.add_argument("--only", nargs="*", help="variants of the choice")
-    options.add_argument("--guidance", nargs="*", type=float, default=[7.5])
+    options.add_argument("--draws", nargs="*", type=int, default=[0])
+    options.add_argument("--guidance", type=float, default=7.5)
     options.add_argument("--steps", type=int, default=8)
     options.add_argument("--attributes", nargs="*", default=list(VALUES))
     options.add_argument("--work", type=Path, default=Path("results/cross_attention"))
     given = options.parse_args()
     warnings.simplefilter("ignore", VldebiasWarning)
     torch.set_num_threads(1)
-    if given.part == "plot":
-        path = given.json or RESULTS / "steer_guidance.json"
-        plot(path, path.with_suffix(".png"))
-        return
-    scales = given.guidance
-    studios = [Studio(given.work, scale, given.steps) for scale in scales]
-    studio = studios[0]
+    studio = Studio(given.work, given.guidance, given.steps)
     attributes = given.attributes
     # Part -> what measures it, and its images of each profession.
     parts: dict[str, tuple[Callable[[int], Iterator[TaskResult]], int]] = {
-        "choice": (lambda images: choice(studio, images, attributes, given.only), 10),
-        "evidence": (lambda images: evidence(studio, images, attributes, given.draws), 24),
-        "jointly": (lambda images: jointly(studio, images, given.draws), 24),
+        "evidence": (lambda images: evidence(studio, images, attributes, given.draws), 12),
+        "jointly": (lambda images: jointly(studio, images, given.draws), 12),
         "beside": (lambda images: beside(studio, images), 12),
-        "guidance": (lambda images: over_guidance(studios, images, scales), 6),
         "cost": (lambda images: cost(studio), COPIES),
     }
     measure, images = parts[given.part]

@@ -4,14 +4,14 @@
     python -m eval.small_models.train t5 --out results/small_models
     python -m eval.experiments.steering_models choice --json eval/results/steer_models_choice.json
     python -m eval.experiments.steering_models evidence --json eval/results/steer_models.json
+    python -m eval.experiments.steering_models guidance --json eval/results/steer_guidance.json
     python -m eval.experiments.steering_models pictures  # eval/results/steer_models_*.png
-    python -m eval.experiments.steering_models table  # of the evidence, for the documentation
 
 Three models: the miniature and the two of `eval.small_models`, which differ in text encoder,
 denoiser, prediction type and pictures. Each is fitted and measured on two splits of its jobs.
-`choice` compares forms and amounts on the first split of each, `evidence` measures the default, the
-form that was the default before, and words on both. What was measured is kept below --work, so that
-an interrupted run continues. Intervals are over jobs.
+`choice` compares forms and amounts on the first split of each, `evidence` measures the default and
+words on both splits, `guidance` on the first split with the same edits at guidance 12. What was
+measured is kept below --work, so that an interrupted run continues. Intervals are over jobs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from PIL import Image
 from eval.small_models import benches
 from eval.small_models.benches import Bench, open_prompts
 from eval.small_models.measure import Attach, Outcome, measure
-from eval.tables import RESULTS, parser, place_of, run, span, subset
+from eval.tables import RESULTS, parser, run, subset
 from vldebias.api import debias, fit_projections
 from vldebias.errors import VldebiasWarning
 from vldebias.methods import Balanced, CrossAttention
 from vldebias.metrics import Metric
-from vldebias.projection.cross_attention import CrossAttentionEdit
-from vldebias.report.result import NONE, Measurement, Result, TaskProvenance, TaskResult
+from vldebias.projection.cross_attention import CrossAttentionEdit, Form
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
 
 MODELS = ("miniature", "clip", "t5")
 RESAMPLES = 2000
-WORDS, OURS, BEFORE = "balanced-prompts", "cross-attention", "cross-attention, set"
+WORDS, OURS = "balanced-prompts", "cross-attention"
+STRONG_GUIDANCE = 12.0
+FORMS: tuple[Form, ...] = ("add", "shift")
 METRICS = {
     "gap": Metric("discrepancy", "gap from even shares", "fact", "lower"),
     "left": Metric(
@@ -66,13 +68,29 @@ def open_bench(name: str, models: Path) -> Bench:
 
 
 class Laboratory:
-    """Fit and measure the methods on one model, and keep what was measured in a folder."""
+    """Fit and measure the methods on one model, and keep what was measured in a folder.
 
-    def __init__(self, bench: Bench, work: Path, images: int, other_images: int) -> None:
+    Args:
+        bench: the model.
+        work: the folder.
+        images: of each job.
+        other_images: of each job with each value of the other attribute stated.
+        guidance: scale of the measured pictures; None: that of the fit.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        work: Path,
+        images: int,
+        other_images: int,
+        guidance: float | None = None,
+    ) -> None:
         self.bench = bench
         self.work = work / bench.name
         self.images = images
         self.other_images = other_images
+        self.guidance = bench.guidance if guidance is None else guidance
         self._edits: dict[tuple[str, int], CrossAttentionEdit] = {}
 
     def edit(self, attribute: str, split: int) -> CrossAttentionEdit:
@@ -104,18 +122,33 @@ class Laboratory:
         if method == WORDS:
             prompt_set = self.bench.prompt_set(attribute, split)
             return partial(debias, pipe, prompt_set, method=Balanced(seed=0))
-        edit = self.edit(attribute, split)
-        return partial(debias, pipe, variants(edit)[method])
+        edit = variants(self.edit(attribute, split))[method]
+
+        def attach_edit() -> Any:
+            attachment = debias(pipe, edit)
+            attachment.seed = 0  # of the assigned values, as for words
+            return attachment
+
+        return attach_edit
 
     def outcome(self, method: str, attribute: str, split: int) -> Outcome:
         """Return what a method does, measured once."""
-        name = f"{method}-{attribute}-{split}-{self.images}-{self.other_images}.npz"
-        path = self.work / name.replace(" ", "")
+        name = f"{method}-{attribute}-{split}-{self.images}-{self.other_images}"
+        if self.guidance != self.bench.guidance:
+            name += f"-guidance-{self.guidance:g}"
+        path = self.work / f"{name.replace(' ', '')}.npz"
         if path.is_file():
             return Outcome(**dict(np.load(path)))
         attach = self.attach(method, attribute, split)
         outcome = measure(
-            self.bench, attribute, split, attach, self.images, self.other_images, seed=split
+            self.bench,
+            attribute,
+            split,
+            attach,
+            self.images,
+            self.other_images,
+            seed=split,
+            guidance_scale=self.guidance,
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, **asdict(outcome))
@@ -125,14 +158,15 @@ class Laboratory:
 
 
 def variants(edit: CrossAttentionEdit) -> dict[str, CrossAttentionEdit]:
-    """Return name -> edit: the default, the one before, and others of the choice."""
-    before = 2.0 if len(edit.values) == 2 else 1.3
-    made = {OURS: edit, BEFORE: with_amounts(replace(edit, form="set"), before, before)}
-    for form in ("set", "shift"):
-        for last, first in ((1.0, 1.0), (2.0, 2.0), (1.0, 2.0), (1.0, 3.0), (0.5, 3.0), (1.0, 4.0)):
-            name = f"{form}, {last:g} to {first:g}"
-            made[name] = with_amounts(replace(edit, form=form), last, first)  # type: ignore[arg-type]
-    made["shift, 1 to 3, rank 1"] = replace(made["shift, 1 to 3"], rank=1)
+    """Return name -> edit: the default, and the forms and amounts of the choice."""
+    made = {OURS: edit}
+    for form in FORMS:
+        for last, first in ((1.0, 3.0), (1.0, 4.0), (2.0, 4.0)):
+            changed = with_amounts(replace(edit, form=form), last, first)
+            made[f"{form}, {first:g} to {last:g}"] = changed
+    constant = 2.0 if len(edit.values) == 2 else 1.3
+    unchanging = with_amounts(replace(edit, form="set"), constant, constant)
+    made["set, 2 (two values) or 1.3"] = unchanging
     return made
 
 
@@ -142,15 +176,16 @@ def with_amounts(edit: CrossAttentionEdit, last: float, first: float) -> CrossAt
     return replace(edit, amounts=amounts[:, None, None].expand_as(edit.amounts).contiguous())
 
 
-def provenance(bench: Bench, about: str, **settings: Any) -> TaskProvenance:
+def provenance(laboratory: Laboratory, about: str) -> TaskProvenance:
     """Return the protocol of a result."""
+    bench = laboratory.bench
     return TaskProvenance(
         task=bench.name,
         title=f"Cross-attention on {bench.name}",
         description=about,
         model=f"{bench.name} {type(bench.pipe).__name__}",
         split="generated",
-        settings={"steps": bench.steps, "guidance": bench.guidance, **settings},
+        settings={"steps": bench.steps, "guidance": laboratory.guidance},
     )
 
 
@@ -185,7 +220,7 @@ def compare(
         f"{images} images of each held-out job, and {other_images} of each job with each value of"
         " the other attribute stated."
     )
-    result = TaskResult(provenance(bench, about))
+    result = TaskResult(provenance(laboratory, about))
     for attribute in bench.values:
         for split in splits:
             outcomes = {}
@@ -199,38 +234,6 @@ def compare(
             for kind, metric in AUROC.items():
                 result.add(metric, OURS, max(auroc[kind].values()), n={"fits": 1}, subset=place)
     yield result
-
-
-COLUMNS = (
-    ("gap, original", "gap", NONE),
-    ("gap left", "left", OURS),
-    ("gap left, before", "left", BEFORE),
-    ("gap left, words", "left", WORDS),
-    ("job", "job", OURS),
-    ("job, before", "job", BEFORE),
-    ("other attribute, original", "other", NONE),
-    ("other attribute", "other", OURS),
-    ("other attribute, before", "other", BEFORE),
-    ("other attribute, words", "other", WORDS),
-)
-"""Title, field of an outcome and method of the columns of the documentation's table."""
-
-
-def table(path: Path) -> str:
-    """Return the Markdown table of the documentation, from the JSON of `evidence`."""
-    rows_of_place: dict[tuple[str, str, int], dict[tuple[str, str], Measurement]] = {}
-    for row in Result.read(path).rows:
-        place = place_of(row)
-        key = (row.task, place["attribute"], place["split"])
-        rows_of_place.setdefault(key, {})[row.metric, row.method] = row
-    titles = ["model, attribute, split", *(title for title, _, _ in COLUMNS)]
-    lines = ["| " + " | ".join(titles) + " |", "| --- " * len(titles) + "|"]
-    for (model, attribute, split), rows in rows_of_place.items():
-        texts = [f"{model}, {attribute}, {split}"]
-        for _, field, method in COLUMNS:
-            texts.append(span(rows[METRICS[field].name, method], ".2f"))
-        lines.append("| " + " | ".join(texts) + " |")
-    return "\n".join(lines)
 
 
 def picture_grid(laboratory: Laboratory, attribute: str, path: Path, jobs: int = 3) -> None:
@@ -257,7 +260,7 @@ def picture_grid(laboratory: Laboratory, attribute: str, path: Path, jobs: int =
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("part", choices=["choice", "evidence", "pictures", "table"])
+    options.add_argument("part", choices=["choice", "evidence", "guidance", "pictures"])
     options.add_argument("--models", type=Path, default=Path("results/small_models"))
     options.add_argument("--only", nargs="*", default=list(MODELS), choices=MODELS)
     options.add_argument("--images", type=int, help="of each job")
@@ -266,15 +269,13 @@ def main() -> None:
     arguments = options.parse_args()
     warnings.simplefilter("ignore", VldebiasWarning)
     torch.set_num_threads(1)
-    if arguments.part == "table":
-        print(table(arguments.json or RESULTS / "steer_models.json"))
-        return
     images = arguments.images or (8 if arguments.part == "choice" else 12)
 
     def laboratories() -> Iterator[Laboratory]:
         for name in arguments.only:
             bench = open_bench(name, arguments.models)
-            yield Laboratory(bench, arguments.work, images, arguments.other_images)
+            guidance = STRONG_GUIDANCE if arguments.part == "guidance" else None
+            yield Laboratory(bench, arguments.work, images, arguments.other_images, guidance)
 
     if arguments.part == "pictures":
         for laboratory in laboratories():
@@ -282,20 +283,18 @@ def main() -> None:
             path = RESULTS / f"steer_models_{laboratory.bench.name}.png"
             picture_grid(laboratory, attribute, path)
         return
-    methods, splits = [NONE, WORDS, OURS, BEFORE], (0, 1)
-    if arguments.part == "choice":
-        splits = (0,)
+    splits = (0, 1) if arguments.part == "evidence" else (0,)
 
     def parts() -> Iterator[TaskResult]:
         for laboratory in laboratories():
-            chosen = methods
+            methods = [NONE, WORDS, OURS]
             if arguments.part == "choice":
                 edit = laboratory.edit(next(iter(laboratory.bench.values)), 0)
-                chosen = [NONE, WORDS, *list(variants(edit))[2:]]
-            yield from compare(laboratory, chosen, splits)
+                methods = [NONE, WORDS, *(name for name in variants(edit) if name != OURS)]
+            yield from compare(laboratory, methods, splits)
 
-    name = "steer_models_choice" if arguments.part == "choice" else "steer_models"
-    run(name, parts, arguments.json)
+    names = {"choice": "steer_models_choice", "guidance": "steer_guidance"}
+    run(names.get(arguments.part, "steer_models"), parts, arguments.json)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eval.tables import crossed, listed, read, rows_in, span, table
+from eval.tables import crossed, listed, place_of, read, rows_in, span, table
 from vldebias.report.result import Measurement
 
 TERMINAL = Path(__file__).parents[2] / "docs" / "terminal"
@@ -42,11 +42,11 @@ def wordings() -> str:
 
 GENERATED = {  # row of the result -> what the page calls it
     "none": "none",
-    "default": "`cali`, lam lowered (for sets not about persons)",
+    "default": "`cali`, lam lowered (for sets that are not about people)",
     "cali": "`cali`, lam = 500 (`paper`)",
     "difference": "`difference`",
     "fair pca": "`fair-pca` (fair PCA, without FairImagen's sampling)",
-    "stated value": "a value stated for each image (as `balanced-prompts`)",
+    "stated value": "a value stated for each image (as in `balanced-prompts`)",
 }
 DEALT = ("stated value",)  # whose shares are dealt: they have no noise of draws
 
@@ -63,7 +63,7 @@ def sampled() -> str:
         gap = rows[method, "discrepancy, share of none"]
         squared = span(rows[method, "discrepancy_squared, share of none"], ".2f")
         if method in DEALT:
-            squared = "dealt, nothing to correct"
+            squared = "assigned, nothing to correct"
         recognised = f"{rows[method, 'recognised'].value:.3f}"
         stays = f"{outside[method, 'shows what was asked for'].value:.3f}"
         lines.append([name, span(gap, ".2f"), squared, recognised, stays])
@@ -73,6 +73,80 @@ def sampled() -> str:
         " intervals over both."
     )
     return table(*lines, note=f"{note} From `eval/results/generation.json`.")
+
+
+# ---- cross-attention on three models
+
+MODELS = {
+    "miniature": "miniature",
+    "clip": "`clip`",
+    "t5": "`t5`",
+}
+WORDS, OURS, NONE = "balanced-prompts", "cross-attention", "none"
+LEFT = "discrepancy, share of none"
+Place = tuple[str, str, int]
+
+
+def rows_by_place(name: str) -> dict[Place, dict[tuple[str, str], Measurement]]:
+    """Return (model, attribute, split) -> (metric, method) -> row of a result of
+    `eval.experiments.steering_models`."""
+    rows: dict[Place, dict[tuple[str, str], Measurement]] = {}
+    for row in read(name).rows:
+        place = place_of(row)
+        key = (row.task, place["attribute"], place["split"])
+        rows.setdefault(key, {})[row.metric, row.method] = row
+    return dict(sorted(rows.items(), key=lambda item: list(MODELS).index(item[0][0])))
+
+
+COLUMNS = (
+    ("gap, original", "discrepancy", NONE),
+    ("gap left", LEFT, OURS),
+    ("gap left, words", LEFT, WORDS),
+    ("job, original", "recognised", NONE),
+    ("job", "recognised", OURS),
+    ("job, words", "recognised", WORDS),
+    ("other attribute, original", "other stated", NONE),
+    ("other attribute", "other stated", OURS),
+    ("other attribute, words", "other stated", WORDS),
+)
+"""Title, metric and method of each column."""
+
+
+def three_models(name: str = "steer_models", command: str = "evidence") -> str:
+    """Write what cross-attention and words leave of the gap on three models, and their price."""
+    lines = [["model, attribute, split", *(title for title, _, _ in COLUMNS)]]
+    n = {}
+    for (model, attribute, split), rows in rows_by_place(name).items():
+        cells = [f"{MODELS[model]}, {attribute}, {split}"]
+        for _, metric, method in COLUMNS:
+            row = rows[metric, method]
+            n = row.n
+            cells.append(span(row, ".2f"))
+        lines.append(cells)
+    note = (
+        f"Per row {n['jobs']} held-out jobs, {n['images each']} images each, and"
+        f" {n['with another stated']} for each job and stated value; 95 % intervals over jobs. From"
+        f" `eval/results/{name}.json` (`python -m eval.experiments.steering_models {command}`)."
+    )
+    return table(*lines, note=note)
+
+
+def strong_guidance() -> str:
+    """Write the same at guidance 12."""
+    return three_models("steer_guidance", "guidance")
+
+
+def gate() -> str:
+    """Write how well the gate reads stated values and people, for each model and attribute."""
+    lines = [["model, attribute", "stated values, splits 1 and 2", "people, splits 1 and 2"]]
+    places = rows_by_place("steer_models")
+    for model, attribute in dict.fromkeys((model, attribute) for model, attribute, _ in places):
+        cells = [f"{MODELS[model]}, {attribute}"]
+        for metric in ("auroc stated", "auroc person"):
+            values = [places[model, attribute, split][metric, OURS].value for split in (1, 2)]
+            cells.append(", ".join(f"{value:.2f}" for value in values))
+        lines.append(cells)
+    return table(*lines, note="From `eval/results/steer_models.json`.")
 
 
 # ---- the audit of texts

@@ -290,9 +290,9 @@ def test_the_amount_falls_from_the_first_step_to_the_last(
     fitted: Callable[[str], Fitted],
 ) -> None:
     edit = fitted("StableDiffusion").edit
-    assert edit.form == "shift"
+    assert edit.form == "add"
     assert edit.times.tolist() == sorted(edit.times.tolist())  # the last step comes first
-    expected = torch.tensor([1.0, 2.0, 3.0])[:, None, None].expand_as(edit.amounts)
+    expected = torch.tensor([1.0, 2.5, 4.0])[:, None, None].expand_as(edit.amounts)
     torch.testing.assert_close(edit.amounts, expected)
     pipe = FAMILIES["StableDiffusion"][0]()
     method = replace(few("StableDiffusion"), amount=1.3)
@@ -300,7 +300,7 @@ def test_the_amount_falls_from_the_first_step_to_the_last(
     assert of_five.amounts.shape[1] == len(of_five.values) == 5
     assert torch.equal(of_five.amounts, torch.full_like(of_five.amounts, 1.3))
     single = fit_projection(pipe, SET, method=replace(few("StableDiffusion"), steps=1))
-    assert torch.equal(single.amounts, torch.full_like(single.amounts, 3.0))
+    assert torch.equal(single.amounts, torch.full_like(single.amounts, 4.0))
 
 
 def test_another_number_of_steps_reads_between_the_fitted_times(

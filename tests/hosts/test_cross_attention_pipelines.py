@@ -182,7 +182,7 @@ def test_the_rows_of_the_prompt_change_and_all_comes_back(
     assert pipe.unet.attn_processors == processors
 
 
-@pytest.mark.parametrize("form", ["set", "shift"])
+@pytest.mark.parametrize("form", ["add", "shift", "set"])
 def test_what_an_ip_adapter_adds_is_untouched(form: str) -> None:
     """The change of an output is the same with the adapter as without, so its part is not edited;
     also where it is fitted with the adapter in place."""

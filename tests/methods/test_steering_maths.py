@@ -15,7 +15,7 @@ from vldebias.methods.cross_attention import (
     discriminant,
     stated_texts,
 )
-from vldebias.projection.cross_attention import CrossAttentionEdit, span, steer
+from vldebias.projection.cross_attention import CrossAttentionEdit, Form, span, steer
 from vldebias.projection.edit import Provenance
 from vldebias.prompts import load_prompts, make_prompt_set
 
@@ -66,7 +66,7 @@ def test_values_that_sum_to_their_center_span_one_direction_less() -> None:
     assert span(torch.zeros(3, 4)).shape == (4, 0)
 
 
-def test_set_replaces_and_shift_keeps_what_varies() -> None:
+def test_set_replaces_shift_keeps_what_varies_and_add_removes_nothing() -> None:
     output = made(2, 5, 8)
     basis = span(made(2, 8, seed=1))
     target = made(2, 8, seed=2) @ basis @ basis.T
@@ -76,6 +76,8 @@ def test_set_replaces_and_shift_keeps_what_varies() -> None:
     torch.testing.assert_close(moved.mean(1) @ basis, target @ basis)
     varying = output - output.mean(1, keepdim=True)
     torch.testing.assert_close(moved - moved.mean(1, keepdim=True), varying)
+    added = steer(output, basis, target, "add", 1.0)
+    torch.testing.assert_close(added - output, target[:, None].expand_as(output))
     half = steer(output, basis, target, "set", 0.5)
     torch.testing.assert_close(half, (output + placed) / 2)
 
@@ -91,6 +93,43 @@ def test_texts_of_a_fit_differ_in_the_value_alone() -> None:
     assert len(stated_texts(listed, 20)["old"]) == 1
     with pytest.raises(InvalidInputError, match="states each of"):
         stated_texts(load_prompts("fairface"), 5)
+
+
+def edit_of(form: Form, center: Tensor, effects: Tensor) -> CrossAttentionEdit:
+    """Return an edit of one layer, of width 3, with the same center and effects at both times."""
+    return CrossAttentionEdit(
+        times=torch.tensor([0.0, 1.0]),
+        center=center.expand(2, 3).contiguous(),
+        effects=effects.float().expand(2, 2, 3).contiguous(),
+        amounts=torch.ones(2, 2, 1),
+        gate=torch.eye(3),
+        gate_offsets=torch.full((3,), 0.5),
+        auroc={"stated": {"layer": 1.0}, "person": {"layer": 1.0}},
+        layers=(("layer", 3),),
+        form=form,
+        rank=0,
+        attribute="gender",
+        words={"female": ("female",), "male": ("male",)},
+        adjectives={},
+        phrase={},
+        stated=("female", "male"),
+        provenance=Provenance("cross-attention"),
+    )
+
+
+@pytest.mark.parametrize("form", ["add", "shift", "set"])
+def test_the_target_of_a_value_has_the_center_unless_nothing_is_removed(form: Form) -> None:
+    """A shift of all responses changes what is replaced, and nothing that is added."""
+    effects = made(2, 3, seed=4)
+    effects -= effects.mean(0)
+    edits = [edit_of(form, center, effects) for center in (torch.zeros(3), torch.ones(3))]
+    targets = []
+    for edit in edits:
+        layer_map = edit.at(0.5)["layer"]
+        targets.append(layer_map.center + layer_map.effects[0])
+    inside = span(effects) @ span(effects).T
+    expected = torch.zeros(3) if form == "add" else torch.ones(3).double() @ inside
+    torch.testing.assert_close(targets[1] - targets[0], expected.float())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -126,22 +165,5 @@ def test_the_threshold_of_mixed_scores_has_the_best_mean_of_both_shares() -> Non
 def test_the_last_row_of_the_gate_tells_whether_somebody_is_shown(
     response: list[float], expected: tuple[bool, str | None]
 ) -> None:
-    edit = CrossAttentionEdit(
-        times=torch.tensor([0.0, 1.0]),
-        center=torch.zeros(2, 3),
-        effects=torch.zeros(2, 2, 3),
-        amounts=torch.ones(2, 2, 1),
-        gate=torch.eye(3),
-        gate_offsets=torch.full((3,), 0.5),
-        auroc={"stated": {"layer": 1.0}, "person": {"layer": 1.0}},
-        layers=(("layer", 3),),
-        form="shift",
-        rank=0,
-        attribute="gender",
-        words={"female": ("female",), "male": ("male",)},
-        adjectives={},
-        phrase={},
-        stated=("female", "male"),
-        provenance=Provenance("cross-attention"),
-    )
+    edit = edit_of("shift", torch.zeros(3), torch.zeros(2, 3))
     assert edit.reading(torch.tensor(response).double()) == expected

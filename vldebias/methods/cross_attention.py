@@ -1,14 +1,13 @@
-"""Fit the edit of cross-attention: a sampled value in the place of what the denoiser associates,
-without a word in the prompt.
+"""Fit the edit of cross-attention: a sampled value instead of what the denoiser associates with the
+prompt, without a change of the prompt.
 
 For every layer and time, with M_v the mean response over concepts to the texts that state value v,
 
     center m = mean over v of M_v        effects e_v = M_v - m        (closed form, no training)
 
-The span of the effects is the attribute, as the denoiser reads it; see
-`vldebias.projection.cross_attention` for what is done with it. After EquiSteer (Gaintseva et al.,
-ECCV 2026, arXiv 2607.01147), with the mean of the values instead of neutral texts, one span instead
-of directions that are removed in turn, and the natural size of a value instead of a threshold.
+See `vldebias.projection.cross_attention` for how the effects are applied. After EquiSteer
+(Gaintseva et al., ECCV 2026, arXiv 2607.01147), with the mean of the values instead of neutral
+texts, and the natural size of a value instead of removed directions and a threshold.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ THINGS = (
     "A cup of coffee on a newspaper.",
 )
 """Texts without a person, from which the gate learns to leave such pictures alone."""
-AMOUNT_OF_FIRST_STEP = 3.0
+AMOUNT_OF_FIRST_STEP = 4.0
 AMOUNT_OF_LAST_STEP = 1.0
 """How often the effect of a value is added, linear in the step between the two. The first steps
 decide who appears; large amounts in the last ones only change colors and details."""
@@ -73,11 +72,11 @@ class CrossAttention(EditMethod):
         shares: value -> share of the images; None: even shares.
         seed: of the sampling; None: each attachment draws its own, `attachment.seed`.
         find, decide: see `vldebias.balance_prompts`, whose rules decide which prompts are open.
-        form: "shift" moves the mean over positions and keeps the differences between positions;
-            "set" replaces the attribute's part at every position, and removes more of the subject
-            (`vldebias.projection.cross_attention`).
-        amount: how often the effect of a value is added, in every step. None: 3 times in the first
-            step, falling linearly to once in the last (eval/results/steer_models.json).
+        form: "add" adds the effect of the value and removes nothing. "shift" and "set" first remove
+            the attribute's part from the mean over positions or from every position, and with it
+            some of the subject (`vldebias.projection.cross_attention`).
+        amount: how often the effect of a value is added, in every step. None: 4 times in the first
+            step, falling linearly to once in the last (eval/results/steer_models_choice.json).
         rank: largest number of directions of the span; 0: all.
         concepts: number of concepts of the prompt set in the fit.
         steps: of the scheduler in the fit, and so the number of fitted times.
@@ -93,7 +92,7 @@ class CrossAttention(EditMethod):
     seed: int | None = None
     find: Find | None = None
     decide: Callable[..., Any] | None = None
-    form: Form = "shift"
+    form: Form = "add"
     amount: float | None = None
     rank: int = 0
     concepts: int = 20

@@ -1,16 +1,18 @@
 """Define the edit of cross-attention: what a denoiser reads of the prompt, with one value in the
 place of what it associates.
 
-At a cross-attention and a time the mean responses to texts that state each value differ along a few
-directions, the span of the attribute. The edit removes what an output c has in that span and puts
-there what texts of one sampled value have (Lemma 7.1's projection, one room further):
+At a cross-attention and a time, the mean responses to texts that state different values differ
+along a few directions, the span of the attribute. The edit changes an output c in that span only:
 
-    set    c' = c - P c + P m + a e_v          at every position
-    shift  c' = c - P mean(c) + P m + a e_v    the mean over positions moves; what varies stays
+    add    c' = c + a e_v                      the effect of the sampled value is added
+    shift  c' = c - P mean(c) + P m + a e_v    the mean over positions is replaced first
+    set    c' = c - P c + P m + a e_v          every position is replaced first
 
-P projects on the span of the effects e_v, m is their center, a the amount. With strength s the
-output is c + s (c' - c). Times are those that a denoiser receives, so another scheduler or another
-number of steps reads between the fitted ones.
+P projects onto the span of the effects e_v, m is their center and a the amount. `shift` and `set`
+remove what the prompt has in the span (the projection of Lemma 7.1), which includes part of its
+subject and of other attributes that it states. With strength s the output is c + s (c' - c). Times
+are those that a denoiser receives. With another scheduler or number of steps, the edit is
+interpolated between the fitted times.
 
 Where the text of a prompt is unknown, the gate reads the responses of the first pass: linear
 readings r tell a person from none, and a stated value from an open one.
@@ -28,13 +30,14 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError
 from vldebias.projection.edit import Edit, Provenance
 
-Form = Literal["set", "shift"]
+Form = Literal["add", "shift", "set"]
 TOLD = 0.95  # the least AUROC with which a reading is followed
 
 
 class LayerMap(NamedTuple):
     """Hold the edit of one cross-attention at one time: basis (d, rank) of the span, center (d,)
-    and effects (values, d), each inside the span, amounts included."""
+    and effects (values, d), each inside the span, amounts included. The center is zero for the form
+    "add"."""
 
     basis: Tensor
     center: Tensor
@@ -55,8 +58,8 @@ class CrossAttentionEdit(Edit):
             Without rows nothing can be read.
         auroc: "stated" and "person" -> layer -> how well responses tell them, of texts that the
             reading was not fitted to; the best layer is read.
-        layers: name and width of each cross-attention. form: "set" or "shift". rank: directions of
-            the span that are kept at most, the strongest first; 0: all.
+        layers: name and width of each cross-attention. form: "add", "shift" or "set". rank: largest
+            number of directions of the span, the strongest first; 0: all.
         attribute: name of the prompt set. words: value -> words for it. adjectives, phrase, stated:
             see the prompt set, with which prompts are read where the edit is attached again.
     """
@@ -160,10 +163,11 @@ class CrossAttentionEdit(Edit):
             basis = span(effects[:, part], self.rank)
             inside = basis @ basis.T
             amount = amounts[:, number, None]
+            replaced = center[part] @ inside
+            if self.form == "add":  # nothing is removed that the center would replace
+                replaced = torch.zeros_like(replaced)
             maps[name] = LayerMap(
-                basis.float(),
-                (center[part] @ inside).float(),
-                (amount * effects[:, part] @ inside).float(),
+                basis.float(), replaced.float(), (amount * effects[:, part] @ inside).float()
             )
             start += width
         return maps
@@ -197,15 +201,19 @@ def joint(maps: Sequence[LayerMap]) -> LayerMap:
 
 
 def steer(output: Tensor, basis: Tensor, target: Tensor, form: str, strength: float) -> Tensor:
-    """Return an output (b, positions, d) whose part in the span is that of the target (b, d).
+    """Return an output (b, positions, d) with a target (b, d) in the span, as the form says.
 
-    basis: (d, r). Computed in the precision of the output, in low rank.
+    Args:
+        output: what the cross-attention gave.
+        basis: (d, r) orthonormal directions of the span.
+        target: what is added, after the form removed the output's part in the span.
+        form: "add" removes nothing, "shift" the mean over positions, "set" every position.
+        strength: share of the change that is applied.
     """
-    if form == "set":
-        inside = (output @ basis) @ basis.T
-    else:
-        inside = (output.mean(1, keepdim=True) @ basis) @ basis.T
-    return output + strength * (target[:, None] - inside)
+    if form == "add":
+        return output + strength * target[:, None]
+    removed = output if form == "set" else output.mean(1, keepdim=True)
+    return output + strength * (target[:, None] - (removed @ basis) @ basis.T)
 
 
 def _between(times: Tensor, rows: Tensor, time: float) -> Tensor:

@@ -239,8 +239,7 @@ def _t5_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
         beta_start=0.00085,
         beta_end=0.012,
         prediction_type="epsilon",
-        clip_sample=True,
-        clip_sample_range=LARGEST_COMPONENT,
+        clip_sample=False,
         set_alpha_to_one=False,
         timestep_spacing="leading",
         steps_offset=1,
@@ -264,7 +263,7 @@ def load_pipeline(kind: str, folder: Path) -> StableDiffusionPipeline:
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    # The pipeline's constructor disables clip_sample, which latents of unit variance need.
-    pipe.scheduler = make_parts(kind).scheduler
+    if kind == "t5":  # clipped from here on, since the constructor warns of clip_sample=True
+        pipe.scheduler.register_to_config(clip_sample=True, clip_sample_range=LARGEST_COMPONENT)
     pipe.set_progress_bar_config(disable=True)
     return pipe

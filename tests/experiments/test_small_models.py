@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
+from transformers import CLIPTextModel, T5EncoderModel
 
 from eval.small_models import benches, models, train
 from eval.small_models.measure import gap_of
@@ -63,3 +65,35 @@ def test_a_training_is_reproducible_and_its_pipeline_draws(
     assert values == [None]
     verdicts = bench.judge([picture])
     assert set(verdicts) == {"sex", "hair", "job"}
+
+
+def test_the_two_models_differ_in_encoder_and_prediction_type() -> None:
+    parts_of_kind = {kind: models.make_parts(kind) for kind in models.KINDS}
+    encoders = {kind: type(parts.text_encoder) for kind, parts in parts_of_kind.items()}
+    assert encoders == {"clip": CLIPTextModel, "t5": T5EncoderModel}
+    predicted = {
+        kind: parts.scheduler.config.prediction_type for kind, parts in parts_of_kind.items()
+    }
+    assert predicted == {"clip": "v_prediction", "t5": "epsilon"}
+
+
+def test_the_loss_of_epsilon_prediction_is_the_error_of_the_velocity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the cap of the weights, both losses of the same guess are equal."""
+    monkeypatch.setattr(train, "LARGEST_WEIGHT", float("inf"))
+    parts = models.make_parts("t5")
+    clean = torch.randn(16, 20, 4, 4, generator=torch.Generator().manual_seed(1))
+
+    def velocity_of(parts: models.Parts, noisy: Tensor, times: Tensor, ids: Tensor) -> Tensor:
+        kept = parts.scheduler.alphas_cumprod[times][:, None, None, None]
+        guess = (noisy - (1 - kept).sqrt() * noisy) / kept.sqrt()
+        return parts.scheduler.get_velocity(guess, noisy, times)
+
+    monkeypatch.setattr(models.Parts, "predict", lambda self, noisy, times, ids: noisy)
+    ids = torch.zeros(16, 4).long()
+    epsilon = train.loss_of(parts, clean, ids, torch.Generator().manual_seed(0))
+    parts.scheduler.register_to_config(prediction_type="v_prediction")
+    monkeypatch.setattr(models.Parts, "predict", velocity_of)
+    velocity = train.loss_of(parts, clean, ids, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(epsilon, velocity)

@@ -292,7 +292,7 @@ def test_the_amount_falls_from_the_first_step_to_the_last(
     edit = fitted("StableDiffusion").edit
     assert edit.form == "add"
     assert edit.times.tolist() == sorted(edit.times.tolist())  # the last step comes first
-    expected = torch.tensor([1.0, 2.5, 4.0])[:, None, None].expand_as(edit.amounts)
+    expected = torch.tensor([0.0, 2.0, 4.0])[:, None, None].expand_as(edit.amounts)
     torch.testing.assert_close(edit.amounts, expected)
     pipe = FAMILIES["StableDiffusion"][0]()
     method = replace(few("StableDiffusion"), amount=1.3)

@@ -56,14 +56,14 @@ THINGS = (
 )
 """Texts without a person, from which the gate learns to leave such pictures alone."""
 AMOUNT_OF_FIRST_STEP = 4.0
-AMOUNT_OF_LAST_STEP = 1.0
-"""How often the effect of a value is added, linear in the step between the two. The first steps
-decide who appears; large amounts in the last ones only change colors and details."""
+AMOUNT_OF_LAST_STEP = 0.0
+"""How often the effect of a value is added in the first and the last step, linear between them. The
+first steps decide who appears; in the last ones, more of it changes only colors and details."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CrossAttention(EditMethod):
-    """Set the attribute in every cross-attention of a pipeline's denoiser to a sampled value.
+    """Add the effect of a sampled value in every cross-attention of a pipeline's denoiser.
 
     Prompts that state a value, name a person, show nobody or show several people are left
     unchanged.
@@ -76,7 +76,7 @@ class CrossAttention(EditMethod):
             the attribute's part from the mean over positions or from every position, and with it
             some of the subject (`vldebias.projection.cross_attention`).
         amount: how often the effect of a value is added, in every step. None: 4 times in the first
-            step, falling linearly to once in the last (eval/results/steer_models_choice.json).
+            step, falling linearly to 0 in the last (eval/results/steer_models_choice.json).
         rank: largest number of directions of the span; 0: all.
         concepts: number of concepts of the prompt set in the fit.
         steps: of the scheduler in the fit, and so the number of fitted times.

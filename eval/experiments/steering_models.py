@@ -161,7 +161,7 @@ def variants(edit: CrossAttentionEdit) -> dict[str, CrossAttentionEdit]:
     """Return name -> edit: the default, and the forms and amounts of the choice."""
     made = {OURS: edit}
     for form in FORMS:
-        for last, first in ((0.0, 4.0), (1.0, 4.0), (2.0, 4.0)):
+        for last, first in ((0.0, 4.0), (0.0, 5.0), (1.0, 4.0)):
             changed = with_amounts(replace(edit, form=form), last, first)
             made[f"{form}, {first:g} to {last:g}"] = changed
     constant = 2.0 if len(edit.values) == 2 else 1.3

@@ -55,10 +55,11 @@ THINGS = (
     "A cup of coffee on a newspaper.",
 )
 """Texts without a person, from which the gate learns to leave such pictures alone."""
-AMOUNT_OF_FIRST_STEP = 4.0
-AMOUNT_OF_LAST_STEP = 0.0
-"""How often the effect of a value is added in the first and the last step, linear between them. The
-first steps decide who appears; in the last ones, more of it changes only colors and details."""
+AMOUNT_OF_TWO_VALUES = 4.0
+AMOUNT_OF_MORE_VALUES = 5.0
+"""How often the effect of a value is added in the first step. It falls linearly to 0 in the last,
+since the first steps decide who appears. Two effects are opposite, so adding one cancels the other;
+with more values, the value that the denoiser associates has to be outweighed."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -76,7 +77,8 @@ class CrossAttention(EditMethod):
             the attribute's part from the mean over positions or from every position, and with it
             some of the subject (`vldebias.projection.cross_attention`).
         amount: how often the effect of a value is added, in every step. None: 4 times in the first
-            step, falling linearly to 0 in the last (eval/results/steer_models_choice.json).
+            step, or 5 times if there are more than two values, falling linearly to 0 in the last
+            (eval/results/steer_models_choice.json).
         rank: largest number of directions of the span; 0: all.
         concepts: number of concepts of the prompt set in the fit.
         steps: of the scheduler in the fit, and so the number of fitted times.
@@ -182,7 +184,8 @@ class CrossAttention(EditMethod):
         layers = host.layers_and_widths
         stated, person = fit_gate(host, prompt_set, texts_of_value, self)
         values = means.shape[1]
-        amounts = torch.linspace(AMOUNT_OF_FIRST_STEP, AMOUNT_OF_LAST_STEP, len(means)).flip(0)
+        first = AMOUNT_OF_TWO_VALUES if values == 2 else AMOUNT_OF_MORE_VALUES
+        amounts = torch.linspace(first, 0, len(means)).flip(0)  # times ascend: the last step first
         if self.amount is not None:
             amounts = torch.full((len(means),), float(self.amount))
         return CrossAttentionEdit(

@@ -43,7 +43,14 @@ MODELS = ("miniature", "clip", "t5")
 RESAMPLES = 2000
 WORDS, OURS = "balanced-prompts", "cross-attention"
 STRONG_GUIDANCE = 12.0
-FORMS: tuple[Form, ...] = ("add", "shift")
+CHOICE: tuple[tuple[Form, float, float], ...] = (
+    ("add", 4, 0),
+    ("add", 5, 0),
+    ("add", 4, 1),
+    ("shift", 5, 0),
+    ("shift", 3, 1),
+)
+"""Forms, and amounts of the first and the last step, that the choice compares."""
 METRICS = {
     "gap": Metric("discrepancy", "gap from even shares", "fact", "lower"),
     "left": Metric(
@@ -160,13 +167,11 @@ class Laboratory:
 def variants(edit: CrossAttentionEdit) -> dict[str, CrossAttentionEdit]:
     """Return name -> edit: the default, and the forms and amounts of the choice."""
     made = {OURS: edit}
-    for form in FORMS:
-        for last, first in ((0.0, 4.0), (0.0, 5.0), (1.0, 4.0)):
-            changed = with_amounts(replace(edit, form=form), last, first)
-            made[f"{form}, {first:g} to {last:g}"] = changed
+    for form, first, last in CHOICE:
+        changed = with_amounts(replace(edit, form=form), last, first)
+        made[f"{form}, {first:g} to {last:g}"] = changed
     constant = 2.0 if len(edit.values) == 2 else 1.3
-    unchanging = with_amounts(replace(edit, form="set"), constant, constant)
-    made["set, 2 (two values) or 1.3"] = unchanging
+    made["set, 2 (two values) or 1.3"] = with_amounts(replace(edit, form="set"), constant, constant)
     return made
 
 

@@ -364,6 +364,18 @@ def test_a_batch_size_below_one_is_refused(batch_size: Any) -> None:
         fit_projection(make(), SET, method=method)
 
 
+def test_an_unknown_form_is_refused_before_the_fit() -> None:
+    make, _ = FAMILIES["StableDiffusion"]
+    pipe = make()
+    handle = pipe.unet.register_forward_pre_hook(lambda *_: pytest.fail("the fit began"))
+    method = replace(few("StableDiffusion"), form="sett")  # type: ignore[arg-type]
+    try:
+        with pytest.raises(InvalidInputError, match=r"form: expected one of .*, got 'sett'"):
+            fit_projection(pipe, SET, method=method)
+    finally:
+        handle.remove()
+
+
 def test_times_that_do_not_ascend_are_refused(fitted: Callable[[str], Fitted]) -> None:
     edit = fitted("StableDiffusion").edit
     with pytest.raises(InvalidInputError, match="times"):

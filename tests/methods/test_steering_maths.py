@@ -167,3 +167,8 @@ def test_the_last_row_of_the_gate_tells_whether_somebody_is_shown(
 ) -> None:
     edit = edit_of("shift", torch.zeros(3), torch.zeros(2, 3))
     assert edit.reading(torch.tensor(response).double()) == expected
+
+
+def test_an_unknown_form_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"expected one of .*'add'.*, got 'sett'"):
+        edit_of("sett", torch.zeros(3), torch.zeros(2, 3))  # type: ignore[arg-type]

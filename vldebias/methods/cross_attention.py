@@ -27,7 +27,7 @@ from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.balanced import Find, make_balancer
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
-from vldebias.projection.cross_attention import CrossAttentionEdit, Form
+from vldebias.projection.cross_attention import CrossAttentionEdit, Form, check_form
 from vldebias.projection.edit import Edit, Provenance
 from vldebias.prompts import PromptSet, can_balance
 from vldebias.utils.progress import Progress
@@ -160,6 +160,7 @@ class CrossAttention(EditMethod):
         """Refuse a pipeline without cross-attention to hook, and sets that are not about
         persons."""
         super().check(problem)
+        check_form(self.form)
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise InvalidInputError(
                 f"batch_size: expected a whole number of images from 1 on, got {self.batch_size!r}"

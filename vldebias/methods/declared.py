@@ -329,8 +329,8 @@ _DECLARED = [
     ),
     Declaration(
         "cross-attention",
-        "values set in cross-attention",
-        "sets a sampled value in every cross-attention; prompts and weights stay",
+        "values in cross-attention",
+        "adds the effect of a sampled value in every cross-attention; prompts and weights stay",
         "this package, after Gaintseva et al., 2026 (EquiSteer)",
         "#1b6ca8",
         module="vldebias.methods.cross_attention",

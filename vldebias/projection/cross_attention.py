@@ -1,5 +1,4 @@
-"""Define the edit of cross-attention: what a denoiser reads of the prompt, with one value in the
-place of what it associates.
+"""Define the edit of cross-attention, which adds one value to what a denoiser reads of the prompt.
 
 At a cross-attention and a time, the mean responses to texts that state different values differ
 along a few directions, the span of the attribute. The edit changes an output c in that span only:
@@ -22,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -97,6 +96,7 @@ class CrossAttentionEdit(Edit):
         super().__post_init__()
         if self.times.diff().le(0).any():
             raise InvalidInputError(f"times: expected ascending ones, got {self.times.tolist()}")
+        check_form(self.form)
         total = sum(width for _, width in self.layers)
         if len(self.gate) not in (0, len(self.words) + 1):
             raise InvalidInputError(
@@ -171,6 +171,12 @@ class CrossAttentionEdit(Edit):
             )
             start += width
         return maps
+
+
+def check_form(form: str) -> None:
+    """Raise InvalidInputError unless a form is known."""
+    if form not in get_args(Form):
+        raise InvalidInputError(f"form: expected one of {list(get_args(Form))}, got {form!r}")
 
 
 def span(effects: Tensor, rank: int = 0) -> Tensor:

@@ -88,6 +88,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "sampled": generation.sampled,
         "three_models": generation.three_models,
         "strong_guidance": generation.strong_guidance,
+        "attributes": generation.attributes,
         "gate": generation.gate,
     },
     "docs/tutorials/audit-a-prompt-list.md": {"models_in_terminal": generation.models_in_terminal},

@@ -136,6 +136,30 @@ def strong_guidance() -> str:
     return three_models("steer_guidance", "guidance")
 
 
+ATTRIBUTES = {"gender": "gender", "age": "age", "tone": "five skin tones"}
+COMPARED = {OURS: "cross-attention", WORDS: "words", "EquiSteer": "EquiSteer"}
+
+
+def attributes() -> str:
+    """Write what cross-attention, words and EquiSteer do to three attributes of the miniature."""
+    rows = {(row.subset, row.metric, row.method): row for row in read("steer").rows}
+    titles = [f"gap left, {title}" for title in COMPARED.values()]
+    titles += [f"profession, {title}" for title in COMPARED.values()]
+    lines = [["attribute", *titles]]
+    for attribute, title in ATTRIBUTES.items():
+        cells = [title]
+        for metric in (LEFT, "recognised"):
+            cells += [span(rows[attribute, metric, method], ".2f") for method in COMPARED]
+        lines.append(cells)
+    n = rows["gender", LEFT, OURS].n
+    note = (
+        f"{n['professions']} held-out professions, {n['images each']} images each; 95 % intervals"
+        " over professions. From `eval/results/steer.json` (`python -m"
+        " eval.experiments.cross_attention evidence`)."
+    )
+    return table(*lines, note=note)
+
+
 def gate() -> str:
     """Write how well the gate reads stated values and people, for each model and attribute."""
     lines = [["model, attribute", "stated values, splits 1 and 2", "people, splits 1 and 2"]]

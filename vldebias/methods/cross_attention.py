@@ -67,7 +67,8 @@ class CrossAttention(EditMethod):
     """Add the effect of a sampled value in every cross-attention of a pipeline's denoiser.
 
     Prompts that state a value, name a person, show nobody or show several people are left
-    unchanged.
+    unchanged. Values along one line, such as five skin tones, are hard to tell apart by their
+    effects; use balanced prompts for them (eval/results/steer.json).
 
     Args:
         shares: value -> share of the images; None: even shares.

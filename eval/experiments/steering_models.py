@@ -2,7 +2,7 @@
 
     python -m eval.small_models.train clip --out results/small_models
     python -m eval.small_models.train t5 --out results/small_models
-    python -m eval.experiments.steering_models choice --only t5 clip --other-images 2 \
+    python -m eval.experiments.steering_models choice --other-images 2 \
         --json eval/results/steer_models_choice.json
     python -m eval.experiments.steering_models evidence --json eval/results/steer_models.json
     python -m eval.experiments.steering_models guidance --json eval/results/steer_guidance.json

@@ -598,9 +598,9 @@ def main() -> None:
     attributes = given.attributes
     # Part -> what measures it, and its images of each profession.
     parts: dict[str, tuple[Callable[[int], Iterator[TaskResult]], int]] = {
-        "evidence": (lambda images: evidence(studio, images, attributes, given.draws), 12),
-        "jointly": (lambda images: jointly(studio, images, given.draws), 12),
-        "beside": (lambda images: beside(studio, images), 12),
+        "evidence": (lambda images: evidence(studio, images, attributes, given.draws), 8),
+        "jointly": (lambda images: jointly(studio, images, given.draws), 8),
+        "beside": (lambda images: beside(studio, images), 6),
         "cost": (lambda images: cost(studio), COPIES),
     }
     measure, images = parts[given.part]

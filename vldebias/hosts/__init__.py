@@ -4,7 +4,7 @@ diffusers."""
 from vldebias.hosts.attachment import Attachment, attachment_of, refuse_second
 from vldebias.hosts.clip.open_clip import OpenClipHost
 from vldebias.hosts.clip.transformers import TransformersHost
-from vldebias.hosts.custom import CustomHost, TextTable, custom
+from vldebias.hosts.custom import CustomHost, PhotographsHost, TextTable, custom
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.host import Host
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
@@ -18,5 +18,5 @@ __all__ += ["Attachment", "DenoiserAttachment", "EditAttachment", "PromptAttachm
 __all__ += ["SamplingAttachment"]
 __all__ += ["attachment_of", "custom", "refuse_second", "register_host", "resolve"]
 
-for _kind in (OpenClipHost, TransformersHost, DiffusersHost, ModularHost):
+for _kind in (OpenClipHost, TransformersHost, DiffusersHost, ModularHost, PhotographsHost):
     register_host(_kind)

@@ -263,6 +263,15 @@ class CustomHost(Host):
 custom = CustomHost
 
 
+class PhotographsHost(CustomHost):
+    """Describe the text encoder of `vldebias.miniature.load_photographs`."""
+
+    library = "vldebias.miniature.photograph_model"
+
+    def __init__(self, model: Any, tokenizer: Any = None, negative: bool = False) -> None:
+        super().__init__(model, "encode")
+
+
 def _unit(rows: Tensor) -> Tensor:
     """Return rows at length 1, float64 on the CPU."""
     return normalize(rows.detach().cpu().double(), dim=-1)

@@ -20,6 +20,8 @@ from vldebias.errors import (
 from vldebias.hosts.clip.open_clip import folder_address
 from vldebias.hosts.host import Host
 from vldebias.hosts.resolving import resolve
+from vldebias.miniature.photograph_model import load_encoder
+from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.projection.hub import NO_CODE, offline_reason, reason
 from vldebias.utils.names import check_architecture
 
@@ -52,7 +54,7 @@ def load_host(
     Args:
         model: an open_clip architecture (with `pretrained`); without, a transformers id, an
             open_clip "hf-hub:..." or "local-dir:...", a folder that `vldebias train` or one of the
-            two libraries has written, or "miniature".
+            two libraries has written, "miniature", or "photographs", which embeds texts alone.
         pretrained: an open_clip tag or a checkpoint file.
         pipeline: a diffusers id or folder, or "miniature".
         device, dtype: where and how to hold the weights ("cuda", "float16").
@@ -64,7 +66,7 @@ def load_host(
     name = pipeline or model or ""
     # What may be looked up on a hub: nothing for the miniature, as for the local folder ".".
     requested = "."
-    if name != "miniature":
+    if name not in ("miniature", PHOTOGRAPHS):
         requested = pretrained or name.removeprefix("local-dir:")
     with offline_reason(requested) as why:
         try:
@@ -112,7 +114,7 @@ def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:
     """
     host = loaded.host.to(device)
     # diffusers warns of a cast to the dtype that a pipeline has already.
-    is_cast = loaded.preprocess is None and host.dtype == dtype
+    is_cast = loaded.preprocess is None and getattr(host, "dtype", None) == dtype
     return replace(loaded, host=host if is_cast else host.to(dtype))
 
 
@@ -154,7 +156,7 @@ def has_weights(model: str, pretrained: str | None = None) -> bool:
 
     A file that is there may still be damaged: only loading shows that.
     """
-    if model == "miniature" or Path(model).exists():
+    if model in ("miniature", PHOTOGRAPHS) or Path(model).exists():
         return True
     repository = model.removeprefix("hf-hub:")
     files = ["model_index.json", "model.safetensors", "pytorch_model.bin"]
@@ -180,6 +182,8 @@ def has_weights(model: str, pretrained: str | None = None) -> bool:
 def _model(name: str, pretrained: str | None) -> Loaded:
     if name == "miniature":
         return _miniature(name, None)
+    if name == PHOTOGRAPHS and pretrained is None:
+        return Loaded(load_encoder(), name)
     folder = Path(name)
     # transformers' config.json goes first, since repositories often serve two libraries.
     is_transformers = (folder / "config.json").is_file()

@@ -1,7 +1,9 @@
-"""Provide small biased models and synthetic images with ground truth, which ship with the package.
+"""Provide small biased models and images that ship with the package: synthetic ones with ground
+truth, and real photographs.
 
-`open_world` opens the images as data sets; `load_clip`, `load_pipeline` and `load_judge` load the
-models. The code that generated the images and trained the models is `eval/miniature` in a checkout.
+`open_world` opens the synthetic images as data sets; `load_clip`, `load_pipeline` and `load_judge`
+load their models. The code that generated the images and trained the models is `eval/miniature` in
+a checkout. `load_photographs` loads the photographs with a small model of them.
 """
 
 from typing import TYPE_CHECKING
@@ -17,13 +19,16 @@ if TYPE_CHECKING:
         load_pipeline,
         weights_dir,
     )
+    from vldebias.miniature.photograph_model import Photographs, load_photographs
     from vldebias.miniature.pictures import open_world
 
 __all__ = [
     "AttributeNetwork",
+    "Photographs",
     "Preprocess",
     "load_clip",
     "load_judge",
+    "load_photographs",
     "load_pipeline",
     "open_world",
     "weights_dir",
@@ -32,6 +37,7 @@ __all__ = [
 _NAMES_OF_HOME = {
     f"{__name__}.architectures": ("AttributeNetwork",),
     f"{__name__}.models": ("Preprocess", "load_clip", "load_judge", "load_pipeline", "weights_dir"),
+    f"{__name__}.photograph_model": ("Photographs", "load_photographs"),
     f"{__name__}.pictures": ("open_world",),
 }
 

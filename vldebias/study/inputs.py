@@ -28,7 +28,8 @@ from vldebias.hosts.clip.images import image_encoder
 from vldebias.hosts.host import TEXT
 from vldebias.hosts.loading import Loaded, load_host, text_host
 from vldebias.methods import load_edit
-from vldebias.miniature import open_world
+from vldebias.miniature import load_photographs, open_world
+from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.miniature.words import WORLDS
 from vldebias.projection.edit import Edit
 from vldebias.utils.options import Options
@@ -47,8 +48,8 @@ class Data(Strict):
     """Name images in a suite: a name of `vldebias eval data`, a split of it, and options of its
     reader.
 
-    The worlds "birds" and "portraits" ship with the package; everything else lies under `root`, by
-    default --data-root.
+    The worlds "birds" and "portraits" and the "photographs" ship with the package; everything else
+    lies under `root`, by default --data-root.
     """
 
     name: str
@@ -290,7 +291,7 @@ class Inputs(Mapping[str, Any]):
             return embeddings
         if Path(source).is_dir():
             return images_of_folder(Path(source))
-        names = [*WORLDS, *list_data()]
+        names = [*WORLDS, PHOTOGRAPHS, *list_data()]
         if str(source) not in names:
             raise InvalidInputError(
                 f"{name}: got {str(source)!r}; expected a folder, a file of features or one of"
@@ -299,6 +300,8 @@ class Inputs(Mapping[str, Any]):
         # split= says which part is measured; baselines always learn from the training
         # part.
         split = "train" if name == "train" else self.split
+        if source == PHOTOGRAPHS:
+            return _embedded_photographs("reference" if name == "reference" else split, {})
         return open_split(str(source), self.options.data_root, split, {})
 
     def _split_of_suite(self, data: Data, *, is_optional: bool) -> Any:
@@ -312,7 +315,10 @@ class Inputs(Mapping[str, Any]):
         if file is None:
             root = data.root or self.options.data_root
             with self.progress.bar(f"opening {data.name} {data.split}"):
-                images = open_split(data.name, root, data.split, data.options)
+                if data.name == PHOTOGRAPHS:
+                    images = _embedded_photographs(data.split, data.options)
+                else:
+                    images = open_split(data.name, root, data.split, data.options)
         else:
             rows, _ = self._feature_file
             splits = rows.labels.get("split")
@@ -350,7 +356,8 @@ def open_split(
     """Open a split of a data set by name.
 
     Args:
-        name: a world of the package, "birds" or "portraits", or a name of `vldebias eval data`.
+        name: a world of the package, "birds" or "portraits", its "photographs", or a name of
+            `vldebias eval data`.
         root: the folder below which everything else lies.
         split: such as "test"; None: the one to measure on.
         options: of the reader of the data set.
@@ -366,12 +373,30 @@ def open_split(
                 f"{name}: got the options {', '.join(unknown)}; expected n and start"
             )
         return open_world(name, split=split or "test", **options)
+    if name == PHOTOGRAPHS:
+        if options or split not in (None, "test"):
+            raise InvalidInputError(
+                f"{name}: got split {split!r} and options {sorted(options)}; expected split test,"
+                " which alone has pictures, and no options"
+            )
+        return load_photographs().images
     opened = open_data(name, root, split, **options)
     if not isinstance(opened, ImageData):
         raise InvalidInputError(
             f"{name}: got a stream; expected images in any order: open them without streaming"
         )
     return opened
+
+
+def _embedded_photographs(split: str, options: Mapping[str, Any]) -> Embeddings:
+    """Return the embeddings of the packaged photographs: the gallery for "test", or "reference"."""
+    if options or split not in ("test", "reference"):
+        raise InvalidInputError(
+            f"{PHOTOGRAPHS}: got split {split!r} and options {sorted(options)}; expected split test"
+            " or reference, and no options"
+        )
+    photographs = load_photographs()
+    return photographs.gallery if split == "test" else photographs.reference
 
 
 def images_of_folder(folder: Path) -> ImageData:

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from vldebias.data import Embeddings, UnitRows
 from vldebias.data.folders import left_out_of
 from vldebias.errors import InvalidInputError
-from vldebias.hosts import Host
+from vldebias.hosts import Host, resolve
 from vldebias.hosts.host import IMAGE, SIDES, TEXT
 from vldebias.methods import (
     METHODS,
@@ -29,10 +29,12 @@ from vldebias.methods import (
     get_method,
 )
 from vldebias.methods.method import refuse_reranking
+from vldebias.miniature.photograph_model import load_encoder
+from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import NONE, TaskProvenance
-from vldebias.study.inputs import SPLITS, Data
+from vldebias.study.inputs import SPLITS, Data, Inputs
 from vldebias.study.task import Task
 from vldebias.utils.schema import Lam, Share
 
@@ -78,6 +80,16 @@ class ImageTask(Task):
         settings = {**dict(self), "images": self.data}
         splits = {name: settings.get(name) for name in SPLITS}
         return {name: split for name, split in splits.items() if isinstance(split, Data)}
+
+    def prepare(self, inputs: Inputs) -> dict[str, Any]:
+        """Return the text encoder of the packaged photographs if they are what is measured.
+
+        They ship as embeddings of their own model, so the suite's model cannot embed their texts.
+        """
+        is_replaced = "images" in inputs.sources or inputs.options.embeddings is not None
+        if self.data is None or self.data.name != PHOTOGRAPHS or is_replaced:
+            return {}
+        return {"texts": resolve(load_encoder())}
 
     def check_sources(self, names: Container[str]) -> None:
         """Raise InvalidInputError where no images are named."""

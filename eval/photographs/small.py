@@ -1,0 +1,263 @@
+"""How much does the small model of the packaged photographs know, and what do edits of it do?
+
+    python -m eval.photographs.small --minilm DIR --json eval/results/photographs_model.json
+
+Texts: the shipped encoder and all-MiniLM-L6-v2 itself, in five folds of titles; vectors and heads
+learn from the other four. Searches: even galleries with five choices of the women, heads without
+the gallery, and the other photographs as reference; queries are those of the suite `quickstart`.
+It needs what `eval.photographs.pack` needs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from scipy.stats import spearmanr
+
+import vldebias
+from eval.photographs import is_present, unit
+from eval.photographs.pack import (
+    WIDTH,
+    Array,
+    Collection,
+    MiniLM,
+    Rows,
+    distil,
+    heads,
+    mean_matrix,
+    packaged_texts,
+    piece_weights,
+    principal,
+    read_collection,
+    rounded,
+)
+from eval.tables import parser, run
+from vldebias.data import Embeddings
+from vldebias.errors import VldebiasWarning
+from vldebias.metrics import Metric, auroc
+from vldebias.miniature.photograph_model import TextEncoder
+from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.study.suite import load_suite
+
+FOLDS, DRAWS, RESAMPLES = 5, 5, 1000
+WITHIN = 10  # results among which a photograph is found
+PAIRS = 20_000  # of texts, whose cosines are compared
+OURS, TEACHER = "shipped encoder", "all-MiniLM-L6-v2"
+WOMAN, MAN = "A photo of a woman.", "A photo of a man."
+RECALL = Metric("recall@10", "titles whose photograph is among the first 10", "utility", "higher")
+GENDER = Metric("gender_auc", "area under the curve of gender by texts", "utility", "higher")
+AGREEMENT = Metric("agreement", "rank correlation of cosines with MiniLM's", "utility", "higher")
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Hold the titles and the packaged prompts as both encoders read them.
+
+    Attributes:
+        listed: different texts, the titles first. shares: of the pieces in each text.
+        wanted, alone: MiniLM's embeddings of the texts and of single pieces.
+    """
+
+    listed: list[str]
+    shares: csr_matrix
+    wanted: Array
+    alone: Array
+
+    @classmethod
+    def of_titles(cls, titles: Sequence[str], minilm: MiniLM) -> Texts:
+        """Embed all texts with MiniLM."""
+        listed = list(dict.fromkeys([*titles, *packaged_texts()]))
+        weights = piece_weights(len(minilm.pieces))
+        shares = mean_matrix(minilm.tokenize(listed), weights)
+        return cls(listed, shares, minilm.embed(listed), minilm.embed_pieces())
+
+    def rows(self, texts: Sequence[str]) -> Rows:
+        """Return the rows of texts."""
+        place = {text: row for row, text in enumerate(self.listed)}
+        return np.array([place[text] for text in texts])
+
+
+def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]:
+    """Yield what the text encoder loses against MiniLM, on titles that nothing learned from."""
+    titles = collection.titles
+    listed, shares, wanted, alone = texts.listed, texts.shares, texts.wanted, texts.alone
+    row_of_title = texts.rows(titles)
+    asked = texts.rows([WOMAN, MAN])
+    fold_of_text = np.random.default_rng(0).integers(FOLDS, size=len(listed))
+    found: dict[str, list[Array]] = {OURS: [], TEACHER: []}
+    scores: dict[str, list[Array]] = {OURS: [], TEACHER: []}
+    shown: list[Array] = []
+    sizes = []
+    mimicked = np.zeros((len(listed), WIDTH))
+    for fold in range(FOLDS):
+        # Texts of prompts may be fitted; the two that ask for gender are among them.
+        learned = fold_of_text != fold
+        learned[asked] = True
+        numbers, scale = rounded(distil(alone, shares[learned], wanted[learned]))
+        ours = unit(shares @ (numbers * scale)).astype(np.float64)
+        mimicked[~learned] = ours[~learned]
+        train = learned[row_of_title]
+        mean, directions = principal(collection.features[train])
+        images = (collection.features - mean) @ directions
+        sizes.append(int((~train).sum()))
+        known = collection.gender[~train] != ""
+        shown.append(collection.gender[~train][known] == "female")
+        for name, vectors in ((OURS, ours), (TEACHER, wanted)):
+            image, text = heads(images[train], vectors[row_of_title[train]])
+            held_out = unit(images[~train] @ image)
+            embedded = unit(vectors @ text)
+            codes = collection.title_codes[~train]
+            found[name].append(_found(held_out, embedded[row_of_title[~train]], codes))
+            woman, man = embedded[asked]
+            scores[name].append(held_out[known] @ (woman - man))
+    part = TaskResult(
+        TaskProvenance(
+            task="texts",
+            description="the shipped text encoder and MiniLM, on held-out titles",
+            settings={"folds": FOLDS, "photographs in a fold": sizes},
+        )
+    )
+    for name in (OURS, TEACHER):
+        hits = np.concatenate(found[name])
+        part.add(RECALL, name, *_mean(hits), n={"titles": len(hits)})
+        part.add(GENDER, name, *_auc(scores[name], shown), n={"photographs": len(hits)})
+        part.rows[-1].n = {"photographs": sum(map(len, shown))}
+    _add_agreement(part, mimicked, wanted, len(set(titles)), fold_of_text, asked)
+    yield part
+
+
+def _found(images: Array, texts: Array, codes: Rows) -> Array:
+    """Return for each different title 1 if one of its photographs is among the first results."""
+    firsts = np.unique(codes, return_index=True)[1]
+    order = np.argsort(-texts[firsts] @ images.T, axis=1, kind="stable")[:, :WITHIN]
+    return (codes[order] == codes[firsts][:, None]).any(1).astype(float)
+
+
+def _mean(values: Array) -> tuple[float, tuple[float, float]]:
+    rng = np.random.default_rng(0)
+    drawn = values[rng.integers(len(values), size=(RESAMPLES, len(values)))].mean(1)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return float(values.mean()), (float(low), float(high))
+
+
+def _auc(scores: Sequence[Array], shown: Sequence[Array]) -> tuple[float, tuple[float, float]]:
+    """Return the mean area over folds, with an interval over photographs."""
+
+    def area(rng: np.random.Generator | None = None) -> float:
+        areas = []
+        for score, label in zip(scores, shown, strict=True):
+            rows = np.arange(len(score))
+            if rng is not None:
+                members = [np.flatnonzero(label == value) for value in (True, False)]
+                rows = np.concatenate([rng.choice(row, len(row)) for row in members])
+            areas.append(float(auroc(score[rows], label[rows])))
+        return float(np.mean(areas))
+
+    rng = np.random.default_rng(0)
+    low, high = np.percentile([area(rng) for _ in range(RESAMPLES)], [2.5, 97.5])
+    return area(), (float(low), float(high))
+
+
+def _add_agreement(
+    part: TaskResult, ours: Array, wanted: Array, titles: int, folds: Rows, asked: Rows
+) -> None:
+    """Add the rank correlation of cosines of held-out texts, by kind of pair."""
+    rows = np.setdiff1d(np.arange(len(ours)), asked)
+    kinds = {"title": rows[rows < titles], "prompt": rows[rows >= titles]}
+    for subset, (left, right) in {
+        "two titles": ("title", "title"),
+        "a prompt and a title": ("prompt", "title"),
+        "two prompts": ("prompt", "prompt"),
+    }.items():
+        rng = np.random.default_rng(0)
+        of_fold = []
+        for fold in range(FOLDS):
+            first = rng.choice(kinds[left][folds[kinds[left]] == fold], PAIRS)
+            second = rng.choice(kinds[right][folds[kinds[right]] == fold], PAIRS)
+            cosines = [(rows[first] * rows[second]).sum(1) for rows in (ours, wanted)]
+            of_fold.append(spearmanr(*cosines).statistic)
+        ends = (float(min(of_fold)), float(max(of_fold)))
+        n = {"folds": FOLDS, "texts": len(rows)}
+        part.add(AGREEMENT, OURS, float(np.mean(of_fold)), ends, n=n, subset=subset)
+
+
+def searches(collection: Collection, texts: Texts, pieces: Sequence[str]) -> Iterator[TaskResult]:
+    """Yield what edits do to searches of even galleries, for each choice of the women."""
+    (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
+    numbers, scale = rounded(distil(texts.alone, texts.shares, texts.wanted))
+    vectors = torch.tensor(numbers * scale, dtype=torch.float32)
+    weights = torch.tensor(piece_weights(len(pieces)), dtype=torch.float32)
+    titles = unit(texts.shares @ (numbers * scale))[texts.rows(collection.titles)]
+    for draw in range(DRAWS):
+        gallery, reference = collection.split(draw)
+        mean, directions = principal(collection.features[reference])
+        images = (collection.features - mean) @ directions
+        image, text = heads(images[reference], titles[reference].astype(np.float64))
+        encoder = TextEncoder(
+            pieces,
+            vectors,
+            weights,
+            torch.tensor(text, dtype=torch.float32),
+        )
+        embedded = unit(images @ image)
+        labels = {"gender": collection.gender[gallery]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VldebiasWarning)
+            result = vldebias.evaluate(
+                encoder,
+                Embeddings.from_arrays(embedded[gallery], labels),
+                prompts={"gender": task.prompts["gender"][0]},
+                queries=list(task.queries),
+                k=list(task.k),
+                methods=["default", "difference"],
+                reference=embedded[reference],
+                resample="queries",
+            )
+        part = TaskResult(
+            TaskProvenance(
+                task=f"searches, draw {draw}",
+                description="an even gallery that the heads did not learn from",
+                settings={
+                    "gallery": len(gallery),
+                    "reference": len(reference),
+                    "k": list(task.k),
+                    "prompts": task.prompts["gender"][0].name,
+                    "choices": {
+                        name: facts.get("choice")
+                        for name, facts in result.provenance[0].methods.items()
+                    },
+                },
+            )
+        )
+        for row in result.rows:
+            if not row.subset and row.metric.partition("@")[0] in ("max_skew", "kept"):
+                part.rows.append(row.model_copy(update={"task": part.provenance.task}))
+        yield part
+
+
+def main() -> None:
+    """Measure the model, and write one result."""
+    options = parser(__doc__)
+    options.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
+    given = options.parse_args()
+    if not (is_present("photos") and is_present("fsa")):
+        raise SystemExit(1)
+    collection, minilm = read_collection(), MiniLM(given.minilm)
+
+    texts = Texts.of_titles(collection.titles, minilm)
+
+    def measure() -> Iterator[TaskResult]:
+        yield from texts_in_folds(collection, texts)
+        yield from searches(collection, texts, minilm.pieces)
+
+    run("photographs_model", measure, given.json)
+
+
+if __name__ == "__main__":
+    main()

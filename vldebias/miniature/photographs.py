@@ -1,0 +1,59 @@
+"""Open the real photographs that ship with the package: pictures, titles and labels.
+
+The 1,615 colour photographs of the US Farm Security Administration and Office of War Information
+(1939 to 1944) are works of the US government; `photographs/README.md` states source, credit and
+rights. The titles of all of them ship, and the thumbnails of the gallery.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vldebias.data import ImageData, Labels
+from vldebias.data.dataset import fingerprint_of
+from vldebias.errors import need
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+NAME = "photographs"
+GALLERY, REFERENCE = "gallery", "reference"  # the parts
+FOLDER = Path(__file__).parent / NAME
+GENDERS = ("female", "male")
+CREDIT = "Library of Congress, Prints and Photographs Division, FSA/OWI Collection"
+
+
+def read_table() -> list[dict[str, str]]:
+    """Return file, title, gender ("" if the title names none) and part ("gallery", "reference" or
+    "") of all photographs."""
+    with (FOLDER / "photographs.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def open_thumbnails() -> ImageData:
+    """Open the thumbnails of the gallery, with their titles as captions and gender by title."""
+    rows = [row for row in read_table() if row["part"] == GALLERY]
+    archive = FOLDER / "thumbnails.zip"
+    files = tuple(row["file"] for row in rows)
+
+    def read(index: int) -> Image.Image:
+        # Opened for each picture: an open archive must not be read by two threads at once.
+        with zipfile.ZipFile(archive) as opened:
+            content = opened.read(files[index])
+        with need("PIL.Image").open(io.BytesIO(content), formats=("JPEG",)) as picture:
+            return picture.convert("RGB")
+
+    return ImageData(
+        name=NAME,
+        split=GALLERY,
+        ids=files,
+        read=read,
+        labels={"gender": Labels.from_values([row["gender"] for row in rows], GENDERS)},
+        fingerprint=fingerprint_of(files),
+        captions=tuple(row["title"] for row in rows),
+        about={"credit": CREDIT},
+    )

@@ -31,13 +31,9 @@ def main() -> None:
     save_labelled(result, RESULTS / "opening.png")
     print(*(text for text, _ in result.sentences()), sep="\n")
 
-    query = page("demo.search_tab").QUERIES[0]
-    answer, gallery = page("demo.search").search(engine, query, "gender", "difference")
-    pictures = [
-        tuple(gallery.picture(engine, row) for row in found.rows)
-        for found in (answer.before, answer.after)
-    ]
-    opening.save_search(opening.SavedSearch(answer, *pictures))
+    query = page("demo.search_tab").QUERIES[engine.galleries[0]][0]
+    answer, _ = page("demo.search").search(engine, query, "gender", "default")
+    opening.save_search(answer)
     print(answer.sentence())
 
 

@@ -17,12 +17,14 @@ SEARCH_METHODS = ("difference", "cali", "orth-cali", "default", RERANK)
 class Found:
     """Results of one query.
 
-    rows: of the gallery, the best first. groups: what each of these pictures is counted as. shares:
-    of each group among the first `top`. skew: MaxSkew of these.
+    rows: of the gallery, the best first. groups: what each of these pictures is counted as. first:
+    the rows that are counted, `top` of them. shares: of each group among these. skew: their
+    MaxSkew.
     """
 
     rows: tuple[int, ...]
     groups: tuple[str, ...]
+    first: tuple[int, ...]
     shares: dict[str, float]
     skew: float
     top: int
@@ -30,7 +32,8 @@ class Found:
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Found:
         """Return results that were written as JSON."""
-        return cls(**facts | {"rows": tuple(facts["rows"]), "groups": tuple(facts["groups"])})
+        lists = {name: tuple(facts[name]) for name in ("rows", "groups", "first")}
+        return cls(**facts | lists)
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Answer:
     """Results of one query without and with a method.
 
     column: the labels by which pictures are counted. why: why the method changes nothing, "" where
-    it acts.
+    it acts. source: of the pictures and their labels, "" for those that need none.
     """
 
     query: str
@@ -46,6 +49,7 @@ class Answer:
     before: Found
     after: Found
     why: str = ""
+    source: str = ""
 
     def sentence(self) -> str:
         """Return how many of the first results each group has, before and after."""
@@ -56,7 +60,11 @@ class Answer:
             for name, share in before.shares.items()
         )
         skews = f"MaxSkew@{before.top} {before.skew:.2f} → {after.skew:.2f}"
-        return f"Of the first {before.top} pictures: {shares}. {skews}; 0 is even."
+        kept = len(set(before.first) & set(after.first))
+        return (
+            f"Of the first {before.top} pictures: {shares}. {skews}; 0 is even. {kept} of the"
+            f" {before.top} stay."
+        )
 
     def counted(self) -> str:
         """Return which pictures are shown, and what they are counted as."""

@@ -14,6 +14,7 @@ import vldebias
 from vldebias.errors import InvalidInputError
 
 MINIATURE = "miniature"
+PHOTOGRAPHS = "photographs"  # the packaged gallery of real pictures
 KEPT = 32  # results that are remembered
 Made = TypeVar("Made")
 
@@ -25,8 +26,8 @@ class Engine:
         pipeline: a diffusers id or folder, or "miniature".
         model, pretrained: an image-text model, as `vldebias.load_host` takes it. It searches and
             classifies, and reads what a pipeline other than the miniature generates.
-        embeddings: a file of image embeddings with labels to search; by default the pictures of the
-            miniature.
+        embeddings: a file of image embeddings with labels to search; by default the packaged
+            photographs and the pictures of the miniature.
         images: the folder in which the ids of the embeddings are paths of pictures.
         device, dtype: where the models are held.
 
@@ -67,6 +68,9 @@ class Engine:
         self.images = images
         self.device = device
         self.dtype = dtype
+        # The photographs belong to a model of their own, so they are not shown beside another.
+        is_packaged = self.model_name == MINIATURE and embeddings is None
+        self.galleries = (PHOTOGRAPHS, MINIATURE) if is_packaged else (self.model_name,)
         # Re-entrant: what is remembered may itself be made of what is remembered.
         self.lock = threading.RLock()
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
@@ -105,10 +109,11 @@ class Engine:
         for them."""
 
         def load() -> None:
-            from .search import birds, portraits
+            from .search import birds, open_gallery
 
             self.pipe()
-            portraits(self)
+            for name in self.galleries:
+                open_gallery(self, name)
             birds(self)
 
         thread = threading.Thread(target=load, name="models", daemon=True)
@@ -136,22 +141,26 @@ class Engine:
             ),
         )
 
-    def edits(self, host: Any, prompts: str, method: str) -> dict[str, Any]:
-        """Return the edits of a method by role, fitted once."""
-        tokenizer = (
-            {} if host is self._loaded.get("pipeline") else {"tokenizer": self.clip().tokenizer}
-        )
+    def edits(self, host: Any, prompts: str, method: str, reference: Any = None) -> dict[str, Any]:
+        """Return the edits of a method by role, fitted once.
+
+        Args:
+            host: the pipeline, or a `Host` of the image-text model.
+            prompts, method: see `vldebias.debias`.
+            reference: features of images, always the same of a host; None: fit to texts alone.
+        """
+        inputs = {} if reference is None else {"reference": reference}
 
         def fit() -> dict[str, Any]:
             # Attached for the moment of the fit; what is kept are its edits.
-            with vldebias.debias(host, prompts, method=method, **tokenizer) as attachment:
+            with vldebias.debias(host, prompts, method=method, **inputs) as attachment:
                 return dict(attachment.projections)
 
         return self.remember(("fit", id(host), prompts, method), fit)
 
-    def reason(self, host: Any, prompts: str, method: str) -> str:
+    def reason(self, host: Any, prompts: str, method: str, reference: Any = None) -> str:
         """Return why the default attaches nothing to a model, with what to do; "" if it acts."""
-        for edit in self.edits(host, prompts, method).values():
+        for edit in self.edits(host, prompts, method, reference).values():
             choice = edit.provenance.choice
             if choice is not None and not edit.rank:
                 return str(choice.reason)

@@ -42,12 +42,13 @@ class Face:
     """A picture of a row.
 
     name: what a screen reader hears, such as "seed 3: woman". caption: the words below it, "" for
-    none.
+    none. title: of the picture, below the caption in as many lines as there is room for.
     """
 
     image: Image.Image
     name: str
     caption: str = ""
+    title: str = ""
 
 
 def row_of_faces(title: str, faces: Sequence[Face], boxes: int, *, pixels: bool) -> str:
@@ -60,6 +61,8 @@ def row_of_faces(title: str, faces: Sequence[Face], boxes: int, *, pixels: bool)
         pixels: whether enlarged pixels stay sharp, as those of the miniature.
     """
     style = "faces pixels" if pixels else "faces"
+    if any(face.title for face in faces):
+        style += " titled"
     cells = [_cell(face) for face in faces]
     cells += ['<li><span class="face empty"></span></li>'] * (boxes - len(faces))
     return f'<h2 class="row-title">{escape(title)}</h2><ul class="{style}">{"".join(cells)}</ul>'
@@ -68,6 +71,9 @@ def row_of_faces(title: str, faces: Sequence[Face], boxes: int, *, pixels: bool)
 def _cell(face: Face) -> str:
     name = escape(face.name)
     caption = f"<span>{escape(face.caption)}</span>" if face.caption else ""
+    if face.title:
+        title = escape(face.title)
+        caption += f'<span class="title" title="{title}">{title}</span>'
     # A picture as an address that holds it, at most 384 pixels wide.
     shown = face.image
     if max(face.image.size) > LARGEST:

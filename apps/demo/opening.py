@@ -1,12 +1,11 @@
-"""What the page opens with on the miniature: examples that `python -m eval.opening` saved."""
+"""What the page opens with on the packaged models: examples that `python -m eval.opening` saved."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
@@ -19,15 +18,6 @@ from .request import Request
 HERE = Path(__file__).parent
 GENERATED = HERE / "opening.json"
 SEARCHED = HERE / "search.json"
-
-
-@dataclass(frozen=True)
-class SavedSearch:
-    """A search with the pictures of both rows, in the order of their results."""
-
-    answer: Answer
-    before: tuple[Image.Image, ...]
-    after: tuple[Image.Image, ...]
 
 
 def saved_result() -> Result:
@@ -58,30 +48,22 @@ def save_result(result: Result) -> None:
         "values": result.values,
         "rows": [{name: getattr(row, name) for name in names} for row in result.rows],
     }
-    _write(GENERATED, facts, [row.images for row in result.rows])
+    GENERATED.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    sheet = sheet_of([row.images for row in result.rows])
+    sheet.save(GENERATED.with_suffix(".png"), optimize=True)
 
 
-def saved_search() -> SavedSearch:
-    """Return the search that the tab "Search" opens with."""
+def saved_search() -> Answer:
+    """Return the search that the tab "Search" opens with; its pictures are packaged photographs."""
     facts = json.loads(SEARCHED.read_text(encoding="utf-8"))
-    before = Found.from_dict(facts["before"])
-    after = Found.from_dict(facts["after"])
-    with open_image(SEARCHED.with_suffix(".png")) as sheet:
-        pictures = cut(sheet, len(before.rows))
-    answer = Answer(facts["query"], facts["column"], before, after)
-    return SavedSearch(answer, pictures[0], pictures[1])
+    before = Found.from_dict(facts.pop("before"))
+    after = Found.from_dict(facts.pop("after"))
+    return Answer(before=before, after=after, **facts)
 
 
-def save_search(search: SavedSearch) -> None:
+def save_search(answer: Answer) -> None:
     """Keep a search for `saved_search`."""
-    answer = search.answer
-    facts = {
-        "query": answer.query,
-        "column": answer.column,
-        "before": asdict(answer.before),
-        "after": asdict(answer.after),
-    }
-    _write(SEARCHED, facts, [search.before, search.after])
+    SEARCHED.write_text(json.dumps(asdict(answer), indent=1) + "\n", encoding="utf-8")
 
 
 def sheet_of(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
@@ -102,8 +84,3 @@ def cut(sheet: Image.Image, columns: int) -> list[tuple[Image.Image, ...]]:
         boxes = [(i * side, top, (i + 1) * side, top + side) for i in range(columns)]
         rows.append(tuple(sheet.crop(box).convert("RGB") for box in boxes))
     return rows
-
-
-def _write(path: Path, facts: dict[str, Any], rows: Sequence[Sequence[Image.Image]]) -> None:
-    path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    sheet_of(rows).save(path.with_suffix(".png"), optimize=True)

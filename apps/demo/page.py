@@ -19,8 +19,8 @@ from .faces import SCRIPT
 from .generate_tab import GenerateTab
 from .search_tab import SearchTab
 
-TOY = """A toy world of cartoons that knows people at work and birds: its figures say nothing about
-another model."""
+TOY = """Drawings are of a toy world of people at work and birds: its figures say nothing about
+another model. The first search is of photographs."""
 HEAD = "<h1>What does a model generate when you do not say who?</h1><p>{toy}</p>"
 
 

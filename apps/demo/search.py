@@ -15,17 +15,25 @@ from torch.nn.functional import normalize
 import vldebias
 from vldebias.data import ImageData, decode, load_embeddings
 from vldebias.errors import InvalidInputError
-from vldebias.hosts import resolve
+from vldebias.hosts import Host, resolve
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.measure.resampling import wilson_interval
 from vldebias.metrics import max_skew
+from vldebias.miniature.photographs import CREDIT
+from vldebias.report.phrases import in_words
 
 from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
-from .engine import Engine
+from .engine import PHOTOGRAPHS, Engine
 from .request import check_choice, check_text
 
 SHOWN = 12  # pictures of a row
 TOP = 50  # results whose shares are counted
+PHOTOGRAPHS_SHOWN, PHOTOGRAPHS_TOP = 8, 20  # of a smaller gallery, with titles that take room
+SOURCE = (
+    "Photographs of 1939 to 1944: {credit}. An even gallery, {counts} by their titles. Methods are"
+    " fitted with {reference:,} other photographs as reference. The model is small, so the order is"
+    " rough."
+)
 PUT_RIGHT = 8
 BATCH = 8  # the memory of larger batches is not given back, and they are no faster
 PICTURES = 600  # of a world: more would keep the first visitor waiting
@@ -34,12 +42,23 @@ BIRDS = ("This is a picture of a landbird.", "This is a picture of a waterbird."
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Pictures by their features (n, d), L2-normalised, with labels."""
+    """Pictures by their features (n, d), L2-normalised, with labels.
+
+    host: embeds texts in the same space. reference: features of other pictures, for methods that
+    use some. titles: of the pictures, or none. source: a sentence about the pictures. shown, top:
+    the pictures of a row, and the results that are counted.
+    """
 
     features: Tensor
     labels: dict[str, NDArray[np.str_]]
+    host: Host
     data: ImageData | None = None
     paths: tuple[str, ...] = ()
+    reference: Tensor | None = None
+    titles: tuple[str, ...] = ()
+    source: str = ""
+    shown: int = SHOWN
+    top: int = TOP
 
     def picture(self, engine: Engine, row: int) -> Image.Image | None:
         """Return a picture, None where there is none to show."""
@@ -55,15 +74,16 @@ class Gallery:
             return None
 
 
-def portraits(engine: Engine) -> Gallery:
-    """Return the pictures that are searched: those of the embeddings file, else the portraits of
-    the miniature.
+def open_gallery(engine: Engine, name: str) -> Gallery:
+    """Return the pictures that are searched, by one of the names in `engine.galleries`.
 
     Raises:
         InvalidInputError: a file that cannot be read, or has no labels.
     """
 
     def load() -> Gallery:
+        if name == PHOTOGRAPHS:
+            return _photographs()
         if engine.embeddings is None:
             return _world(engine, "portraits")
         read, _ = load_embeddings(engine.embeddings)
@@ -72,9 +92,34 @@ def portraits(engine: Engine) -> Gallery:
                 f"{engine.embeddings}: has no labels, so no shares can be counted"
             )
         features = normalize(torch.as_tensor(np.asarray(read.features), dtype=torch.float32), dim=1)
-        return Gallery(features, _texts(read.labels), paths=tuple(read.ids))
+        return Gallery(features, _texts(read.labels), _host(engine), paths=tuple(read.ids))
 
-    return engine.once("portraits", load)
+    return engine.once(f"gallery {name}", load)
+
+
+def _photographs() -> Gallery:
+    from vldebias.miniature import load_photographs
+
+    photographs = load_photographs()
+    gallery, reference = photographs.gallery, photographs.reference
+    counts = in_words(gallery.column("gender").counts)
+    return Gallery(
+        torch.from_numpy(gallery.features),
+        _texts(gallery.labels),
+        resolve(photographs.encoder),
+        photographs.images,
+        reference=torch.from_numpy(reference.features),
+        titles=gallery.captions,
+        source=SOURCE.format(credit=CREDIT, counts=counts, reference=len(reference)),
+        shown=PHOTOGRAPHS_SHOWN,
+        top=PHOTOGRAPHS_TOP,
+    )
+
+
+def _host(engine: Engine) -> Host:
+    """Return the image-text model as a host."""
+    loaded = engine.clip()
+    return engine.once("host", lambda: resolve(loaded.host, tokenizer=loaded.tokenizer))
 
 
 def birds(engine: Engine) -> Gallery:
@@ -92,7 +137,8 @@ def _world(engine: Engine, name: str) -> Gallery:
         encoder.encode([data.read(i) for i in range(start, min(start + BATCH, len(data)))])
         for start in range(0, len(data), BATCH)
     ]
-    return Gallery(normalize(torch.cat(blocks).float(), dim=1), _texts(data.labels), data)
+    features = normalize(torch.cat(blocks).float(), dim=1)
+    return Gallery(features, _texts(data.labels), _host(engine), data)
 
 
 def _texts(labels: object) -> dict[str, NDArray[np.str_]]:
@@ -103,38 +149,49 @@ def _texts(labels: object) -> dict[str, NDArray[np.str_]]:
 
 
 def _embed(
-    engine: Engine, texts: Sequence[str], prompts: str, method: str | None, strength: float
+    engine: Engine,
+    gallery: Gallery,
+    texts: Sequence[str],
+    prompts: str,
+    method: str | None,
+    strength: float,
 ) -> Tensor:
     """Return normalised text features (n, d), as the model gives them with a method attached."""
-    loaded = engine.clip()
+    host = gallery.host
     with engine.lock:
-        host = engine.once("host", lambda: resolve(loaded.host, tokenizer=loaded.tokenizer))
-        edit = (
-            None
-            if method is None
-            else next(iter(engine.edits(loaded.host, prompts, method).values()), None)
-        )
+        edit = None
+        if method is not None:
+            edits = engine.edits(host, prompts, method, gallery.reference)
+            edit = next(iter(edits.values()), None)
         return normalize(
             host.under(list(texts), host.roles[0], edit, strength=strength).float(), dim=1
         )
 
 
 def search(
-    engine: Engine, query: object, column: object, method: object, strength: float = 1.0
+    engine: Engine,
+    query: object,
+    column: object,
+    method: object,
+    strength: float = 1.0,
+    gallery_name: object = None,
 ) -> tuple[Answer, Gallery]:
     """Return the results of a query without and with a method, and the pictures.
 
+    gallery_name: one of `engine.galleries`; None: the first.
+
     Raises:
-        InvalidInputError: no query, an unknown method or column.
+        InvalidInputError: no query, an unknown method, column or gallery.
     """
     text = check_text(query, "query")
-    gallery = portraits(engine)
-    name = check_choice(column, columns(engine), "groups")
+    place = check_choice(gallery_name or engine.galleries[0], engine.galleries, "pictures")
+    name = check_choice(column, columns(engine, place), "groups")
     chosen = check_choice(method, SEARCH_METHODS, "method")
+    gallery = open_gallery(engine, place)
     before = _found(engine, gallery, text, name, None, strength)
     after = _found(engine, gallery, text, name, chosen, strength)
-    why = abstention(engine, name, chosen)
-    return Answer(text, name, before, after, why), gallery
+    why = abstention(engine, name, chosen, place)
+    return Answer(text, name, before, after, why, gallery.source), gallery
 
 
 def _found(
@@ -145,53 +202,58 @@ def _found(
     known = groups != "unknown"
     values, codes = np.unique(groups[known], return_inverse=True)
     # A small file may have fewer pictures with a label.
-    top = min(TOP, int(known.sum()))
+    top = min(gallery.top, int(known.sum()))
     edit = None if method == RERANK else method
-    direction = _embed(engine, [query], prompts_of(column), edit, strength)[0]
+    direction = _embed(engine, gallery, [query], prompts_of(column), edit, strength)[0]
     scores = (gallery.features @ direction).numpy()
     # Ties stay in the order of the pictures, as in `vldebias.metrics`.
     order = np.argsort(-scores, kind="stable")
     if method == RERANK:
         # By what the model takes pictures for, not by the labels by which they are counted.
         prompts = prompts_of(column)
-        loaded = engine.clip()
         with engine.lock:
-            host = engine.once("host", lambda: resolve(loaded.host, tokenizer=loaded.tokenizer))
             positions = vldebias.rerank(
-                scores, features=gallery.features, prompts=prompts, model=host
+                scores, features=gallery.features, prompts=prompts, model=gallery.host
             )
         order = np.asarray(positions)
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
     # Unknown ones are shown, and not counted.
-    first = groups[order[known[order]][:top]]
-    shown = order[:SHOWN]
+    counted = order[known[order]][:top]
+    first = groups[counted]
+    shown = order[: gallery.shown]
     return Found(
         rows=tuple(map(int, shown)),
         groups=tuple(map(str, groups[shown])),
+        first=tuple(map(int, counted)),
         shares={str(value): float((first == value).mean()) for value in values},
         skew=float(max_skew(-place[known], codes, k=top)),
         top=top,
     )
 
 
-def abstention(engine: Engine, column: str, method: str) -> str:
+def abstention(engine: Engine, column: str, method: str, gallery_name: str) -> str:
     """Return why a method changes no search by these groups, "" where it acts.
 
     Raises:
         InvalidInputError: an unknown method or column.
     """
-    name = check_choice(column, columns(engine), "groups")
+    name = check_choice(column, columns(engine, gallery_name), "groups")
     chosen = check_choice(method, SEARCH_METHODS, "method")
     if chosen == RERANK:
         return ""
+    gallery = open_gallery(engine, gallery_name)
     with engine.lock:
-        return engine.reason(engine.clip().host, prompts_of(name), chosen)
+        return engine.reason(gallery.host, prompts_of(name), chosen, gallery.reference)
 
 
-def columns(engine: Engine) -> tuple[str, ...]:
+def columns(engine: Engine, gallery_name: str) -> tuple[str, ...]:
     """Return the columns of labels that a search can count, those that a prompt set fits first."""
-    names = tuple(portraits(engine).labels) if engine.embeddings is not None else ("gender", "age")
+    if gallery_name == PHOTOGRAPHS:
+        return ("gender",)
+    if engine.embeddings is None:
+        return ("gender", "age")
+    names = tuple(open_gallery(engine, gallery_name).labels)
     return tuple(sorted(names, key=lambda name: (name not in ("gender", "race", "age"), name)))
 
 
@@ -242,7 +304,7 @@ def _right(
     engine: Engine, gallery: Gallery, method: str | None, strength: float
 ) -> NDArray[np.bool_]:
     """Return which birds are classified rightly, with a method or without one."""
-    texts = _embed(engine, BIRDS, "waterbirds", method, strength)
+    texts = _embed(engine, gallery, BIRDS, "waterbirds", method, strength)
     answers = (gallery.features @ texts.T).argmax(dim=1).numpy()
     return np.array(["landbird", "waterbird"])[answers] == gallery.labels["label"]
 

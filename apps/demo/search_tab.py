@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from PIL import Image
 
+from vldebias.miniature.photographs import open_thumbnails
 from vldebias.report.phrases import person
 
 from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
-from .engine import MINIATURE, Engine
+from .engine import MINIATURE, PHOTOGRAPHS, Engine
 from .events import QUIET, dim, lines, undim, with_messages
 from .faces import Face, row_of_faces
 from .opening import saved_search
@@ -20,13 +21,24 @@ from .opening import saved_search
 if TYPE_CHECKING:
     from .search import Group
 
-QUERIES = (
-    "A photo of a nurse.",
-    "A photo of a doctor.",
-    "A photo of an interpreter.",
-    "A photo of a manager.",
-)
-METHOD = METHODS[0]  # of the saved example
+QUERIES = {
+    PHOTOGRAPHS: (
+        "A photo of a factory worker.",
+        "A photo of a cook.",
+        "A photo of a riveter.",
+        "A photo of a farmer.",
+    ),
+    MINIATURE: (
+        "A photo of a nurse.",
+        "A photo of a doctor.",
+        "A photo of an interpreter.",
+        "A photo of a manager.",
+    ),
+}
+"""Gallery -> queries to try; a model of the user's has those of the miniature."""
+PICTURES = {PHOTOGRAPHS: "photographs", MINIATURE: "cartoons"}
+# Without reference images the default changes no search, so another method comes first.
+FIRST_METHOD = {PHOTOGRAPHS: "default"}
 HEADS = ("group", "pictures", "without", "with method")
 SAVED = "A saved example. Change the query or a setting, and press Search."
 BIRDS = """The model takes land behind a bird for a land bird. Each method is fitted to texts
@@ -38,26 +50,36 @@ class SearchTab:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        # The saved example is of the miniature, and would be wrong beside another model.
-        is_packaged = engine.model_name == MINIATURE and engine.embeddings is None
-        opening = saved_search() if is_packaged else None
+        first = engine.galleries[0]
+        queries = QUERIES.get(first, QUERIES[MINIATURE])
+        method = _first_method(first)
         opening_lines = ""
         opening_rows = ["", ""]
-        if opening is not None:
-            answer = opening.answer
-            before, after = _titles(METHOD)
+        opening_source = ""
+        # The saved example is of the photographs, which no other model is shown with.
+        if first == PHOTOGRAPHS:
+            answer = saved_search()
+            images = open_thumbnails()
             opening_lines = _lines(answer, SAVED)
+            opening_source = _source(answer)
             opening_rows = [
-                _row(before, answer.before, opening.before),
-                _row(after, answer.after, opening.after),
+                _row(title, found, [images.read(row) for row in found.rows], images.captions)
+                for title, found in zip(_titles(method), (answer.before, answer.after), strict=True)
             ]
         gr.Markdown("## One query, two rows", elem_classes="note")
         with gr.Row(elem_classes="ask"):
             self.query = gr.Textbox(
-                QUERIES[0], label="Query", elem_id="query", max_lines=3, scale=4, min_width=170
+                queries[0], label="Query", elem_id="query", max_lines=3, scale=4, min_width=170
+            )
+            self.gallery = gr.Dropdown(
+                [(PICTURES.get(name, name), name) for name in engine.galleries],
+                label="Pictures",
+                elem_id="gallery",
+                min_width=130,
+                visible=len(engine.galleries) > 1,
             )
             self.column = gr.Dropdown(
-                ["gender", "age"],
+                ["gender"] if first == PHOTOGRAPHS else ["gender", "age"],
                 label="Groups",
                 elem_id="groups",
                 min_width=130,
@@ -65,7 +87,7 @@ class SearchTab:
                 # after the page is laid out.
                 allow_custom_value=True,
             )
-            self.method = _method("method", SEARCH_METHODS)
+            self.method = _method("method", SEARCH_METHODS, method)
             self.go = gr.Button("Search", variant="primary", elem_id="search-button", min_width=100)
         with gr.Column(elem_id="results"):
             self.verdict = gr.HTML(opening_lines, elem_id="search-verdict")
@@ -73,8 +95,9 @@ class SearchTab:
                 gr.HTML(value, elem_id=f"search-{row_number}")
                 for row_number, value in enumerate(opening_rows)
             ]
+            self.source = gr.HTML(opening_source, elem_id="search-source")
         with gr.Row(elem_classes="try"):
-            self.examples = [gr.Button(text, size="sm", min_width=120) for text in QUERIES]
+            self.examples = [gr.Button(text, size="sm", min_width=120) for text in queries]
         with gr.Accordion("Settings", open=False):
             self.strength = gr.Slider(0, 1, 1, step=0.05, label="Strength")
         title = "## Land birds and water birds: the worst of four groups"
@@ -93,16 +116,23 @@ class SearchTab:
     def _connect(self) -> None:
         limits: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
         private = limits | {"api_visibility": "private"}
-        form = [self.query, self.column, self.method, self.strength]
-        outputs = [self.verdict, *self.rows]
+        form = [self.query, self.column, self.method, self.strength, self.gallery]
+        outputs = [self.verdict, *self.rows, self.source]
         run = with_messages(self._search)
         works = [
             self.go.click(run, form, outputs, api_name="search", **limits),
             self.query.submit(run, form, outputs, **private),
         ]
-        for button, text in zip(self.examples, QUERIES, strict=True):
-            filled = button.click(lambda text=text: text, None, [self.query], **QUIET)
+        for button in self.examples:
+            filled = button.click(lambda text: text, [button], [self.query], **QUIET)
             works.append(filled.then(run, form, outputs, **private))
+        chosen = self.gallery.input(
+            _settings_of,
+            [self.gallery],
+            [self.query, self.column, self.method, *self.examples],
+            **QUIET,
+        )
+        works.append(chosen.then(run, form, outputs, **private))
         for part in form:
             part.change(None, None, None, js=dim("results"), api_visibility="private")
         for work in works:
@@ -118,16 +148,18 @@ class SearchTab:
         self.birds_method.change(None, None, None, js=dim("classified"), api_visibility="private")
         classified.then(None, None, None, js=undim("classified"), api_visibility="private")
 
-    def _search(self, query: str, column: str, method: str, strength: float) -> Iterator[list[Any]]:
+    def _search(
+        self, query: str, column: str, method: str, strength: float, gallery_name: str
+    ) -> Iterator[list[Any]]:
         # Imported here: torch takes seconds to load, and the page opens without it.
         from .search import search
 
-        answer, gallery = search(self.engine, query, column, method, strength)
+        answer, gallery = search(self.engine, query, column, method, strength, gallery_name)
         rows = []
         for title, found in zip(_titles(method), (answer.before, answer.after), strict=True):
             pictures = [gallery.picture(self.engine, row) for row in found.rows]
-            rows.append(_row(title, found, pictures))
-        yield [_lines(answer), *rows]
+            rows.append(_row(title, found, pictures, gallery.titles))
+        yield [_lines(answer), *rows, _source(answer)]
 
     def _classify(self, method: str) -> Iterator[list[Any]]:
         from .search import classify
@@ -151,8 +183,24 @@ class SearchTab:
         ]
 
 
-def _method(name: str, methods: Sequence[str]) -> gr.Dropdown:
-    return gr.Dropdown(list(methods), label="Method", elem_id=name, min_width=110)
+def _method(name: str, methods: Sequence[str], value: str = METHODS[0]) -> gr.Dropdown:
+    return gr.Dropdown(list(methods), value=value, label="Method", elem_id=name, min_width=110)
+
+
+def _first_method(gallery_name: str) -> str:
+    return FIRST_METHOD.get(gallery_name, SEARCH_METHODS[0])
+
+
+def _settings_of(gallery_name: str) -> list[Any]:
+    """Return query, groups, method and examples of a gallery that was chosen."""
+    queries = QUERIES.get(gallery_name, QUERIES[MINIATURE])
+    columns = ["gender"] if gallery_name == PHOTOGRAPHS else ["gender", "age"]
+    return [
+        queries[0],
+        gr.update(choices=columns, value=columns[0]),
+        _first_method(gallery_name),
+        *queries,
+    ]
 
 
 def _titles(method: str) -> tuple[str, str]:
@@ -180,14 +228,29 @@ def _interval(value: tuple[float, float, float]) -> str:
     return f"{share:.0%} [{low:.0%},\N{NO-BREAK SPACE}{high:.0%}]"
 
 
-def _row(title: str, found: Found, pictures: Sequence[Image.Image | None]) -> str:
-    """Return a row of results; each says what it is counted as."""
+def _row(
+    title: str,
+    found: Found,
+    pictures: Sequence[Image.Image | None],
+    titles: Sequence[str] = (),
+) -> str:
+    """Return a row of results; each says what it is counted as, and its title if it has one.
+
+    titles: of all pictures in the gallery, or none.
+    """
     faces = []
-    for place, (group, picture) in enumerate(zip(found.groups, pictures, strict=True), start=1):
+    results = zip(found.rows, found.groups, pictures, strict=True)
+    for place, (row, group, picture) in enumerate(results, start=1):
         if picture is not None:
             name = person(group)
-            faces.append(Face(picture, f"result {place}: {name}", name))
-    return row_of_faces(title, faces, len(faces), pixels=True) if faces else ""
+            text = titles[row] if titles else ""
+            faces.append(Face(picture, f"result {place}: {name}", name, text))
+    return row_of_faces(title, faces, len(faces), pixels=not titles) if faces else ""
+
+
+def _source(answer: Answer) -> str:
+    """Return where the pictures and their labels are from."""
+    return f'<p class="about">{escape(answer.source)}</p>' if answer.source else ""
 
 
 def _lines(answer: Answer, *remarks: str) -> str:

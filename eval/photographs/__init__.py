@@ -206,6 +206,27 @@ def captioned(part: str = "dev") -> Captioned:
     return Captioned(photographs(f"flickr_{part}", f"flickr, {part}"), captions)
 
 
+def pairs_before_heads(part: str) -> tuple[Floats, Strings, Floats]:
+    """Return Flickr8k photographs as heads take them: features (n, 1280) without the mean of the
+    photographs to learn from, gender, and the vectors (n, 384) of the first captions.
+
+    part: "train" or "dev".
+    """
+    arrays = _arrays(f"flickr_{part}")
+    images = arrays["before"].astype(np.float32) - small_model().image_mean
+    captions = unit(_arrays(f"captions_{part}")["before"][:, 0])
+    return images, arrays["gender"].astype(str), captions
+
+
+def text_vectors() -> dict[str, Floats]:
+    """Return text -> vector (384,) of MiniLM for every packaged prompt and all queries."""
+    table = dict[str, Floats]()
+    for name in ("texts", "kinds"):
+        arrays = _arrays(name)
+        table.update(zip(map(str, arrays["texts"]), unit(arrays["before"]), strict=True))
+    return table
+
+
 def generated_counts() -> list[dict[str, str]]:
     """Return a row for each prompt of Stable Diffusion 3.5 with what people counted in its ten
     images; cells may be empty."""
@@ -222,9 +243,5 @@ def caption_index() -> tuple[dict[str, Floats], Photographs]:
     """Return a real text index: the vectors of one caption of each Flickr8k photograph by MiniLM,
     with the gender that all captions of the photograph name; and text -> vector (384,) of the same
     model for every packaged prompt and all queries."""
-    table = dict[str, Floats]()
-    for name in ("texts", "kinds"):
-        arrays = _arrays(name)
-        table.update(zip(map(str, arrays["texts"]), unit(arrays["before"]), strict=True))
     documents = unit(_arrays("captions_dev")["before"][:, 0])
-    return table, Photographs("captions", documents, photographs("flickr_dev").labels)
+    return text_vectors(), Photographs("captions", documents, photographs("flickr_dev").labels)

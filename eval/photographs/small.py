@@ -17,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
 import vldebias
 from eval.photographs import is_present, unit
@@ -40,7 +41,7 @@ from eval.photographs.pack import (
 from eval.tables import parser, run
 from vldebias.data import Embeddings
 from vldebias.errors import VldebiasWarning
-from vldebias.metrics import Metric, auroc
+from vldebias.metrics import Metric
 from vldebias.miniature.photograph_model import TextEncoder
 from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.study.suite import load_suite
@@ -156,12 +157,20 @@ def _auc(scores: Sequence[Array], shown: Sequence[Array]) -> tuple[float, tuple[
             if rng is not None:
                 members = [np.flatnonzero(label == value) for value in (True, False)]
                 rows = np.concatenate([rng.choice(row, len(row)) for row in members])
-            areas.append(float(auroc(score[rows], label[rows])))
+            areas.append(_area(score[rows], label[rows]))
         return float(np.mean(areas))
 
     rng = np.random.default_rng(0)
     low, high = np.percentile([area(rng) for _ in range(RESAMPLES)], [2.5, 97.5])
     return area(), (float(low), float(high))
+
+
+def _area(scores: Array, is_positive: NDArray[np.bool_]) -> float:
+    """Return how often a positive has a higher score than a negative."""
+    ranks = rankdata(scores)
+    positive, negative = int(is_positive.sum()), int((~is_positive).sum())
+    above = ranks[is_positive].sum() - positive * (positive + 1) / 2
+    return float(above / (positive * negative))
 
 
 def _add_agreement(

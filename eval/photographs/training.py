@@ -1,0 +1,214 @@
+"""Train two heads on real pairs of a photograph and a text: the work of `real_titles` and
+`real_captions`.
+
+    python -m eval.experiments.run real_titles     # the packaged photographs and their titles
+    python -m eval.experiments.run real_captions   # Flickr8k, from $VLDEBIAS_REAL
+
+The towers are frozen: a photograph is its features before a head, a text its vector. A share of the
+texts are those of other photographs. InfoNCE is also trained a second time, without the fifth of
+the pairs that a short first training scores lowest ("filtered").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from eval.experiments import captions
+from eval.experiments.captions import loss_of, softmax_scores
+from eval.experiments.run import Cell, packed
+from eval.photographs import is_present, pairs_before_heads, text_vectors
+from vldebias.errors import InvalidInputError
+from vldebias.miniature.photograph_model import load_encoder, read_arrays
+from vldebias.miniature.photographs import GALLERY, REFERENCE, read_table
+from vldebias.training.monitor import image_features, text_features
+from vldebias.training.pairs import Pairs
+from vldebias.training.sampling import numpy_generator
+
+WIDTH = 64  # of the joint space
+WITHIN = 10  # results among which the photograph of a text is found
+EARLY = 0.4  # of the steps, after which pairs are scored
+KEPT = 0.8  # of the pairs, by score
+VALIDATION = 0.1  # of the texts to learn from, on which temperatures are chosen
+ASKED = {"female": "A photo of a woman.", "male": "A photo of a man."}
+RECALL, GENDER, GAP = "recall@10", "gender by texts", "recall@10, men minus women"
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class RealPairs:
+    """Hold photographs (n, a, 1, 1) with a text each, and the vectors (m, b) of different texts.
+
+    texts: n texts, among the keys of `row_of_text`. gender: (n,) "female", "male" or "".
+    """
+
+    images: Tensor
+    texts: Sequence[str]
+    gender: NDArray[np.str_]
+    vectors: Tensor
+    row_of_text: Mapping[str, int]
+
+    def take(self, rows: Rows) -> RealPairs:
+        """Return some of the pairs."""
+        texts = [self.texts[row] for row in rows]
+        images = self.images[torch.from_numpy(rows)]
+        return RealPairs(images, texts, self.gender[rows], self.vectors, self.row_of_text)
+
+    def with_texts_of(self, rows: Rows) -> RealPairs:
+        """Return the same photographs with the texts of others."""
+        texts = [self.texts[row] for row in rows]
+        return RealPairs(self.images, texts, self.gender, self.vectors, self.row_of_text)
+
+
+class Heads(nn.Module):
+    """Two linear heads from random weights, with dropout on their inputs; it stands where towers
+    do."""
+
+    def __init__(self, pairs: RealPairs, dropout: tuple[float, float]) -> None:
+        super().__init__()
+        image_dropout, text_dropout = dropout
+        self.image_head = _head(pairs.images.shape[1], image_dropout)
+        self.text_head = _head(pairs.vectors.shape[1], text_dropout)
+        self.vectors, self.row_of_text = pairs.vectors, pairs.row_of_text
+
+    @property
+    def model(self) -> nn.Module:
+        return self
+
+    def image(self, features: Tensor) -> Tensor:
+        out: Tensor = self.image_head(features.flatten(1))
+        return out
+
+    def text(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        out: Tensor = self.text_head(self.vectors[tokens["text"][:, 0]])
+        return out
+
+    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        return {"text": torch.tensor([[self.row_of_text[text]] for text in texts])}
+
+
+def _head(width: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(nn.Dropout(dropout), nn.Linear(width, WIDTH, bias=False))
+
+
+def titles() -> tuple[RealPairs, RealPairs]:
+    """Return the packaged photographs to learn from, and the gallery, which shares no title."""
+    table, arrays, encoder = read_table(), read_arrays(), load_encoder()
+    listed = list(dict.fromkeys([row["title"] for row in table] + list(ASKED.values())))
+    with torch.no_grad():
+        vectors = encoder.means(listed)
+    pairs = RealPairs(
+        arrays["features"][:, :, None, None],
+        [row["title"] for row in table],
+        np.array([row["gender"] for row in table]),
+        vectors,
+        {text: row for row, text in enumerate(listed)},
+    )
+    part = np.array([row["part"] for row in table])
+    learned, gallery = (np.flatnonzero(part == name) for name in (REFERENCE, GALLERY))
+    return pairs.take(learned), pairs.take(gallery)
+
+
+def flickr() -> tuple[RealPairs, RealPairs]:
+    """Return Flickr8k photographs to learn from, and others, each with its first caption.
+
+    Raises:
+        InvalidInputError: $VLDEBIAS_REAL has none.
+    """
+    if not is_present("photos"):
+        raise InvalidInputError("Flickr8k is not there; set VLDEBIAS_REAL, or run real_titles")
+    table = text_vectors()
+    vectors = [torch.tensor(table[text])[None] for text in ASKED.values()]
+    row_of_text = {text: row for row, text in enumerate(ASKED.values())}
+    parts = []
+    for part in ("train", "dev"):
+        images, gender, of_captions = pairs_before_heads(part)
+        # Captions are known by their vectors alone, so numbers stand for their texts.
+        texts = [f"{part} {row}" for row in range(len(images))]
+        row_of_text |= {text: len(row_of_text) + row for row, text in enumerate(texts)}
+        vectors.append(torch.from_numpy(of_captions))
+        parts.append((torch.from_numpy(images)[:, :, None, None], texts, gender))
+    joined = torch.cat(vectors)
+    learned, held_out = (RealPairs(*part, joined, row_of_text) for part in parts)
+    return learned, held_out
+
+
+@cache
+def real_pairs(data: str) -> tuple[RealPairs, RealPairs]:
+    """Return the pairs to learn from and the held-out ones: "titles" or "captions"."""
+    return titles() if data == "titles" else flickr()
+
+
+def real_captions(cell: Cell) -> dict[str, Any]:
+    """Score one arm at one share of wrong texts on held-out pairs, or on validation pairs where
+    settings are chosen."""
+    learned, held_out = real_pairs(cell["data"])
+    learned, validation = _without_validation(learned)
+    wrong = learned.with_texts_of(Pairs.noise(len(learned.texts), cell["share"], cell["seed"]))
+    trained = _trained(cell, wrong, cell["steps"])
+    if cell.get("tuning"):
+        return {"validation": float(_found(trained, validation).mean())}
+    figures = _worth(trained, held_out)
+    if cell["arm"] == "InfoNCE":
+        again = _worth(_trained_without_suspects(cell, wrong), held_out)
+        figures |= {f"InfoNCE, filtered: {name}": value for name, value in again.items()}
+    return figures
+
+
+def _without_validation(pairs: RealPairs) -> tuple[RealPairs, RealPairs]:
+    """Return the pairs to learn from and those of a tenth of the texts, the same in every cell."""
+    _, codes = np.unique(pairs.texts, return_inverse=True)
+    generator = numpy_generator("validation of real pairs", 0)
+    is_validation = (generator.random(codes.max() + 1) < VALIDATION)[codes]
+    return pairs.take(np.flatnonzero(~is_validation)), pairs.take(np.flatnonzero(is_validation))
+
+
+def _trained(cell: Cell, pairs: RealPairs, steps: int) -> Heads:
+    torch.manual_seed(cell["seed"])
+    heads = Heads(pairs, tuple(cell["dropout"]))
+    loop = {"steps": steps, "batch_size": cell["batch"], "lr": cell["lr"], "seed": cell["seed"]}
+    trained: Heads = captions.train(heads, pairs.images, pairs.texts, loss_of(cell), **loop)
+    return trained
+
+
+def _trained_without_suspects(cell: Cell, pairs: RealPairs) -> Heads:
+    """Return heads that learned from the pairs with the highest scores of a short training."""
+    early = _trained(cell, pairs, round(EARLY * cell["steps"]))
+    listed = list(dict.fromkeys(pairs.texts))
+    place = {text: row for row, text in enumerate(listed)}
+    codes = torch.tensor([place[text] for text in pairs.texts])
+    temperature = loss_of(cell)["temperature"]
+    images, texts = image_features(early, pairs.images), text_features(early, listed)
+    order = softmax_scores(images, texts, codes, temperature).argsort(descending=True)
+    kept = order[: round(KEPT * len(order))].sort().values.numpy()
+    return _trained(cell, pairs.take(kept), cell["steps"])
+
+
+def _found(heads: Heads, pairs: RealPairs) -> NDArray[np.float64]:
+    """Return for each pair 1 if a photograph with its text is among the first results, else 0."""
+    _, codes = np.unique(pairs.texts, return_inverse=True)
+    cosines = text_features(heads, list(pairs.texts)) @ image_features(heads, pairs.images).T
+    first = cosines.topk(WITHIN, dim=1).indices.numpy()
+    return (codes[first] == codes[:, None]).any(1).astype(float)
+
+
+def _worth(heads: Heads, pairs: RealPairs) -> dict[str, Any]:
+    """Return the figures on held-out pairs, with what each photograph scored."""
+    found = _found(heads, pairs)
+    women, men = (pairs.gender == value for value in ASKED)
+    cosines = image_features(heads, pairs.images) @ text_features(heads, list(ASKED.values())).T
+    is_right = np.where(women, cosines[:, 0] > cosines[:, 1], cosines[:, 1] > cosines[:, 0])
+    return {
+        RECALL: float(found.mean()),
+        **packed(RECALL, found),
+        GENDER: float((is_right[women].mean() + is_right[men].mean()) / 2),
+        GAP: float(found[men].mean() - found[women].mean()),
+    }

@@ -22,6 +22,7 @@ from eval.pages import (
     front,
     generation,
     methods,
+    photographs,
     promises,
     prompts,
     sources,
@@ -99,6 +100,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "same_side": generation.same_side,
     },
     "docs/how-to/miniature.md": {"wordings": generation.wordings},
+    "docs/how-to/photographs.md": {"encoder": photographs.encoder, "drawn": photographs.drawn},
     "docs/explanation/losses.md": {"formulas": training.formulas},
     "docs/fine-tuning.md": {
         "declared": training.declared,
@@ -107,6 +109,8 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "batch_sizes": training.batch_sizes,
         "from_scratch": training.from_scratch,
         "popularity": training.popularity,
+        "real_titles": partial(training.real_pairs, "real_titles"),
+        "real_captions": partial(training.real_pairs, "real_captions"),
     },
     "docs/explanation/intervals.md": {
         "covered": evidence.covered,

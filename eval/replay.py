@@ -56,6 +56,8 @@ NOT_HERE = {
     "harm": "reads embeddings of photographs, which CelebA's licence keeps out",
     "photographs_rerank": "reads photographs, whose licences keep them out",
     "rerank_harm": "reads embeddings of photographs, which CelebA's licence keeps out",
+    "photographs_model": "reads a model of texts, which is not in the repository",
+    "real_captions": "reads photographs and captions, whose licences keep them out",
     "bench_rerank": "times a machine",
     "steer": "takes ten minutes",
     "steer_cost": "times a machine",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from PIL import Image
 
-from vldebias.miniature.photographs import open_thumbnails
+from vldebias.miniature.photographs import GALLERY, read_table, read_thumbnail
 from vldebias.report.phrases import person
 
 from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
@@ -59,13 +59,13 @@ class SearchTab:
         # The saved example is of the photographs, which no other model is shown with.
         if first == PHOTOGRAPHS:
             answer = saved_search()
-            images = open_thumbnails()
+            shown = [row for row in read_table() if row["part"] == GALLERY]
+            titles = [row["title"] for row in shown]
             opening_lines = _lines(answer, SAVED)
             opening_source = _source(answer)
-            opening_rows = [
-                _row(title, found, [images.read(row) for row in found.rows], images.captions)
-                for title, found in zip(_titles(method), (answer.before, answer.after), strict=True)
-            ]
+            for i, found in enumerate((answer.before, answer.after)):
+                pictures = [read_thumbnail(shown[row]["file"]) for row in found.rows]
+                opening_rows[i] = _row(_titles(method)[i], found, pictures, titles)
         gr.Markdown("## One query, two rows", elem_classes="note")
         with gr.Row(elem_classes="ask"):
             self.query = gr.Textbox(

@@ -282,6 +282,30 @@ def other_data() -> str:
     )
 
 
+REAL_PAIRS = {"real_titles": "156", "real_captions": "2,020"}  # held-out photographs
+
+
+def real_pairs(name: str) -> str:
+    """Write what each loss gives on real pairs: a line for each figure and loss."""
+    rows = read(name).rows
+    shares = sorted({place_of(row)["share"] for row in rows})
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    order = {metric: place for place, metric in enumerate(metrics)}
+    return crossed(
+        sorted(rows, key=lambda row: order[row.metric]),
+        {"on held-out photographs": lambda row: row.metric, "loss": lambda row: row.method},
+        {share: f"{share:.0%} wrong" for share in shares},
+        line=lambda row: (row.metric, row.method),
+        column=lambda row: place_of(row)["share"],
+        cell=lambda row: half(row).replace("*", r"\*"),
+        note=(
+            f"Mean of three seeds ± half of the 95 % interval, {REAL_PAIRS[name]} held-out"
+            f" photographs; \\* differs from {BASE} beyond the interval of the paired change. From"
+            f" `eval/results/{name}.json`."
+        ),
+    )
+
+
 def wrong_pairs() -> str:
     """Write how well scores tell wrong pairs, for each share of them and each loss."""
     metrics = ("auroc", "score of right pairs", "score of wrong pairs")

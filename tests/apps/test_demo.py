@@ -17,6 +17,7 @@ from PIL import Image
 
 from vldebias.cli.apps import page
 from vldebias.errors import InvalidInputError
+from vldebias.miniature.photographs import open_thumbnails
 
 requests, engines, rows, searches = map(
     page, ("demo.request", "demo.engine", "demo.generate", "demo.search")
@@ -265,14 +266,13 @@ def test_the_page_opens_with_what_is_generated_now(engine: Any) -> None:
             assert np.abs(np.asarray(a, int) - np.asarray(b, int)).mean() < 2
 
 
-@pytest.mark.slow
 def test_the_search_tab_opens_with_what_is_found_now(engine: Any) -> None:
     saved = page("demo.opening").saved_search()
-    now, gallery = searches.search(engine, saved.answer.query, saved.answer.column, "difference")
-    assert now.sentence() == saved.answer.sentence()
-    assert now.before == saved.answer.before
-    for row, image in zip(saved.answer.after.rows, saved.after, strict=True):
-        assert np.array_equal(np.asarray(gallery.picture(engine, row)), np.asarray(image))
+    now, gallery = searches.search(engine, saved.query, saved.column, "default")
+    assert now.sentence() == saved.sentence()
+    assert (now.before.rows, now.after.rows) == (saved.before.rows, saved.after.rows)
+    assert now.source == saved.source
+    assert gallery.titles == open_thumbnails().captions
 
 
 def test_boxes_come_first_and_pictures_fill_them(painted: Any) -> None:
@@ -316,7 +316,9 @@ def test_the_tone_of_a_skin_is_counted_by_the_words_of_the_prompt_set(engine: An
 
 @pytest.mark.slow
 def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
-    answer, gallery = searches.search(engine, "A photo of a nurse.", "gender", "cali")
+    cartoons = {"gallery_name": "miniature"}
+    query = ("A photo of a nurse.", "gender")
+    answer, gallery = searches.search(engine, *query, "cali", **cartoons)
     before = answer.before
     assert before.rows != answer.after.rows
     assert sum(before.shares.values()) == pytest.approx(1)
@@ -324,11 +326,11 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
     assert list(before.groups) == counted
     assert gallery.picture(engine, before.rows[0]).size == (64, 64)
     # At strength 0 it is the model as it is.
-    unchanged, _ = searches.search(engine, "A photo of a nurse.", "gender", "cali", 0.0)
+    unchanged, _ = searches.search(engine, *query, "cali", 0.0, **cartoons)
     assert unchanged.before.rows == before.rows
     assert unchanged.after.rows == before.rows
     # Re-ranked, the first are even by what the model takes them for, and nearly by their labels.
-    reranked, _ = searches.search(engine, "A photo of a nurse.", "gender", "re-rank")
+    reranked, _ = searches.search(engine, *query, "re-rank", **cartoons)
     assert reranked.before.rows == before.rows
     assert reranked.after.skew < before.skew / 2
     assert not reranked.why
@@ -343,19 +345,47 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
 @pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")
 def test_a_search_says_why_the_default_changes_nothing(engine: Any) -> None:
     query = ("A photo of a nurse.", "age", "default")
-    answer, _ = searches.search(engine, *query)
+    answer, _ = searches.search(engine, *query, gallery_name="miniature")
     assert answer.before.rows == answer.after.rows
     assert "reference=" in answer.why
-    assert searches.abstention(engine, "gender", "cali") == ""
+    assert searches.abstention(engine, "gender", "cali", "miniature") == ""
+
+
+def test_the_default_acts_on_the_photographs_with_their_reference(engine: Any) -> None:
+    answer, gallery = searches.search(engine, "A photo of a factory worker.", "gender", "default")
+    assert answer.after.skew < answer.before.skew
+    assert not answer.why
+    labels = gallery.labels["gender"][list(answer.before.first)]
+    assert answer.before.shares["female"] == (labels == "female").mean()
+    kept = len(set(answer.before.first) & set(answer.after.first))
+    assert f"{kept} of the 20 stay." in answer.sentence()
+    assert "Library of Congress" in answer.source
+    unchanged, _ = searches.search(engine, answer.query, "gender", "default", 0.0)
+    assert unchanged.after == unchanged.before
+
+
+def test_the_photographs_are_not_shown_beside_another_model(tmp_path: Path) -> None:
+    file = tmp_path / "own.npz"
+    file.touch()
+    assert engines.Engine().galleries == ("photographs", "miniature")
+    assert engines.Engine(embeddings=file).galleries == ("miniature",)
+    assert engines.Engine(model="some/model").galleries == ("some/model",)
 
 
 @pytest.mark.parametrize(
-    "query", [("", "gender", "cali"), ("a", "height", "cali"), ("a", "gender", "magic")]
+    "query",
+    [
+        ("", "gender", "cali"),
+        ("a", "height", "cali"),
+        ("a", "age", "cali"),  # which the photographs have no labels of
+        ("a", "gender", "magic"),
+        ("a", "gender", "cali", 1.0, "attic"),
+    ],
 )
 def test_a_search_refuses_what_is_not_on_offer(
-    query: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+    query: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engines.Engine()
-    monkeypatch.setattr(searches, "portraits", lambda _: None)
+    monkeypatch.setattr(searches, "open_gallery", lambda *_: None)
     with pytest.raises(InvalidInputError):
         searches.search(engine, *query)

@@ -103,9 +103,27 @@ def test_the_search_opens_on_a_result(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.get_by_role("tab", name="Search and classify").click()
         line = page.locator("#search-verdict .line").first.inner_text()
-        assert "Of the first 50 pictures: women" in line
+        assert "Of the first 20 pictures: women" in line
+        assert page.locator("#search-1 li").count() == 8
+        shown = page.locator("#search-1 li > span:not(.title)").all_inner_texts()
+        assert set(shown) == {"man", "woman"}
+        assert all(page.locator("#search-1 .title").all_inner_texts())
+        assert "Library of Congress" in page.locator("#search-source").inner_text()
+
+
+def test_another_gallery_has_queries_groups_and_a_method_that_fit_it(
+    address: str, browser: Any
+) -> None:
+    with opened(browser, address) as page:
+        page.get_by_role("tab", name="Search and classify").click()
+        page.get_by_label("Pictures").click()
+        page.get_by_role("option", name="cartoons").click()
+        page.wait_for_function(
+            "document.querySelector('#search-verdict').innerText.includes('the first 50 pictures')"
+        )
+        assert page.get_by_label("Query").input_value() == "A photo of a nurse."
         assert page.locator("#search-1 li").count() == 12
-        assert set(page.locator("#search-1 li > span").all_inner_texts()) == {"man", "woman"}
+        assert page.locator("#search-source").inner_text() == ""
 
 
 def test_a_search_and_a_classification(address: str, browser: Any) -> None:

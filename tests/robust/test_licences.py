@@ -19,6 +19,7 @@ SHIPPED = (
 OURS = ("*.py", "*.md", "*.typed", "*/pyproject.toml", "*/requirements.txt", "*/LICENSE")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".svg")
 KNOWN = {"MIT", "WordNet", "CC BY-SA 4.0", "Apache-2.0", "CC BY 4.0", "CC0"}
+KNOWN |= {"public domain (US government)"}
 
 
 def shipped() -> list[str]:

@@ -12,8 +12,9 @@ from vldebias.cli.flags import Json
 from vldebias.errors import need_extras
 
 KEY = (
-    "default: what `debias` attaches; default+equalise: what it attaches with unlabelled images"
-    " (reference=); paper: the settings of Chuang et al.; balanced-prompts: a value stated in the"
+    "default: what `debias` attaches with texts alone, which is nothing for searches;"
+    " default+equalise: what it attaches with unlabelled images (reference=); difference: a method"
+    " by name; paper: the settings of Chuang et al.; balanced-prompts: a value stated in the"
     " prompt of each image; chance: random rankings.\n"
 )
 NEXT = (
@@ -36,14 +37,14 @@ def quickstart(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure bias and utility before and after on the embedded miniature world, offline, in under
-    two minutes.
+    """Measure bias and utility before and after on the embedded photographs and the miniature
+    world, offline, in under two minutes.
 
     Measures what `debias` attaches by default, the same with unlabelled images, the paper's
-    settings, and on the pipeline `balanced-prompts`: worst-group accuracy (birds), MaxSkew of
-    retrieval (ten concepts in portraits) and discrepancy of generated images, with intervals;
-    writes a page with side-by-side pictures of the same seeds. It is the suite `quickstart` of
-    `vldebias eval`: a run that was stopped continues where it was.
+    settings, and on the pipeline `balanced-prompts`: MaxSkew of retrieval (occupations in real
+    photographs, ten concepts in portraits), worst-group accuracy (birds) and discrepancy of
+    generated images, with intervals; writes a page with side-by-side pictures of the same seeds. It
+    is the suite `quickstart` of `vldebias eval`: a run that was stopped continues where it was.
 
     Examples:
       vldebias quickstart
@@ -53,8 +54,8 @@ def quickstart(
     # All three are named at once, and not one after each failed try.
     need_extras("clip", "diffusers", "eval")
     say(
-        "Birds, portraits and generated portraits, before and after; everything is written to"
-        f" {folder}"
+        "Photographs, birds, portraits and generated portraits, before and after; everything is"
+        f" written to {folder}"
     )
     from vldebias.study.manifest import PAGE
     from vldebias.study.running import run_suite

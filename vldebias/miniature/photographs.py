@@ -13,12 +13,12 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vldebias.data import ImageData, Labels
-from vldebias.data.dataset import fingerprint_of
 from vldebias.errors import need
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from vldebias.data import ImageData
 
 NAME = "photographs"
 GALLERY, REFERENCE = "gallery", "reference"  # the parts
@@ -34,24 +34,28 @@ def read_table() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def read_thumbnail(file: str) -> Image.Image:
+    """Return a thumbnail of the gallery by its file; needs no torch."""
+    # Opened for each picture: an open archive must not be read by two threads at once.
+    with zipfile.ZipFile(FOLDER / "thumbnails.zip") as archive:
+        content = archive.read(file)
+    with need("PIL.Image").open(io.BytesIO(content), formats=("JPEG",)) as picture:
+        image: Image.Image = picture.convert("RGB")
+    return image
+
+
 def open_thumbnails() -> ImageData:
     """Open the thumbnails of the gallery, with their titles as captions and gender by title."""
+    from vldebias.data import ImageData, Labels
+    from vldebias.data.dataset import fingerprint_of
+
     rows = [row for row in read_table() if row["part"] == GALLERY]
-    archive = FOLDER / "thumbnails.zip"
     files = tuple(row["file"] for row in rows)
-
-    def read(index: int) -> Image.Image:
-        # Opened for each picture: an open archive must not be read by two threads at once.
-        with zipfile.ZipFile(archive) as opened:
-            content = opened.read(files[index])
-        with need("PIL.Image").open(io.BytesIO(content), formats=("JPEG",)) as picture:
-            return picture.convert("RGB")
-
     return ImageData(
         name=NAME,
         split=GALLERY,
         ids=files,
-        read=read,
+        read=lambda index: read_thumbnail(files[index]),
         labels={"gender": Labels.from_values([row["gender"] for row in rows], GENDERS)},
         fingerprint=fingerprint_of(files),
         captions=tuple(row["title"] for row in rows),

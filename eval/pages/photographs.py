@@ -37,7 +37,7 @@ def drawn() -> str:
     """Write what the default and a method by name do in each gallery."""
     result = read(NAME)
     methods = {
-        "default+equalise": "default, `reference=`",
+        "default": "default, `reference=`",
         "difference+equalise": "`difference`, `reference=`",
     }
     head = ["women chosen by seed", "without", "chance"]

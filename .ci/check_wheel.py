@@ -14,6 +14,7 @@ EXPECTED = (
     "vldebias/auditing/calibrations/sd35.LICENSE",
     "vldebias/miniature/configs.json",
     "vldebias/miniature/weights/",
+    "vldebias/miniature/photographs/",
     "vldebias/report/templates/",
     "vldebias/_resources/prompts/gender.yaml",
     "vldebias/_resources/prompts/protocol/who-appears-1.yaml",

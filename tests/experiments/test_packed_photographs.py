@@ -1,0 +1,150 @@
+"""How the packaged photographs and their model are built, and how heads are trained on real
+pairs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from eval.experiments.run import Experiment
+from eval.photographs import pack, training
+from eval.photographs.pack import Collection
+from vldebias.errors import InvalidInputError
+from vldebias.miniature.photographs import read_table
+
+EXPERIMENTS = ("real_titles", "real_captions")
+
+
+def test_a_split_is_even_and_its_parts_share_no_title() -> None:
+    gender = np.array(["female"] * 12 + ["male"] * 7 + [""] * 21)
+    titles = [f"title {row % 17}" for row in range(40)]
+    files = [f"{row}.jpg" for row in range(40)]
+    collection = Collection(files, titles, gender, np.zeros((40, 3)))
+    galleries = set()
+    for seed in range(3):
+        gallery, reference = collection.split(seed)
+        assert np.unique(gender[gallery], return_counts=True)[1].tolist() == [7, 7]
+        assert not {titles[row] for row in gallery} & {titles[row] for row in reference}
+        galleries.add(tuple(gallery))
+    assert len(galleries) == 3
+    assert np.array_equal(collection.split(1)[0], collection.split(1)[0])
+
+
+def test_the_packaged_table_is_the_split_of_seed_zero() -> None:
+    rows = read_table()
+    columns = [[row[name] for row in rows] for name in ("file", "title", "gender", "part")]
+    files, titles, gender, part = columns
+    collection = Collection(files, titles, np.array(gender), np.zeros((len(rows), 1)))
+    gallery, reference = collection.split()
+    assert np.array_equal(np.array(part) == "gallery", np.isin(np.arange(len(rows)), gallery))
+    assert np.array_equal(np.array(part) == "reference", np.isin(np.arange(len(rows)), reference))
+
+
+def test_frequent_pieces_weigh_less() -> None:
+    weights = pack.piece_weights(1000)
+    assert (np.diff(weights) > 0).all()
+    shares = pack.mean_matrix([[3], [3, 900, 900]], weights).toarray()
+    assert np.allclose(shares.sum(1), 1)
+    assert shares[1, 900] > 2 * shares[1, 3]
+
+
+def test_distilled_vectors_come_closer_to_whole_texts_that_were_not_fitted() -> None:
+    rng = np.random.default_rng(0)
+    pieces, width = 300, 80
+    truth, mixing = rng.normal(size=(pieces, 4)), rng.normal(size=(4, width))
+    # Alone, pieces differ most in what matters least to whole texts.
+    stretched = truth * [8, 4, 2, 1]
+    alone = stretched @ rng.normal(size=(4, width)) + 0.1 * rng.normal(size=(pieces, width))
+    rows = [rng.choice(pieces, 8) for _ in range(400)]
+    shares = pack.mean_matrix(rows, np.ones(pieces))
+    wanted = pack.unit(shares @ truth @ mixing).astype(np.float64)
+    vectors = pack.distil(alone, shares[:300], wanted[:300])
+    assert vectors.shape == (pieces, pack.WIDTH)
+
+    def cosines(rows: np.ndarray) -> np.ndarray:
+        unit = pack.unit(rows)[300:]
+        return unit @ unit.T
+
+    expected = cosines(wanted)
+    fitted = np.corrcoef(cosines(shares @ vectors).ravel(), expected.ravel())[0, 1]
+    before = np.corrcoef(cosines(shares @ alone).ravel(), expected.ravel())[0, 1]
+    assert fitted > before + 0.05
+
+
+def test_rounding_moves_a_vector_by_half_a_step_at_most() -> None:
+    vectors = np.random.default_rng(0).normal(size=(50, 6))
+    numbers, scale = pack.rounded(vectors)
+    assert numbers.dtype == np.int8
+    assert (np.abs(numbers * scale - vectors) <= scale / 2 + 1e-12).all()
+
+
+def test_heads_bring_pairs_together_that_share_a_cause() -> None:
+    rng = np.random.default_rng(0)
+    cause = rng.normal(size=(600, 5))
+    images = cause @ rng.normal(size=(5, 90)) + rng.normal(size=(600, 90))
+    texts = cause @ rng.normal(size=(5, 70)) + rng.normal(size=(600, 70))
+    image, text = pack.heads(images[:500], texts[:500])
+    assert image.shape == (90, pack.WIDTH)
+    assert text.shape == (70, pack.WIDTH)
+    cosines = pack.unit(texts[500:] @ text) @ pack.unit(images[500:] @ image).T
+    assert (cosines.argmax(1) == np.arange(100)).mean() > 0.5
+
+
+def pairs(texts: list[str]) -> training.RealPairs:
+    different = list(dict.fromkeys(texts))
+    vectors = torch.eye(len(different))
+    place = {text: row for row, text in enumerate(different)}
+    images = vectors[[place[text] for text in texts]][:, :, None, None]
+    gender = np.array(["female", "male"] * len(texts))[: len(texts)]
+    return training.RealPairs(images, texts, gender, vectors, place)
+
+
+def test_a_text_that_several_photographs_have_is_found_by_any_of_them() -> None:
+    texts = [f"text {row % 20}" for row in range(40)]
+    real = pairs(texts)
+    heads = training.Heads(real, (0.0, 0.0))
+    weight = torch.randn(training.WIDTH, 20, generator=torch.Generator().manual_seed(0))
+    for head in (heads.image_head, heads.text_head):
+        head[1].weight.data.copy_(weight)
+    assert training._found(heads, real).all()
+    # Every text now belongs to photographs of another.
+    assert training._found(heads, real.with_texts_of(np.roll(np.arange(40), 1))).mean() < 1
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_on_real_pairs_tunes_and_compares_every_arm(name: str) -> None:
+    experiment = Experiment.read(name)
+    (tuning,) = experiment.tuning
+    (table,) = experiment.tables
+    assert tuning.columns["arm"] == table.columns["arm"] == list(experiment.arms)
+    assert table.columns["share"] == [0.0, 0.2, 0.4]
+    assert experiment.seeds == 3
+
+
+def test_titles_are_learned_and_wrong_ones_cost() -> None:
+    given = Experiment.read("real_titles").given
+    cell = {**given, "arm": "InfoNCE", "settings": {"loss": "info_nce"}, "temperature": 0.1}
+    cell |= {"seed": 0, "steps": 60}
+    clean, noisy = (training.real_captions({**cell, "share": share}) for share in (0.0, 0.8))
+    assert clean[training.RECALL] > noisy[training.RECALL] > 10 / 156 * 0.8
+    assert f"InfoNCE, filtered: {training.RECALL}" in clean
+    assert set(training.real_captions({**cell, "share": 0.0, "tuning": True})) == {"validation"}
+
+
+def test_the_held_out_photographs_are_the_gallery_and_validation_shares_no_title() -> None:
+    learned, held_out = training.titles()
+    assert len(held_out.texts) == 156
+    assert not set(learned.texts) & set(held_out.texts)
+    kept, validation = training._without_validation(learned)
+    assert len(kept.texts) + len(validation.texts) == len(learned.texts)
+    assert not set(kept.texts) & set(validation.texts)
+    assert 0.05 < len(validation.texts) / len(learned.texts) < 0.15
+
+
+def test_captions_that_are_missing_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLDEBIAS_REAL", str(tmp_path))
+    with pytest.raises(InvalidInputError, match="VLDEBIAS_REAL"):
+        training.flickr()

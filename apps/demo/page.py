@@ -19,8 +19,8 @@ from .faces import SCRIPT
 from .generate_tab import GenerateTab
 from .search_tab import SearchTab
 
-TOY = """Drawings are of a toy world of people at work and birds: its figures say nothing about
-another model. The first search is of photographs."""
+TOY = """The drawings are of a toy world of people at work and birds: its figures say nothing about
+another model."""
 HEAD = "<h1>What does a model generate when you do not say who?</h1><p>{toy}</p>"
 
 

@@ -75,7 +75,7 @@ class SearchTab:
                 [(PICTURES.get(name, name), name) for name in engine.galleries],
                 label="Pictures",
                 elem_id="gallery",
-                min_width=130,
+                min_width=155,
                 visible=len(engine.galleries) > 1,
             )
             self.column = gr.Dropdown(
@@ -249,8 +249,9 @@ def _row(
 
 
 def _source(answer: Answer) -> str:
-    """Return where the pictures and their labels are from."""
-    return f'<p class="about">{escape(answer.source)}</p>' if answer.source else ""
+    """Return what the pictures are counted as, and where they are from."""
+    texts = f"{answer.counted()} {answer.source}"
+    return f'<p class="about">{escape(texts.strip())}</p>'
 
 
 def _lines(answer: Answer, *remarks: str) -> str:
@@ -260,5 +261,5 @@ def _lines(answer: Answer, *remarks: str) -> str:
         texts.append(
             (f"Both rows are the same: the default attaches nothing. {answer.why}", "line")
         )
-    texts += [(text, "about") for text in (answer.counted(), *remarks)]
+    texts += [(text, "about") for text in remarks]
     return lines(texts)

@@ -23,7 +23,7 @@ RESULTS = ROOT / "eval" / "results"
 COMMITTED = sorted(RESULTS.glob("*.json"))
 # Of these each task compares methods by a measure of bias, so that it has a conclusion.
 CONCLUDED = {
-    "quickstart": 3,
+    "quickstart": 4,
     "miniature": 10,
     "generation": 1,
     "wordings": 1,

@@ -100,7 +100,10 @@ def pairs(texts: list[str]) -> training.RealPairs:
     return training.RealPairs(images, texts, gender, vectors, place)
 
 
-def test_a_text_that_several_photographs_have_is_found_by_any_of_them() -> None:
+def test_a_text_that_several_photographs_have_is_found_by_any_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(training, "WITHIN", 1)
     texts = [f"text {row % 20}" for row in range(40)]
     real = pairs(texts)
     heads = training.Heads(real, (0.0, 0.0))

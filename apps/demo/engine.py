@@ -6,12 +6,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import vldebias
 from vldebias.errors import InvalidInputError
+from vldebias.hosts import DenoiserAttachment, EditAttachment
 
 MINIATURE = "miniature"
 PHOTOGRAPHS = "photographs"  # the packaged gallery of real pictures
@@ -154,7 +155,9 @@ class Engine:
         def fit() -> dict[str, Any]:
             # Attached for the moment of the fit; what is kept are its edits.
             with vldebias.debias(host, prompts, method=method, **inputs) as attachment:
-                return dict(attachment.projections)
+                if isinstance(attachment, (EditAttachment, DenoiserAttachment)):
+                    return dict(attachment.projections)
+                return {}  # balanced prompts change no embedding
 
         return self.remember(("fit", id(host), prompts, method), fit)
 
@@ -185,6 +188,8 @@ class Engine:
                 yield pipe
                 return
             with vldebias.debias(pipe, edits, strength=strength) as attachment:
-                giving = nullcontext() if values is None else attachment.giving(values)
-                with giving:
+                if values is not None and isinstance(attachment, DenoiserAttachment):
+                    with attachment.giving(values):
+                        yield pipe
+                else:
                     yield pipe

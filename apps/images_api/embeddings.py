@@ -40,7 +40,13 @@ class QueryEdits:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.edit = load_edit(folder)
+        edit = load_edit(folder)
+        if isinstance(edit, dict):
+            raise InvalidInputError(
+                f"--edit: {folder} has the edits of a pipeline ({', '.join(edit)}); expected a"
+                " folder with one edit, which was fitted on embeddings of texts"
+            )
+        self.edit = edit
         if hasattr(self.edit, "wordings"):
             raise InvalidInputError(
                 f"--edit: the method {self.edit.method!r} embeds other wordings of each query; use"

@@ -185,7 +185,8 @@ def _check_comparable(chosen: ImageFolder, images: ImageFolder, sample: LabelSam
         needed += 1
         larger = sample.model_copy(update={"labels": needed})
         chosen = replace(
-            chosen, records=[record for record in images.records if record.path in larger.weights]
+            chosen,
+            records=tuple(record for record in images.records if record.path in larger.weights),
         )
     raise InvalidInputError(
         f"--questions: in a sample of {sample.labels} images no prompt has an image of every"

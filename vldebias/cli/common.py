@@ -281,7 +281,8 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     Args:
         head: Names of the columns.
-        rows: Cells of each row; the first one is the row's name and is never folded.
+        rows: Cells of each row; the first one is the row's name, which is not folded
+            unless it is long.
     """
     if piped(head, rows):
         return
@@ -293,20 +294,27 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     columns = list(zip(head, *rows, strict=True))
     longest_cells = [max(map(len, cells)) for cells in columns]
     longest_words = [max(map(len, " ".join(cells).split()), default=1) for cells in columns]
-    least_widths = [longest_cells[0], *longest_words[1:]]
+    least_widths = list(longest_words)
+    if longest_cells[0] <= out.width // 3:  # a name, not a prompt
+        least_widths[0] = longest_cells[0]
     gaps = 2 * (len(head) - 1)
     spare = out.width - gaps - sum(least_widths)
     if spare < 0:
         print_blocks(head, rows)
         return
-    # rich narrows the widest columns below their minimum, so the widths are set here: the longest
-    # word of each column, and a share of the spare columns of the terminal.
+    # rich would narrow the widest columns below their longest word, so the widths are set here:
+    # narrow columns get all that they need, and the others share the rest.
     missing = [full - least for full, least in zip(longest_cells, least_widths, strict=True)]
     fits = sum(missing) <= spare
+    widths = least_widths
+    by_need = sorted(range(len(head)), key=missing.__getitem__)
+    for place, column in enumerate(by_need):
+        more = min(missing[column], spare // (len(head) - place))
+        widths[column] += more
+        spare -= more
     # Folded rows need a blank line between them, or one row runs into the next.
     table = Table(box=None, padding=(0, 2, 0 if fits else 1, 0), pad_edge=False)
-    for name, least, more in zip(head, least_widths, missing, strict=True):
-        width = least + (more if fits else spare * more // sum(missing))
+    for name, width in zip(head, widths, strict=True):
         table.add_column(Text(name), width=width, overflow="fold")
     for row in rows:
         table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))

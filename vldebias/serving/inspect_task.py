@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpx
@@ -40,7 +40,6 @@ from inspect_ai.scorer import (
     scorer,
 )
 from inspect_ai.solver import Generate, Solver, TaskState, solver
-from PIL import Image
 
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import load_host
@@ -55,6 +54,10 @@ from vldebias.study.pilot import suite_judge
 from vldebias.study.recorded import NOT_STATED
 from vldebias.utils.files import versions
 from vldebias.utils.options import Options
+from vldebias.utils.pictures import decode
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 IMAGE = "data:image/png;base64,"
 SECONDS = 300.0  # for one image
@@ -211,7 +214,7 @@ def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
     lock = Lock()
     ready: list[Judge] = []
 
-    def read(picture: Image.Image | None) -> tuple[str, Judge]:
+    def read(picture: Image | None) -> tuple[str, Judge]:
         with lock:
             if not ready:
                 ready.append(_judge(judge))
@@ -232,7 +235,7 @@ def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
         else:
             (image,) = (part for part in content if isinstance(part, ContentImage))
             data = base64.b64decode(image.image.removeprefix(IMAGE))
-            picture = Image.open(io.BytesIO(data)).convert("RGB")
+            picture = decode(data)
         value, reader = await anyio.to_thread.run_sync(read, picture)
         about = {
             "subject": state.metadata["subject"],

@@ -148,7 +148,12 @@ def measure_prompts(
 
 
 def suite_judge(options: Options, progress: Progress = SILENT) -> Judge:
-    """Return the judge of the suite "generation", with the model that the options name."""
+    """Return the judge of the suite "generation", with the model that the options name.
+
+    Args:
+        options: Options of a run; `judge` names a CLIP.
+        progress: Where loading is shown.
+    """
     for task in load_suite("generation").tasks:
         if isinstance(task, GenerationTask) and isinstance(task.judge, ClipJudge):
             return task.judge.on(task.judge.loaded(Inputs(options, progress=progress)))

@@ -94,5 +94,9 @@ def measure() -> Iterator[TaskResult]:
     yield part
 
 
-if __name__ == "__main__":
+def main() -> None:
     run("label_margins", measure, parser(__doc__).parse_args().json)
+
+
+if __name__ == "__main__":
+    main()

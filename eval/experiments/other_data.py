@@ -128,5 +128,9 @@ def measure() -> Iterator[TaskResult]:
         yield part
 
 
-if __name__ == "__main__":
+def main() -> None:
     run("other_data", measure, parser(__doc__).parse_args().json)
+
+
+if __name__ == "__main__":
+    main()

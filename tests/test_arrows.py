@@ -23,6 +23,7 @@ BACK_UP = {
     ("hosts.host", "hosts.values"),
     ("methods.reference", "methods.method"),
     ("report.audited", "report.result"),
+    ("report.categories", "report.result"),
     ("report.page", "report.result"),
     ("report.table", "report.result"),
     ("report.text", "report.result"),

@@ -16,7 +16,7 @@ KNOWN = {  # looked up on the hub on the day that they were added here; nothing 
     "google/siglip-base-patch16-224",
     "google/siglip2-base-patch16-224",
 }
-FOLDERS = ("run/", "vldebias-train/", "out/", "birds/", "sd15")  # of one's own machine
+FOLDERS = ("apps/", "run/", "vldebias-train/", "out/", "birds/", "sd15")  # of one's own machine
 NAMED = re.compile(
     r"(?:from_pretrained\(|load_host\(|--pipeline[= ]|--model[="
     r" ]|pipeline=|model=)\s*[\"'`]?([a-zA-Z][\w-]*/[\w.-]*\w)"

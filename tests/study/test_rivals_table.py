@@ -46,7 +46,10 @@ def test_a_value_is_the_mean_over_splits(result: Result) -> None:
     titles = {
         "none",
         "random",
-        *(METHODS[name].title for name in ("cali", "difference", "equalise", "leace", "roboshot")),
+        *(
+            METHODS[name].declaration.title
+            for name in ("cali", "difference", "equalise", "leace", "roboshot")
+        ),
     }
     assert set(frame.method) == {
         *titles,
@@ -57,7 +60,7 @@ def test_a_value_is_the_mean_over_splits(result: Result) -> None:
         assert mean.interval[0] <= mean.value <= mean.interval[1]
         assert mean.n["splits"] == 2
     assert result.row("jobs", "order_kept", "none").value == 1.0
-    assert 0.5 < result.row("jobs", "order_kept", METHODS["cali"].title).value < 1.0
+    assert 0.5 < result.row("jobs", "order_kept", METHODS["cali"].declaration.title).value < 1.0
 
 
 def test_rank_kept_is_spearman_inside_groups() -> None:

@@ -114,7 +114,7 @@ def test_under_is_what_an_attached_model_gives(
         texts.embed(FREE + STATED).float(), encode(FREE + STATED), atol=2e-5, rtol=0
     )
     for method, strength, keep in SETTINGS:
-        lam = 500.0 if METHODS[method].has_lam else None
+        lam = 500.0 if METHODS[method].declaration.has_lam else None
         projection = fit_method(texts, GENDER, method, lam)
         edited_rows = texts.under(
             FREE + STATED, "joint", projection, strength=strength, keep_stated=keep

@@ -23,8 +23,8 @@ COMMANDS = {
     "quickstart": Entry(
         "quickstart",
         "quickstart",
-        "Measure bias and utility before and after on the embedded miniature world, offline, in"
-        " under two minutes.",
+        "Measure bias and utility before and after on the embedded photographs and the miniature"
+        " world, offline, in under two minutes.",
     ),
     "generate": Entry(
         "generate",

@@ -118,8 +118,13 @@ def computed(reads: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
     """Return the metrics that are computed from one kind of counts, with their functions."""
     metrics: list[tuple[Metric, Callable[..., np.ndarray]]] = []
     for metric in METRICS.values():
-        if metric.reads == reads and metric.compute is not None:
-            metrics.append((metric, partial(_values, metric.name, metric.compute)))
+        if metric.reads != reads or metric.compute is None:
+            continue
+        compute = metric.compute
+        # Built-in functions stay as they are: their intervals depend on which function it is.
+        if metric not in BUILT_IN:
+            compute = partial(_values, metric.name, compute)
+        metrics.append((metric, compute))
     return metrics
 
 

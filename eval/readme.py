@@ -60,12 +60,9 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/coverage.md": {"states": sources.states, "lacking": sources.lacking},
     "docs/how-to/losses-on-other-data.md": {"other_data": training.other_data},
     "docs/explanation/promises.md": {"promises": promises.promises, "gaps": promises.gaps},
-    "docs/how-to/balance-prompts.md": {
-        "in_turn": prompts.in_turn,
-        "stated": prompts.stated,
-        "first_runs": prompts.first_runs,
-        "service": prompts.service,
-    },
+    "docs/explanation/stated-values.md": {"in_turn": prompts.in_turn, "stated": prompts.stated},
+    "docs/how-to/unchanged-prompts.md": {"first_runs": prompts.first_runs},
+    "docs/how-to/balance-requests.md": {"service": prompts.service},
     "docs/explanation/how-prompts-are-read.md": {
         "kinds": prompts.kinds,
         "decided": prompts.decided,
@@ -78,7 +75,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/how-to/images-api.md": {"images": times.images},
     "docs/explanation/how-languages-are-read.md": {"languages_blind": prompts.languages_blind},
     "docs/how-to/index-queries.md": {"queries": times.queries},
-    "docs/how-to/rerank.md": {"rerank_times": times.rerank_times},
+    "docs/explanation/rerank-methods.md": {"rerank_times": times.rerank_times},
     "docs/explanation/re-ranking-measured.md": {
         "reranked": methods.reranked,
         "true_shares": methods.true_shares,

@@ -325,7 +325,7 @@ def test_saved_edits_are_attached_again_to_the_same_model_alone(tmp_path: Path) 
         vldebias.debias_queries(lambda texts: rows_of(texts)[:, :12], loaded)
     with pytest.raises(ProjectionMismatchError, match=r"belongs to space 'diffusers\.sequence'"):
         vldebias.debias_queries(as_lists, loaded.with_provenance(space="diffusers.sequence"))
-    with pytest.raises(InvalidInputError, match="leave these out"):
+    with pytest.raises(InvalidInputError, match="remove these"):
         vldebias.debias_queries(as_lists, loaded, method="cali")
     with pytest.warns(SuspectInputWarning, match="holds no embeddings of texts"):
         vldebias.debias_queries(as_lists, loaded.with_provenance(fingerprint=None))
@@ -372,7 +372,7 @@ def test_measure_says_what_it_does_before_it_is_switched_on() -> None:
     (dict, "expected a function"),
     ({}, r"180 of 180 texts are not in the mapping"),
     (lambda texts: as_lists(texts[1:]), r"63 vectors for 64 texts"),
-    (lambda texts: [[1.0, 2.0], [1.0]] * (len(texts) // 2), "no vectors of one width"),
+    (lambda texts: [[1.0, 2.0], [1.0]] * (len(texts) // 2), "not vectors of the same width"),
     (lambda texts: np.ones((len(texts), 4), dtype=np.int8), "before they are quantised"),
     (lambda texts: np.ones((len(texts), 4, 4)), r"expected floats \(d,\) or \(n, d\)"),
     (lambda texts: np.full((len(texts), 4), np.nan), "zero or not finite"),
@@ -393,11 +393,11 @@ def test_models_async_functions_and_debiased_queries_are_refused() -> None:
         debiased(embed)
     with pytest.raises(AlreadyAttachedError, match="debiased already"):
         debiased(debiased())
-    with pytest.raises(InvalidInputError, match="vectors of width 7, and embed gives 24"):
+    with pytest.raises(InvalidInputError, match="vectors of width 7, but embed returns width 24"):
         debiased(reference=np.ones((10, 7)))
     edit = debiased().fitted
     object.__setattr__(edit, "side", "image")
-    with pytest.raises(InvalidInputError, match="an index keeps its own"):
+    with pytest.raises(InvalidInputError, match="vectors of an index are fixed"):
         vldebias.debias_queries(as_lists, edit)
 
 
@@ -407,7 +407,7 @@ def test_models_async_functions_and_debiased_queries_are_refused() -> None:
     (rows_of(QUERIES), 5, "expected a text or a list of texts"),
     (rows_of(QUERIES).long(), None, "expected floats"),
     (None, None, "got NoneType"),
-    ([QUERIES], None, "no vectors of one width"),
+    ([QUERIES], None, "not vectors of the same width"),
 )
 def test_vectors_that_do_not_fit_are_refused(vectors: Any, texts: Any) -> None:
     debiased().edit(vectors, texts)

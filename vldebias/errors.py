@@ -1,5 +1,4 @@
-"""Define the errors and warnings of vldebias; a message says what was received, what was expected
-and what to do."""
+"""Errors and warnings of vldebias."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-# What some installations leave out: the extra of pyproject.toml -> names that are imported.
+# Optional packages: extra in pyproject.toml -> names of its imported packages.
 _EXTRAS = {
     "torch": "huggingface_hub numpy safetensors torch",
     "clip": "open_clip regex torchvision transformers",
@@ -32,14 +31,14 @@ _EXTRAS = {
 }
 EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in packages.split()}
 
-# Every extra with models brings torch, so that a message about torch alone would name too little.
+# Every extra with models includes torch, so a message about torch lists all of them.
 _WITH_TORCH = (
     "'.[clip]' for CLIP models, '.[diffusers]' for pipelines, '.[eval]' to measure, '.[train]' to"
     " fine-tune, or '.[torch]' for embeddings of your own, in a checkout of vldebias"
 )
 
-# Frames of this package come before the user's line, and so do those of libraries that call it
-# (hooks, threads).
+# Stack frames to skip when looking for the user's line: this package, and the libraries that
+# call it (hooks, threads).
 _PACKAGE = str(Path(__file__).resolve().parent)
 _LIBRARIES = tuple(
     {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -47,75 +46,76 @@ _LIBRARIES = tuple(
 
 
 class VldebiasError(Exception):
-    """Serve as the base class of all errors that this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
 
 class InvalidInputError(VldebiasError, ValueError):
-    """Report a value of the wrong shape, type or range, a file that cannot be read, or an unknown
-    name."""
+    """Invalid input: wrong shape, type or range, an unreadable file, or an unknown name."""
 
 
 class ProjectionMismatchError(VldebiasError, ValueError):
-    """Report a projection that was fitted for another space, dimension or set of weights."""
+    """A projection was fitted for another space, dimension or set of weights."""
 
 
 class UnsupportedHostError(VldebiasError, TypeError):
-    """Report a model or pipeline of a kind to which no projection can be attached."""
+    """No projection can be attached to this kind of model or pipeline."""
 
 
 class AlreadyAttachedError(VldebiasError, RuntimeError):
-    """Report a host that already has an attachment; P* P* is not P*, so attaching twice is a
-    different method."""
+    """The host already has an attachment.
+
+    P* P* is not P*, so attaching twice would be a different method.
+    """
 
 
 class StorageError(VldebiasError, OSError):
-    """Report that a file cannot be written: the disk is full, the file is too large, or the file
-    system is read-only. `errno` is the operating system's code."""
+    """A file cannot be written: full disk, file too large, or read-only file system.
+
+    `errno` is the code of the operating system.
+    """
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 class MissingPackageError(VldebiasError, ModuleNotFoundError):
-    """Report a package that is needed and not installed."""
+    """A required package is not installed."""
 
 
 class VldebiasWarning(UserWarning):
-    """Serve as the base class of all warnings of this package."""
+    """Base class of all warnings of this package."""
 
 
 class AutoDeclinedWarning(VldebiasWarning):
-    """Warn that nothing is changed, because no method is predicted to help."""
+    """Nothing was changed, because no method is predicted to help."""
 
 
 class ClassSignalWarning(VldebiasWarning):
-    """Warn that a projection removes a large share of the distance between the classes."""
+    """A projection removes a large share of the distance between the classes."""
 
 
 class ReferenceWarning(VldebiasWarning):
-    """Warn that reference images determine the direction to equalise too poorly."""
+    """The reference images are too few or too noisy to estimate the direction to equalise."""
 
 
 class SuspectInputWarning(VldebiasWarning):
-    """Warn that labels, features or an edit are valid but probably not what was meant; results are
-    still computed."""
+    """Labels, features or an edit are valid but probably not what was intended."""
 
 
 class TruncatedPromptWarning(VldebiasWarning):
-    """Warn that a prompt is longer than the text encoder reads."""
+    """A prompt is longer than the context of the text encoder."""
 
 
 class UnseenValueWarning(VldebiasWarning):
-    """Warn that prompts will state a value that image models are known not to show."""
+    """Prompts will state a value that image models are known not to show."""
 
 
 class WideEditWarning(VldebiasWarning):
-    """Warn that a projection of a pipeline's text states removes so much that unrelated prompts
-    change as well."""
+    """A projection of a pipeline's text states is so wide that unrelated prompts change too."""
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return a text, shortened if it has more than `limit` characters."""
+    """Truncate a text to at most `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
@@ -131,10 +131,10 @@ def one_line(error: Exception) -> str:
 
 
 def missing(package: str) -> MissingPackageError:
-    """Return the error for a package that is not installed; it says what to install.
+    """Return an error for a missing package, with the command that installs it.
 
     Args:
-        package: the name that is imported, such as "sklearn".
+        package: import name, such as "sklearn".
     """
     extra = EXTRA_OF.get(package)
     if extra == "torch":
@@ -147,10 +147,10 @@ def missing(package: str) -> MissingPackageError:
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingPackageError | None:
-    """Return the error that names the extra for a failed import, or None.
+    """Return an error that names the extra for a failed import, or None.
 
-    None means that an installation is broken in another way: the module belongs to no extra, or it
-    is a part of a package that is there.
+    None means that the installation is broken in another way: the module belongs to no extra, or is
+    part of an installed package.
     """
     package = error.name or ""
     return missing(package) if package in EXTRA_OF else None
@@ -160,11 +160,11 @@ def need(module: str) -> Any:
     """Import an optional module.
 
     Args:
-        module: its full name, such as "matplotlib.pyplot".
+        module: full name, such as "matplotlib.pyplot".
 
     Raises:
-        MissingPackageError: its package is not installed; the message has the command that
-            installs it.
+        MissingPackageError: its package is not installed; the message contains the command to
+            install it.
     """
     package = module.partition(".")[0]
     try:
@@ -172,7 +172,7 @@ def need(module: str) -> Any:
     except ModuleNotFoundError as error:
         # "open_clip needs timm" must not read as "open_clip is missing".
         absent = (error.name or "").partition(".")[0]
-        if absent != package:  # the package is installed and lacks something itself
+        if absent != package:  # the package is installed, but one of its dependencies is not
             raise
         raise missing(package) from None
 
@@ -180,21 +180,19 @@ def need(module: str) -> Any:
 def need_extras(*extras: str) -> None:
     """Check that the packages of some extras are installed, without importing them.
 
-    A command that needs several extras names all of them before it does anything.
-
     Args:
         extras: names of extras in pyproject.toml, such as "clip" and "eval".
 
     Raises:
-        MissingPackageError: a package is not installed; the message has one command for all.
+        MissingPackageError: a package is not installed; the message has one command for all extras.
     """
     packages = [package for extra in extras for package in _EXTRAS[extra].split()]
     absent = [package for package in packages if find_spec(package) is None]
     if absent:
         names = ", ".join(absent)
-        # The package is on no index, so `pip install 'vldebias[...]'` would not find it.
+        # vldebias is not on PyPI, so `pip install 'vldebias[...]'` would fail.
         wanted = f"pip install '.[{','.join(extras)}]', in a checkout of vldebias"
-        raise MissingPackageError(f"not installed: {names}. For this: {wanted}", name=absent[0])
+        raise MissingPackageError(f"not installed: {names}. Install with: {wanted}", name=absent[0])
 
 
 class Lazily:
@@ -208,12 +206,12 @@ class Lazily:
 
 
 def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package, which imports a name when it is first used.
+    """Return a `__getattr__` for a package that imports public names on first use.
 
     Args:
-        package: its full name.
-        names_of_home: full name of a module -> the public names that it has, among them its own
-            where the module itself is public.
+        package: full name of the package.
+        names_of_home: full module name -> its public names, including the module's own name if it
+            is public.
     """
     home_of_name = {name: home for home, names in names_of_home.items() for name in names}
 
@@ -224,13 +222,13 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
         try:
             module = import_module(home)
         except ModuleNotFoundError as error:
-            # The core is text alone: what needs torch says which extra brings it.
+            # The core installation has no torch: name the extra that includes it.
             named = missing_extra(error)
             if named is None:
                 raise
             raise named from None
         value = module if home == f"{package}.{name}" else getattr(module, name)
-        # Kept, so that the next look-up does not come here again.
+        # Cached, so that the next access does not call this function.
         setattr(sys.modules[package], name, value)
         return value
 
@@ -238,14 +236,13 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
 
 
 def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose one of them.") -> str:
-    """Return "did you mean 'x' or 'y'?" for up to three of `names` that are close to `name`, else
-    `otherwise`.
+    """Return a hint such as "did you mean 'x' or 'y'?", or `otherwise` if no name is similar.
 
     >>> did_you_mean("gendre", ["age", "gender", "race"])
     "did you mean 'gender'?"
     """
     name_of_lower = {known.lower(): known for known in names}
-    # From .5 on: "gendre" finds "gender".
+    # A cutoff of .5 lets "gendre" match "gender".
     lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=0.5)
     close = [name_of_lower[match] for match in lower]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
@@ -255,16 +252,16 @@ def _is_of_library(frame: FrameType) -> bool:
     """Return whether a frame runs code of this package or of an installed library."""
     if frame.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES)):
         return True
-    # The `__init__` of a dataclass has no file, but the globals of the module that defines it.
+    # The `__init__` of a dataclass has no file name, but its globals name the module.
     module = str(frame.f_globals.get("__name__", ""))
     return module.partition(".")[0] == __package__
 
 
 def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
-    """Issue a warning at the user's line: the innermost frame outside of this package and of
+    """Issue a warning that points to the user's line: the innermost frame outside this package and
     installed libraries."""
     frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    # As `warnings` counts them.
+    # `warnings` skips these frames too.
     frames = [f for f in frames if not f.f_code.co_filename.startswith("<frozen importlib")]
     users = (level for level, frame in enumerate(frames) if not _is_of_library(frame))
     warnings.warn(message, category, stacklevel=next(users, 0) + 2)

@@ -1,5 +1,4 @@
-"""Measure bias and utility: arrays in, floats out, with intervals; every convention is a named
-parameter."""
+"""Bias and utility metrics: arrays in, floats and intervals out."""
 
 from vldebias.measure.classification import (
     agreement,

@@ -1,10 +1,9 @@
-"""Debias the queries of an existing index: a function that embeds texts, and vectors, are all
-that is needed.
+"""Debias the queries of an existing index, given only a function that embeds texts, and vectors.
 
     queries = debias_queries(embed, "gender", reference=vectors_of_the_index)
     index.search(queries.embed(["A photo of a doctor."]), 50)
 
-The documents of the index stay as they are, so nothing is embedded or indexed again.
+The documents of the index do not change, so nothing has to be embedded or indexed again.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from vldebias.utils.vectors import Vectors, read_vectors
 if TYPE_CHECKING:
     from vldebias.report.result import Result
 
-DEBIASED = "debiased"  # the method of `measure`
+DEBIASED = "debiased"  # name of the method in results of `measure`
 
 
 class _ChromaDefaults:
-    """Implement chroma's interface of embedding functions, for embedders of other kinds.
+    """Implement chroma's embedding-function interface for other embedders.
 
-    Chroma cannot build them again from a configuration, and calls that legacy.
+    Chroma cannot rebuild them from a configuration, which it calls "legacy".
     """
 
     @staticmethod
@@ -83,31 +82,32 @@ def debias_queries(
     strength: float = 1.0,
     keep_stated: bool = True,
 ) -> DebiasedQueries:
-    """Return what embeds queries with less of the bias that `prompts` describe.
+    """Wrap an embedder of queries, and reduce the bias that `prompts` describe.
 
     Args:
-        embed: what embeds your queries: a function from a list of texts to their vectors (lists,
-            arrays or tensors), such as a call of a hosted service; a model of
-            sentence-transformers; LangChain's `Embeddings`; llama-index' `BaseEmbedding`; an
-            embedding function of chroma; or a mapping from text to vector.
+        embed: the embedder: a function from a list of texts to their vectors (lists, arrays or
+            tensors), such as a call to a hosted service; a sentence-transformers model; LangChain's
+            `Embeddings`; llama-index's `BaseEmbedding`; a chroma embedding function; or a mapping
+            from text to vector.
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
-            PromptSet, or a list of these, solved jointly; or an edit that was fitted before
-            (`vldebias.load_edit`).
-        reference: vectors (n, d) of the index, some hundred to some thousand images or documents,
-            without labels. The default needs them.
-        method: a Method or a name in `vldebias.methods.METHODS`. None is the default
-            (docs/explanation/the-default.md): an edit that closes the gap on reference vectors
-            that it was not fitted to; otherwise, or without a reference, no edit, with a sentence
-            that says why.
-        strength: share of the edit in [0, 1]; 0 gives what `embed` gives.
-        keep_stated: leave queries alone that name an attribute word of the set ("a photo of a
-            female doctor").
+            PromptSet, or a list of these, solved jointly; or a fitted edit (`vldebias.load_edit`).
+        reference: vectors (n, d) of a few hundred to a few thousand images or documents of the
+            index, without labels. The default method needs them.
+        method: a Method, or a name in `vldebias.methods.METHODS`. None: the default
+            (docs/explanation/the-default.md), which fits an edit if it closes the gap on held-out
+            reference vectors; otherwise, or without a reference, it does nothing and explains why.
+        strength: strength of the edit in [0, 1]; 0 returns the output of `embed`.
+        keep_stated: leave queries unchanged that contain an attribute word of the set ("a photo of
+            a female doctor").
+
+    Returns:
+        A wrapper that embeds queries with the edit.
 
     Raises:
-        InvalidInputError: something that embeds no texts, or vectors of another width.
-        UnsupportedHostError: a model that `vldebias.debias` is for, or an async function.
-        ProjectionMismatchError: an edit of another model.
-        AlreadyAttachedError: queries that are debiased already.
+        InvalidInputError: `embed` does not embed texts, or vectors have another width.
+        UnsupportedHostError: `embed` is a model for `vldebias.debias`, or an async function.
+        ProjectionMismatchError: the edit was fitted for another model.
+        AlreadyAttachedError: `embed` is debiased already.
 
     Warns:
         AutoDeclinedWarning: no improvement is predicted, so nothing is changed.
@@ -117,13 +117,13 @@ def debias_queries(
     """
     if isinstance(embed, DebiasedQueries):
         raise AlreadyAttachedError(
-            "embed: got queries that are debiased already; pass what embeds texts without an edit"
+            "embed: got DebiasedQueries, which are debiased already; pass the original embedder"
         )
     host = EmbeddedTexts(Embedder.from_source(embed))
     if isinstance(prompts, Edit):
         if method is not None or reference is not None:
             raise InvalidInputError(
-                "got a fitted edit and method or reference; leave these out, or pass a prompt set"
+                "got a fitted edit with method or reference; remove these, or pass a prompt set"
             )
         host.check(TEXT, prompts)
         fitted = prompts
@@ -138,11 +138,11 @@ def debias_queries(
         sets = tuple(load_prompts(prompt_set) for prompt_set in listed)
     if TEXT not in SIDES[fitted.side]:
         raise InvalidInputError(
-            f"method {fitted.method!r} changes the vectors of images, and an index keeps its own;"
+            f"method {fitted.method!r} edits image vectors, but the vectors of an index are fixed;"
             " choose a method for texts"
         )
-    # LangChain's stores check for an instance of its `Embeddings`; no store does before the
-    # library is loaded.
+    # LangChain's stores require an instance of `Embeddings`, which only matters once the library
+    # is imported.
     module = sys.modules.get("langchain_core.embeddings")
     if module is not None:
         module.Embeddings.register(DebiasedQueries)
@@ -153,16 +153,16 @@ def debias_queries(
 class DebiasedQueries:
     """Embed queries with a fitted edit; documents are never edited.
 
-    It takes the place of what embeds texts: pass it to LangChain as `Embeddings`, to chroma as the
-    embedding function of a collection, or call `embed` where you embed queries.
+    Use it in place of your embedder: pass it to LangChain as `Embeddings`, to chroma as the
+    embedding function of a collection, or call `embed` to embed queries.
 
     Attributes:
-        host: what serves the texts of your embedder.
+        host: wrapper of your embedder.
         fitted: the edit. `fitted.save_pretrained(folder)` saves it, and
             `debias_queries(embed, vldebias.load_edit(folder))` uses it again.
-        sets: the prompt sets that it was fitted to; empty where they are not known.
-        strength: share of the edit in [0, 1]; it may be set between calls.
-        keep_stated: whether queries that name an attribute word stay as they are.
+        sets: the prompt sets that it was fitted to; empty if they are not known.
+        strength: strength of the edit in [0, 1]; may be changed between calls.
+        keep_stated: whether to leave queries unchanged that contain an attribute word.
     """
 
     host: EmbeddedTexts
@@ -172,19 +172,23 @@ class DebiasedQueries:
     keep_stated: bool = True
 
     def __post_init__(self) -> None:
-        # A wrong strength is refused before the first query.
+        # Report an invalid strength before the first query.
         probe = torch.zeros(1, self.fitted.dim)
         self.fitted.check_input(probe, self.strength)
         self._stated = StatedWords(self.fitted.stated_words) if self.fitted.stated_words else None
 
     def embed(self, texts: str | Sequence[str]) -> Any:
-        """Return the vectors of queries, in the form and precision that your embedder gives.
+        """Embed queries with the edit, in the type and precision of your embedder.
 
         Args:
-            texts: n queries, which give n vectors; or one, which gives its vector.
+            texts: a query, or a list of n queries.
+
+        Returns:
+            The vector of a single query, or n vectors.
 
         Raises:
-            InvalidInputError: no texts, or an embedder that gives no vector for each.
+            InvalidInputError: `texts` are not texts, or the embedder does not return one vector
+                for each.
         """
         queries = _checked_texts(texts)
         vectors = self.host.embedder.queries(queries)
@@ -196,35 +200,32 @@ class DebiasedQueries:
         return edited[0] if is_text and not read.is_single else edited
 
     def edit(self, vectors: object, texts: str | Sequence[str] | None = None) -> Any:
-        """Return query vectors that were embedded before, edited, with their lengths, in their form
-        and precision.
+        """Edit query vectors, keeping their lengths, type and precision.
 
         Args:
             vectors: (n, d) or (d,), as an array, a tensor or a list.
-            texts: the n queries, so that those which state a value stay as they are. None: all
-                vectors are edited.
+            texts: the n queries, so that queries which state a value stay unchanged. None: edit
+                all vectors.
 
         Raises:
-            InvalidInputError: vectors of another width or type, or another number of texts.
+            InvalidInputError: vectors have another width or type, or the number of texts differs.
         """
         read = read_vectors(vectors, "vectors")
         queries = None if texts is None else _checked_texts(texts)
         if queries is not None and len(queries) != len(read.rows):
             raise InvalidInputError(
-                f"texts: got {len(queries)} for {len(read.rows)} vectors; expected one for each"
+                f"texts: got {len(queries)} for {len(read.rows)} vectors; expected one per vector"
             )
         return self._edited(read, vectors, queries)
 
     def embed_query(self, input: Any) -> Any:
-        """Return the edited vector of one query as a list of floats, as LangChain asks for it; of a
-        list of queries a list of vectors, as chroma does."""
+        """Embed one query as a list of floats (LangChain), or a list of queries (chroma)."""
         if isinstance(input, str):
             return read_vectors(self.embed(input), "embed").rows[0].tolist()
         return list(self.embed(input))
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return the vectors of documents as lists of floats, never edited, as LangChain asks for
-        them."""
+        """Embed documents without the edit, as lists of floats (LangChain)."""
         listed = _checked_texts(texts)
         if not listed:
             return []
@@ -233,46 +234,47 @@ class DebiasedQueries:
         return cast("list[list[float]]", rows.tolist())
 
     async def aembed_query(self, text: str) -> list[float]:
-        """Do what `embed_query` does, in a thread."""
+        """Run `embed_query` in a thread."""
         return cast("list[float]", await asyncio.to_thread(self.embed_query, text))
 
     async def aembed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        """Do what `embed_documents` does, in a thread."""
+        """Run `embed_documents` in a thread."""
         return await asyncio.to_thread(self.embed_documents, texts)
 
     def __call__(self, input: object) -> Any:
-        """Return the vectors of documents, never edited, as chroma asks for them."""
+        """Embed documents without the edit (chroma)."""
         return self.host.embedder.documents(_checked_texts(input))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what chroma asks of an embedding function, from yours where it has it.
+        """Return chroma's attributes of an embedding function, from yours if it has them.
 
-        A collection stores the name and configuration of what embeds its documents, so that it
-        opens with yours and with this, which leaves documents alone.
+        A collection stores the name and configuration of its embedding function, so it can be
+        opened with yours or with this wrapper, which does not change documents.
         """
-        # Only these: copy and pickle ask for other names before `host` is there.
+        # Only these: copy and pickle access other names before `host` exists.
         if name in vars(_ChromaDefaults) and not name.startswith("_"):
             source = self.host.embedder.source
             return getattr(source, name, getattr(_ChromaDefaults, name))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def measure(self, vectors: Any, queries: Sequence[str], labels: Any, **options: Any) -> Result:
-        """Measure what the edit does to searches, before it is switched on: skew of the first
-        results and what stays of them, with intervals.
+        """Measure the effect of the edit on searches before deploying it.
+
+        Reports the skew of the first results and how many of them stay, with intervals.
 
         Args:
             vectors: (n, d) of the index, as an array, a tensor, a file or `vldebias.data.Shards`.
-            queries: what people search for.
-            labels: the value of the attribute of each of the n vectors, "" where it is unknown; or
-                column -> values.
-            options: of `vldebias.evaluate`, such as k, the number of first results, one or several
-                (default: a twentieth of the index, at least 10), prior or seed.
+            queries: typical search queries.
+            labels: attribute value of each of the n vectors, "" if unknown; or column -> values.
+            options: options of `vldebias.evaluate`, such as prior, seed or k, the number of first
+                results (one or several; default: a twentieth of the index, at least 10).
 
         Returns:
             A `Result` with the methods "none" and "debiased".
 
         Raises:
-            InvalidInputError: labels of another length or of one value, or unknown prompt sets.
+            InvalidInputError: labels have another length or a single value, or the prompt sets are
+                unknown.
         """
         from vldebias.study import evaluate
 
@@ -283,7 +285,7 @@ class DebiasedQueries:
             )
         if not isinstance(labels, Mapping):
             labels = {self.sets[0].name: labels}
-        # The measurement leaves the same queries alone as `embed` does.
+        # Leave the same queries unchanged as `embed`.
         edit = self.fitted if self.keep_stated else self.fitted.with_provenance(stated_words=())
         if isinstance(vectors, list | tuple):
             vectors = read_vectors(vectors, "vectors").rows
@@ -309,7 +311,7 @@ class DebiasedQueries:
         )
 
     def _edited(self, read: Vectors, vectors: object, texts: Sequence[str] | None) -> Any:
-        """Return vectors with the edit, those of texts that state a value as they are."""
+        """Return edited vectors; vectors of texts that state a value are unchanged."""
         if not len(read.rows):
             return vectors
         rows = read.rows.detach()
@@ -326,11 +328,11 @@ class DebiasedQueries:
             edited = self.host.reworded(self.fitted, TEXT, wide, texts, self.strength)
         else:
             raise InvalidInputError(
-                f"method {self.fitted.method!r} reads texts; pass texts= to edit, or call embed"
+                f"method {self.fitted.method!r} needs the texts; pass texts= to edit, or call embed"
             )
         if edited is wide:
             return vectors
-        # An index may score by inner products: the length of a query stays what it was.
+        # Keep the length of a query, since an index may score by inner products.
         lengths = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
         edited = normalize(edited, dim=1) * lengths
         stated = self._stated_rows(texts)
@@ -339,17 +341,17 @@ class DebiasedQueries:
         return read.restore(edited.to(rows.dtype))
 
     def _stated_rows(self, texts: Sequence[str] | None) -> list[int]:
-        """Return the rows whose texts name an attribute word."""
+        """Return the rows whose texts contain an attribute word."""
         if texts is None or self._stated is None or not self.keep_stated:
             return []
         return [row for row, text in enumerate(texts) if self._stated.find(text)]
 
 
 def _checked_texts(texts: object) -> list[str]:
-    """Return texts as a list; one text alone is a list of it.
+    """Return texts as a list.
 
     Raises:
-        InvalidInputError: something else than texts.
+        InvalidInputError: `texts` is neither a text nor a list of texts.
     """
     if isinstance(texts, str):
         return [texts]
@@ -361,18 +363,18 @@ def _checked_texts(texts: object) -> list[str]:
 
 
 def _read_reference(reference: object, host: EmbeddedTexts) -> Any:
-    """Return reference vectors as they are fitted to; refuse another width than that of texts."""
+    """Return reference vectors, and check that they are as wide as text vectors."""
     features = reference.features if isinstance(reference, Reference) else reference
     if isinstance(features, list | tuple):
-        # A list of arrays of several vectors each is read batch by batch.
+        # A list of 2-d arrays is read batch by batch.
         if not features or getattr(features[0], "ndim", 1) != 2:
             features = read_vectors(features, "reference").rows
             reference = features
-    # Iterables of batches have none; their widths show when they are read.
+    # Iterables of batches have no shape; their widths are checked when they are read.
     shape = getattr(features, "shape", None)
     if shape is not None and len(shape) == 2 and shape[1] != host.dim(TEXT):
         raise InvalidInputError(
-            f"reference: got vectors of width {shape[1]}, and embed gives {host.dim(TEXT)};"
-            " expected both of one model"
+            f"reference: got vectors of width {shape[1]}, but embed returns width {host.dim(TEXT)};"
+            " expected the same model for both"
         )
     return reference

@@ -215,7 +215,7 @@ def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
     (("debias", "gender", "--model", "miniature", "--method", "equalise"), "images"),
     (("debias", "gender", "--model", "miniature", "--reference", "nowhere.npz"), r"nowhere\.npz"),
     (("prompts", "show", "gendre"), "got the prompt set 'gendre'"),
-    (("quickstart", "--out", __file__), "is a file; name a folder"),
+    (("quickstart", "--out", __file__), "is a file; choose a writable folder"),
     error=VldebiasError,
 )
 def test_bad_input(arguments: tuple[str, ...]) -> None:
@@ -227,7 +227,7 @@ def test_bad_input(arguments: tuple[str, ...]) -> None:
     (("gender", "--method", "calli"), r"method: expected one of none, orth, .*did you mean 'cali'"),
     (("gender", "--device", "cpuu"), "--device cpuu: .* Expected auto, cpu"),
     (("gender", "--device", "cuda:99"), "--device cuda:99: .* Expected auto, cpu"),
-    (("gender", "--out", __file__), "is a file; name a folder that can be written"),
+    (("gender", "--out", __file__), "is a file; choose a writable folder"),
     error=VldebiasError,
 )
 def test_a_wrong_name_is_told_before_a_model_is_loaded(

@@ -54,12 +54,12 @@ def test_a_pipe_gets_a_table_with_reasons(prompts: Path) -> None:
     assert set(rows[3][1].split(" + ")) == {"1 female", "1 male"}
     assert run(*command) == run(*command)
     heard = run(*command, heard=True)
-    assert "A value was written into 2 of 4 prompts; 2 left alone (" in heard
+    assert "Stated a value in 2 of 4 prompts; left 2 unchanged (" in heard
     assert "--seed 0" in heard
 
 
 def test_too_many_pictures_are_refused_before_any_is_balanced(prompts: Path) -> None:
-    message = r"--images 100000000: got 400,000,000 images of 4 prompts; .* at most 1,000,000"
+    message = r"--images 100000000: got 400,000,000 images for 4 prompts; .* at most 1,000,000"
     with pytest.raises(InvalidInputError, match=message):
         run(*ASKED, str(prompts), "--attribute", "gender", "--images", "100000000")
 
@@ -170,7 +170,7 @@ main()
             check=False,
         )
     assert done.returncode == 130
-    assert "nothing was written; the same command starts over" in done.stderr
+    assert "nothing was written; run the same command to start over" in done.stderr
     assert output.read_text() == ""
 
 

@@ -106,7 +106,7 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     first = (out / "index.html").read_text()
     run("report", str(out), "--out", str(tmp_path / "page.html"))
     assert (tmp_path / "page.html").read_text() == first.replace("index.csv", "page.csv")
-    assert "every file is unchanged if manifest.json is" in run(
+    assert "all files match manifest.json, whose SHA-256 is" in run(
         "report", str(out), "--verify", heard=True
     )
     (out / "index.html").unlink()
@@ -130,12 +130,12 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such file"),
     (("show", "nothing"), "got the suite 'nothing'"),
     (("show", "generation", "--texts"), "this suite embeds no prompts"),
-    (("miniature", "--out", __file__), "is a file; name a folder"),
-    (("paper", "--only", "generation", "--out", __file__), "is a file; name a folder"),
+    (("miniature", "--out", __file__), "is a file; choose a writable folder"),
+    (("paper", "--only", "generation", "--out", __file__), "is a file; choose a writable folder"),
     (("paper", "--only", "waterbirds"), "nothing can be measured"),
     (
         ("shares", __file__, "--prompt", "p", "--value", "v", "--out", __file__),
-        "is a file; name a folder",
+        "is a file; choose a writable folder",
     ),
     (("data", "cats"), "unknown data set 'cats'"),
     (("data", "waterbirds"), "waterbirds: got no folder of the data"),
@@ -311,7 +311,11 @@ def test_the_quickstart_runs_its_suite_in_one_folder(
     assert (suite.name, options.cache, options.seeds) == ("quickstart", tmp_path / "cache", (0, 1))
     assert all(
         text in log
-        for text in ("is written to", "Next, on a model", f"page: {tmp_path / 'index.html'}")
+        for text in (
+            "are written to",
+            "Next, on your own model",
+            f"page: {tmp_path / 'index.html'}",
+        )
     )
     assert "Next, " not in call("quickstart", "--out", str(tmp_path), "--json", heard=True)
     assert measure.call_args.args[1].seeds is None
@@ -388,9 +392,9 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
     out = Path("vldebias-audit")
     said = " ".join(log.split())
     # Wilson's interval: z^2 (1 / w - 1) = 15.4 and z^2 (1 / w^2 - 1) = 92.2 images.
-    assert "16 images of a prompt where all show one value and 93 where half of them do" in said
+    assert "16 images per prompt if all show the same value, and 93 if half of them do" in said
     # The chair has no gender to judge.
-    assert "2 images of each of 2 prompts: 4 images" in said
+    assert "2 images for each of 2 prompts: 4 images" in said
     images = {path: path.stat().st_mtime_ns for path in (out / "images" / "none").rglob("*.png")}
     assert len(images) == 4
     counts = pd.read_csv(out / "measured.csv", index_col="prompt")
@@ -410,24 +414,24 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
 
 @pytest.mark.usefixtures("here")
 @refused(
-    (AUDIT, "expected one of --model, --pipeline and --texts"),
+    (AUDIT, "expected exactly one of --model, --pipeline and --texts"),
     (
         (*AUDIT, "--texts", "rows.npz", "--model", "m"),
-        "expected one of --model, --pipeline and --texts",
+        "expected exactly one of --model, --pipeline and --texts",
     ),
     ((*AUDIT, "--texts", "rows.npz"), "text"),
-    ((*AUDIT, "--model", "m", "--out", "rows.npz"), "is a file; name a folder"),
-    ((*AUDIT, "--model", "m", "--measure", "2"), "expected --pipeline, without --calibration"),
+    ((*AUDIT, "--model", "m", "--out", "rows.npz"), "is a file; choose a writable folder"),
+    ((*AUDIT, "--model", "m", "--measure", "2"), "--measure needs --pipeline, and excludes"),
     (
         (*AUDIT, "--pipeline", "miniature", "--measure", "2", "--calibration", "sd15"),
-        "expected --pipeline, without --calibration",
+        "--measure needs --pipeline, and excludes",
     ),
     (("diagnose", "rows.npz"), "expected --labels COLUMN"),
     (("diagnose", "rows.npz", "--groups", "gender", "--images", "."), "--images needs --labels"),
     (("diagnose", "rows.npz", "--groups", "gender", "--methods", "cali"), "add --attribute SET"),
     (
         ("diagnose", "rows.npz", "--groups", "gender", "--out", "rows.npz"),
-        "is a file; name a folder",
+        "is a file; choose a writable folder",
     ),
 )
 def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...]) -> None:

@@ -106,7 +106,7 @@ def test_a_second_run_goes_on_after_ctrl_c(
     with monkeypatch.context() as patched:
         patched.setattr(variants, "write_png", ends_after(3, KeyboardInterrupt()))
         heard = run(*command, code=130, heard=True)
-    assert "3 finished pictures are kept; run the same command again to continue" in heard
+    assert "3 finished images are kept; run the same command again to continue" in heard
     first = pixels(tmp_path)
     run(*command)
     assert first.items() <= pixels(tmp_path).items()
@@ -119,7 +119,7 @@ def test_a_full_disk_keeps_what_is_finished(
     full = StorageError(errno.ENOSPC, "cannot write 6.png: no space is left")
     with monkeypatch.context() as patched:
         patched.setattr(variants, "write_png", ends_after(5, full))
-        with pytest.raises(StorageError, match=r"no space is left; 5 finished pictures are kept"):
+        with pytest.raises(StorageError, match=r"no space is left; 5 finished images are kept"):
             generate(tmp_path, "--attribute", "gender")
     generate(tmp_path, "--attribute", "gender")
     assert pixels(tmp_path) == pixels(finished_run[0])

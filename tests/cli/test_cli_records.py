@@ -91,5 +91,5 @@ def test_an_audit_that_measures_writes_the_record_where_it_is_told(tmp_path: Pat
     assert sum(sum(row.counts) + (row.unknown or 0) for row in record.counts) == 4
     assert (tmp_path / "record" / "index.html").is_file()
     run("records", "check", str(out))
-    with pytest.raises(InvalidInputError, match="a record is written with --measure"):
+    with pytest.raises(InvalidInputError, match="only --measure N writes a record"):
         run(*audit, "--out", str(out))

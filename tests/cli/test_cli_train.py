@@ -141,7 +141,7 @@ def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Monke
     output = call("train", "--data", "birds", heard=True)
     head = "score on held-out data\tbefore\tafter\tchange, 95 %\tverdict\n"
     assert output.startswith(f"{head}recall\t0.250\t0.125\t\t\n")
-    assert output.endswith("captions: AUROC 0.750 [0.500, 1.000]\nmodel: vldebias-train/in/model\n")
+    assert output.endswith("scores: AUROC 0.750 [0.500, 1.000]\nmodel: vldebias-train/in/model\n")
     assert (fit.call_args.kwargs["cpu"], fit.call_args.kwargs["progress"] is SILENT) == (
         False,
         False,
@@ -206,9 +206,13 @@ def test_an_interrupt_says_what_the_same_command_would_do(
     stops = [KeyboardInterrupt(), KeyboardInterrupt(), KeyboardInterrupt(signal.SIGTERM)]
     monkeypatch.setattr("vldebias.training.run.train_model", Mock(side_effect=stops))
     arguments = ["train", *FAST, "--out", str(tmp_path)]
-    assert "starts over: nothing was saved" in call(*arguments, code=130, heard=True)
+    assert "run the same command to start over: nothing was saved" in call(
+        *arguments, code=130, heard=True
+    )
     monkeypatch.setattr("vldebias.training.run.steps_done", lambda folder: (7, 9))
-    assert "the same command continues after step 7 of 9" in call(*arguments, code=130, heard=True)
+    assert "run the same command to continue after step 7 of 9" in call(
+        *arguments, code=130, heard=True
+    )
     call(*arguments, code=143)
 
 

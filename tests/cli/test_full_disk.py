@@ -116,4 +116,4 @@ def test_reranked_results_without_room_end_with_one_sentence(form: tuple[str, ..
         )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert "No space left on device; make room" in done.stderr.splitlines()[-1]
+    assert "No space left on device; free some space" in done.stderr.splitlines()[-1]

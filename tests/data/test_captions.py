@@ -68,7 +68,8 @@ def test_the_broken_row_of_flickr30k_is_an_empty_caption(tmp_path: Path) -> None
     table.write_text("\n".join([*rows, "2.jpg| 4   A dog runs across the grass ."]))
     data, said = opened(table)
     assert data.captions == CAPTIONS
-    assert "1 of 25 rows lack their last cell ('comment'), the first in line 26" in "".join(said)
+    expected = "1 of 25 rows lack their last cell ('comment'), which was read as empty"
+    assert f"{expected}; the first is in line 26" in "".join(said)
     # Several such rows are no slip.
     table.write_text("\n".join([rows[0], *[row for row in rows if "| 0|" in row], "1.jpg| 0 a"]))
     with pytest.raises(InvalidInputError, match="line 6: expected 3 columns, got 2"):
@@ -113,7 +114,7 @@ def test_texts_of_a_tar_in_another_encoding_are_guessed_together(tmp_path: Path)
     data, said = opened(brought.write_tar(tmp_path / "a.tar", files))
     assert data.captions == tuple(texts)
     assert len(said) == 1
-    assert "3 texts: is no UTF-8 and was read as cp1252" in said[0]
+    assert "3 texts: not UTF-8, read as cp1252" in said[0]
 
 
 def test_files_of_other_programs_in_a_tar_are_no_samples(tmp_path: Path) -> None:
@@ -234,7 +235,11 @@ OBJECTS = [{"image": file, "caption": text} for file, text in ROWS]
     [
         ("lines.json", "\n".join(map(json.dumps, OBJECTS)), None),
         ("list.jsonl", json.dumps(OBJECTS, indent=1), None),
-        ("blank.csv", "image,caption\n0.jpg,a nurse\n1.jpg,a pilot\n,\n,\n", "2 rows at the end"),
+        (
+            "blank.csv",
+            "image,caption\n0.jpg,a nurse\n1.jpg,a pilot\n,\n,\n",
+            "ignored 2 empty rows",
+        ),
         (
             "listed.csv",
             'image,caption\n0.jpg,"[\'a nurse\']"\n1.jpg,"[""a pilot"", ""a man""]"\n',

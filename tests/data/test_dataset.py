@@ -196,7 +196,7 @@ def test_every_image_that_cannot_be_read_is_named_in_order(
     data = file_images("own", "test", root, files, {})
     problems = check_images(data, progress=False)
     assert [name for name, _ in problems] == [files[7], files[120], files[299]]
-    assert problems[0][1].startswith("not a picture in one of the formats ")
+    assert problems[0][1].startswith("not an image in one of the formats ")
     assert "truncated" in problems[1][1]
     assert problems[2][1] == "No such file or directory"
     assert check_images(data[:7]) == []

@@ -246,7 +246,7 @@ def test_tars_without_captions_and_rows_whose_image_is_broken_or_missing(
     assert list(captions[:2]) == ["text 0", "text 1"]
     reads = reads_of(data)
     assert reads[4]() == picture(4)
-    for read, match in ((reads[5], "not a picture"), (reads[6], "the cell is empty")):
+    for read, match in ((reads[5], "not an image"), (reads[6], "the cell is empty")):
         with pytest.raises(OSError, match=match):
             read()
 

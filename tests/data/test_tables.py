@@ -268,7 +268,7 @@ def test_a_stray_quote_in_a_column_that_nobody_reads_is_noticed(tmp_path: Path) 
     ("a.jsonl", b'{"a": {"b": 1}}\n{"a": {"b": "x"}}\n', "column 'a.b': row 2 has a text"),
     ("a.jsonl", b'{"a": {"b": 1}}\n{"a": true}\n', "column 'a': row 2 has a truth value"),
     ("a.jsonl", b"{", "a.jsonl: line 1: expected JSON"),
-    ("a.jsonl", b'{"a": "\xc3\xa9\xc3\xa9"}\n{"a": "\xff"}', "line 2: the byte .* is no UTF-8"),
+    ("a.jsonl", b'{"a": "\xc3\xa9\xc3\xa9"}\n{"a": "\xff"}', "line 2: the byte .* is not UTF-8"),
     ("a.jsonl", b'{"a": 1}\n\n [1]\n', r"line 3.* got \[1\]"),
     ("a.jsonl", b"", "a.jsonl"),
     ("a.parquet", b"no parquet", "a.parquet"),
@@ -341,7 +341,7 @@ def test_rows_that_a_spreadsheet_left_empty_at_the_end_are_left_out_and_counted(
 ) -> None:
     path = tmp_path / "people.csv"
     path.write_text("image,gender\na.jpg,female\n,\nb.jpg,male\n,\n,\n")
-    with pytest.warns(SuspectInputWarning, match="2 rows at the end"):
+    with pytest.warns(SuspectInputWarning, match="ignored 2 empty rows"):
         table = read_table(path)
     # A row in the middle may be one that lost its cells.
     assert table["image"].to_pylist() == ["a.jpg", "", "b.jpg"]

@@ -105,7 +105,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) 
     before = log.path.read_bytes()
     real = os.write
     monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:10]))
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="the disk is full"):
         log.append("b.png", "ada", "gender", "male")
     assert log.path.read_bytes() == before
 

@@ -210,8 +210,8 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     ({"images": 10_001}, "images"),
     ({"seeds": []}, "seeds"),
     ({"variants": {"none": {}}}, "none"),
-    ({"variants": {"a b": {}, "A-B": {}}}, "folders"),
-    ({"variants": {"x" * 60 + "a": {}, "x" * 60 + "b": {}}}, "folders"),
+    ({"variants": {"a b": {}, "A-B": {}}}, "folder names"),
+    ({"variants": {"x" * 60 + "a": {}, "x" * 60 + "b": {}}}, "folder names"),
     (
         {"prompts": replace(PEOPLE, classes=(), class_names=()), "concepts": "train"},
         "has no train classes",
@@ -402,8 +402,8 @@ def with_another_scheduler() -> Any:
 @pytest.mark.parametrize(
     ("pipe", "changes", "named"),
     [
-        (sd, {"steps": 3}, "steps was 2 and is 3"),
-        (sd, {"images": 2}, "images was 3 and is 2"),
+        (sd, {"steps": 3}, "steps was 2 and is now 3"),
+        (sd, {"images": 2}, "images was 3 and is now 2"),
         (sd, {"variants": {"cali": {"lam": 1.0}}}, "variants"),
         (sd, {"options": SIZE | {"eta": 1.0}}, "options"),
         (trained, {}, "the weights differ"),

@@ -295,8 +295,12 @@ def test_the_radius_holds_the_true_shares_as_often_as_it_says() -> None:
         for of in ([NOT_LABELLED] * 3, [0])
     ),
     (corrected_shares, ([0] * 30, [0, 1, 2] * 10, 2), r"people: expected codes -1 \.\. 1"),
-    (lambda *of: corrected_shares(*of).figures(2), ([0] * 30, [2] * 30, 3), "can be told"),
-    (partial(corrected_shares, weights=[1, 0, 1] * 10), ([0] * 30, [0, 1, 1] * 10, 2), "above 0"),
+    (lambda *of: corrected_shares(*of).figures(2), ([0] * 30, [2] * 30, 3), "known value"),
+    (
+        partial(corrected_shares, weights=[1, 0, 1] * 10),
+        ([0] * 30, [0, 1, 1] * 10, 2),
+        "positive numbers",
+    ),
 )
 def test_errors(of, given_):
     of(*given_)

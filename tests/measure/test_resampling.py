@@ -106,7 +106,7 @@ def test_texts_have_no_mean_and_a_statistic_is_a_number() -> None:
     labels = ["male", "female", "male"]
     interval = bootstrap_interval(labels, statistic=lambda values: (values == "male").mean())
     assert interval.value == pytest.approx(2 / 3)
-    with pytest.raises(InvalidInputError, match=r"numbers for its mean, got 1 of <U6; give stat"):
+    with pytest.raises(InvalidInputError, match=r"numbers for its mean, got 1 of <U6; pass stat"):
         bootstrap_interval(labels)
     with pytest.raises(InvalidInputError, match=r"one array .* got 2 of int64, int64"):
         bootstrap_interval([1, 2, 3], [1, 2, 3])
@@ -179,7 +179,7 @@ def test_wilson_is_scipys(n: int, data: st.DataObject) -> None:
 
 
 @refused(
-    (([1.0], [1.0, 2.0]), {"statistic": max}, "one length"),
+    (([1.0], [1.0, 2.0]), {"statistic": max}, "same length"),
     ((), {}, "one or more arrays"),
     *((([1.0, 2.0],), {"level": level}, "level") for level in (0, 1, 95)),
     *((([1.0, 2.0],), {"resamples": count}, "resamples") for count in (0, 2.5)),

@@ -329,7 +329,7 @@ def test_writing_is_refused_where_it_would_lose_something(tmp_path: Path) -> Non
     with pytest.raises(InvalidInputError, match=r"mine\.txt"):
         load_prompts("gender").to_yaml(tmp_path / "mine.txt")
     for prompts in (small(), dataclasses.replace(load_prompts("fairface"), spurious=())):
-        with pytest.raises(InvalidInputError, match="by hand or changed"):
+        with pytest.raises(InvalidInputError, match="constructed directly or modified"):
             prompts.to_yaml(tmp_path / "mine.yaml")
 
 

@@ -288,7 +288,7 @@ def test_mopr_of_trees_reads_intersections() -> None:
 
 def test_mopr_says_where_nothing_fits() -> None:
     candidates = Candidates(np.arange(6.0), np.array([0] * 5 + [1]), "ab", np.array([0.5, 0.5]))
-    with pytest.raises(InvalidInputError, match="larger one"):
+    with pytest.raises(InvalidInputError, match="larger gap"):
         mopr(candidates, 4)
 
 

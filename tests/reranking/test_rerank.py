@@ -178,31 +178,37 @@ def test_a_function_is_a_method() -> None:
         ({"scores": [np.nan, 1.0], "labels": ["a", "b"]}, "NaN or infinite"),
         ({"scores": [], "labels": []}, "scores: expected"),
         ({"scores": ["a"], "labels": ["a"]}, "expected numbers"),
-        ({"labels": ["a", "b"]}, "got groups of 2 rows for 8 candidates"),
+        ({"labels": ["a", "b"]}, "got 2 groups for 8 candidates"),
         ({"labels": LABELS, "k": 0}, "k: expected a whole number"),
         ({"labels": LABELS, "k": True}, "k: expected a whole number .* got True"),
         ({"labels": LABELS, "method": "quotas"}, "did you mean 'quota'"),
         ({"labels": LABELS, "shares": {"m": 0.5, "w": 0.5}}, "the groups are"),
-        ({"labels": LABELS, "shares": {"m": 0.5}}, "with sum 1"),
+        ({"labels": LABELS, "shares": {"m": 0.5}}, "that sum to 1"),
         ({"labels": LABELS, "shares": "census"}, "'pool'"),
-        ({"labels": LABELS, "shares": {"m": None, "f": 1}}, "with sum 1"),
-        ({"labels": LABELS, "shares": [np.nan, 1]}, "with sum 1"),
+        ({"labels": LABELS, "shares": {"m": None, "f": 1}}, "that sum to 1"),
+        ({"labels": LABELS, "shares": [np.nan, 1]}, "that sum to 1"),
         ({"labels": LABELS, "method": ["quota"]}, "method: got"),
         ({"labels": 3}, "labels: expected a text or number"),
         ({"labels": np.array([LABELS, LABELS]).T}, "column -> labels"),
         ({"labels": {}}, "labels: got no column"),
-        ({"probabilities": np.empty((0, 2))}, "got groups of 0 rows for 8 candidates"),
-        ({"labels": [None] * 8}, "none is known"),
+        ({"probabilities": np.empty((0, 2))}, "got 0 groups for 8 candidates"),
+        ({"labels": [None] * 8}, "all are unknown"),
         ({}, "expected labels="),
         ({"labels": LABELS, "probabilities": np.ones((8, 2)) / 2}, "got labels and probabilities"),
         ({"probabilities": np.ones((8, 2))}, "sum to 1"),
-        ({"probabilities": np.ones((8, 1))}, r"expected \(n, groups\), .* shape \(8, 1\)"),
-        ({"probabilities": np.ones(8)}, r"expected \(n, groups\), .* shape \(8,\)"),
-        ({"probabilities": np.full((8, 2, 1), 0.5)}, r"expected \(n, groups\), .* shape"),
-        ({"probabilities": np.tile([1.5, -0.5], (8, 1))}, "none below 0"),
+        (
+            {"probabilities": np.ones((8, 1))},
+            r"expected non-negative \(n, groups\), .* shape \(8, 1\)",
+        ),
+        ({"probabilities": np.ones(8)}, r"expected non-negative \(n, groups\), .* shape \(8,\)"),
+        (
+            {"probabilities": np.full((8, 2, 1), 0.5)},
+            r"expected non-negative \(n, groups\), .* shape",
+        ),
+        ({"probabilities": np.tile([1.5, -0.5], (8, 1))}, "expected non-negative"),
         ({"prompts": "gender"}, "features="),
-        ({"labels": LABELS, "ids": [1, 2]}, "one for each score"),
-        ({"labels": LABELS, "k": None, "method": "mopr"}, "give k"),
+        ({"labels": LABELS, "ids": [1, 2]}, "one per score"),
+        ({"labels": LABELS, "k": None, "method": "mopr"}, "needs k"),
         ({"labels": LABELS, "method": "mmr"}, "features="),
     ],
 )
@@ -213,7 +219,7 @@ def test_refused_by_name(arguments: dict[str, object], words: str) -> None:
 
 
 def test_too_few_of_a_group_are_said() -> None:
-    with pytest.warns(SuspectInputWarning, match="1 of 'f' are missing"):
+    with pytest.warns(SuspectInputWarning, match="1 of 'f' missing"):
         positions = vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
     assert positions.report.short == {"f": 1}
     assert sorted(positions.tolist()) == [0, 1, 2, 3]

@@ -85,7 +85,7 @@ def test_no_picture_starts_a_program(
     assert (tmp_path / "started").exists(), "without a list of formats it does"
     (tmp_path / "started").unlink()
     for source in (tmp_path / named, content):
-        with pytest.raises(OSError, match="not a picture in one of the formats"):
+        with pytest.raises(OSError, match="not an image in one of the formats"):
             decode(source)
     with pytest.raises(OSError, match=named):
         read_png(tmp_path / named)
@@ -148,7 +148,7 @@ def test_what_is_cut_off_or_no_picture_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="truncated"):
             decode(content[: len(content) // 2])
     for content in (b"", b"no"):
-        with pytest.raises(OSError, match="not a picture"):
+        with pytest.raises(OSError, match="not an image"):
             decode(content)
     with pytest.raises(FileNotFoundError):
         decode(tmp_path / "none.png")

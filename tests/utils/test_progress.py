@@ -30,7 +30,7 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
         progress.say(f"a line with [/b] in it{long}")
     text = file.getvalue()
     for shown in (
-        "drawing [b] (2 of 6 there already): loss [1]",
+        "drawing [b] (2 of 6 already done): loss [1]",
         "4/4",
         "3/3",
         f"a line with [/b] in it{long}\n",

@@ -39,25 +39,24 @@ COMMANDS = {
     "methods": Entry(
         "prompts",
         "methods",
-        "List the methods that --method takes: what each works on, what it needs, and where it"
-        " comes from.",
+        "List the values of --method: what each works on, what it needs, and its source.",
     ),
     "train": Entry(
         "train",
         "train",
-        "Fine-tune an image-text model on captions of which some are wrong.",
+        "Fine-tune an image-text model on captions, some of which may be wrong.",
     ),
     "losses": Entry(
         "train",
         "losses",
-        "List the losses that `vldebias train --loss` takes: what each is for, its settings, what"
-        " it reads, and where it comes from.",
+        "List the losses of `vldebias train --loss`: what each is for, its settings, what it reads,"
+        " and its source.",
     ),
     "audit": Entry(
         "audit",
         "audit_command",
-        "Predict each prompt's share before any image is generated, with an interval, from its"
-        " text alone.",
+        "Predict what the images of each prompt will show, with intervals, before any image is"
+        " generated.",
     ),
     "diagnose": Entry(
         "audit",
@@ -72,24 +71,23 @@ COMMANDS = {
     "rerank": Entry(
         "rerank",
         "rerank_command",
-        "Re-rank results that a search returned, so that each group has its share of the first k.",
+        "Re-rank search results so that each group gets its share of the first k.",
     ),
     "serve": Entry(
         "serve",
         "serve",
-        "Serve image APIs with balanced prompts: a request for n images becomes n requests to the"
-        " server that you name, each with a value in its prompt.",
+        "Run a proxy that balances prompts: a request for n images becomes n upstream requests,"
+        " each with a value in its prompt.",
     ),
     "mcp": Entry(
         "mcp",
         "mcp",
-        "Offer balance_prompts and audit_prompts to assistants, by the Model Context Protocol.",
+        "Offer balance_prompts and audit_prompts to assistants over the Model Context Protocol.",
     ),
     "demo": Entry(
         "apps",
         "demo_command",
-        "Open a page that compares generated images, a search and a classification before and"
-        " after.",
+        "Open a page that compares generated images, a search and a classifier before and after.",
     ),
     "label": Entry(
         "apps",
@@ -104,7 +102,7 @@ COMMANDS = {
     "prompts": Entry(
         "prompts",
         "app",
-        "Balance prompts; list, show and make prompt sets, which describe a bias.",
+        "Balance prompts; list, show and create prompt sets, which describe an attribute.",
     ),
 }
 """The commands in the order of `vldebias --help`; each is imported when it is called."""
@@ -120,15 +118,15 @@ app = App(
     "Mitigate and measure bias in vision-language models, in closed form, without training or"
     " labels.",
     cls=Commands,
-    rich_markup_mode=None,  # what draws boxes takes as long to import as all else together
+    rich_markup_mode=None,  # its boxes take as long to import as everything else
 )
 
 
 def main() -> None:
-    """Run the command; an error that vldebias raises on purpose is one message and exit code 2, no
+    """Run the command line; report expected errors as one message with exit code 2, without a
     traceback."""
     with warnings.catch_warnings():
-        # Python shows a warning once for each line of code; two models may need it twice.
+        # Python shows a warning once per line of code, but two models may each need it.
         warnings.simplefilter("always", VldebiasWarning)
         show = partial(_show_warning, set())
         setattr(warnings, "showwarning", show)  # noqa: B010  (mypy takes a plain assignment for an error)
@@ -140,14 +138,15 @@ def main() -> None:
                 raise SystemExit(130) from None
             advice = ""
             is_full = getattr(error, "errno", None) == errno.ENOSPC
-            if is_full and not isinstance(error, StorageError):  # which has its own advice
-                advice = "; make room, and run the same command again"
+            if is_full and not isinstance(
+                error, StorageError
+            ):  # a StorageError includes its own advice
+                advice = "; free some space and run the same command again"
             say(f"{error}{advice}", "error", "red")
             _give_up_output()
             raise SystemExit(2) from None
         except ModuleNotFoundError as error:
-            # A library that an extra brings; anything else that
-            # is missing is a bug, and keeps its traceback.
+            # A library of an extra. Any other missing module is a bug and keeps its traceback.
             named = missing_extra(error)
             if named is None:
                 raise
@@ -158,15 +157,17 @@ def main() -> None:
                 raise
             say("interrupted")
             raise SystemExit(130) from None
-        except SystemExit as end:  # typer makes a 130 of Ctrl-C, without a word
+        except SystemExit as end:  # typer turns Ctrl-C into 130 without a message
             if end.code == 130:
                 say("interrupted")
             raise
 
 
 def _give_up_output() -> None:
-    """Drop output that cannot be written, as to a full disk: Python would try again at its end, and
-    turn the exit code into 120."""
+    """Discard output that cannot be written, for example to a full disk.
+
+    Python would otherwise flush again at exit and change the exit code to 120.
+    """
     try:
         sys.stdout.flush()
     except OSError:
@@ -174,8 +175,10 @@ def _give_up_output() -> None:
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Return whether an error comes from Ctrl-C: compiled libraries that are being imported make an
-    ImportError of it."""
+    """Return whether an error was caused by Ctrl-C.
+
+    Compiled libraries that are interrupted while being imported raise an ImportError instead.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):
@@ -185,7 +188,7 @@ def was_interrupted(error: BaseException) -> bool:
 
 
 def _show_warning(shown: set[str], message: Any, category: type[Warning], *_: Any) -> None:
-    """Show a warning; a file that is checked and then read would repeat its words."""
+    """Show a warning unless the same message was shown before (a file may be read twice)."""
     if issubclass(category, VldebiasWarning) and str(message) not in shown:
         shown.add(str(message))
         say(message, "warning", "yellow")

@@ -1,5 +1,4 @@
-"""`vldebias audit` and `vldebias diagnose`: predict what prompts will show, and probe
-embeddings."""
+"""`vldebias audit` and `vldebias diagnose`: predict what images will show, probe embeddings."""
 
 from __future__ import annotations
 
@@ -44,7 +43,8 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
     texts: Annotated[
         Path | None,
         typer.Option(
-            exists=True, help="Embeddings (.npz) of the prompts, of the set and of the calibration."
+            exists=True,
+            help="Text embeddings (.npz) of the prompts, the prompt set and the calibration.",
         ),
     ] = None,
     calibration: Annotated[
@@ -53,10 +53,10 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
             "--calibration",
             help=(
                 "Counts of judged images: fair-diffusion, sd15, sd3, sd35, flux2, uce, miniature"
-                " (sd3@3: at guidance 3), or a CSV of your pipeline's (prompt, value: a row per"
-                " image; or prompt and a column of counts per value). Default: those of the"
-                " pipeline. If there are none, the audit cannot tell, and shows the counts of"
-                " other models (gender only)."
+                " (sd3@3: at guidance 3), or a CSV of your own images (prompt, value: a row per"
+                " image; or prompt and a column of counts per value). Default: the counts of the"
+                " pipeline. If there are none, the audit makes no prediction and shows the counts"
+                " of other models (gender only)."
             ),
             metavar="NAME|FILE",
         ),
@@ -66,16 +66,18 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         typer.Option(
             min=1,
             help=(
-                "Generate and judge N images of each prompt, of 30 prompts at most (all of the"
-                " protocol), with --pipeline, to calibrate the audit on your own model. Writes a"
-                " record. Run it again to continue."
+                "Calibrate the audit on your own --pipeline: generate and judge N images for each"
+                " of up to 30 prompts (all prompts of the protocol). Writes a record. Run it again"
+                " to continue."
             ),
             metavar="N",
         ),
     ] = None,
     width: Annotated[
         float | None,
-        typer.Option(help="Print how many images an interval of this width needs, such as 0.1."),
+        typer.Option(
+            help="Print how many images are needed for an interval of this width, such as 0.1."
+        ),
     ] = None,
     guidance: Annotated[
         float | None,
@@ -86,15 +88,16 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         typer.Option(
             "--out",
             help=(
-                "Folder for the page and the list. With --measure also a file RECORD.json, next to"
-                " the folder RECORD."
+                "Folder for the page and the list. With --measure, it may be a file RECORD.json;"
+                " the folder is then RECORD."
             ),
         ),
     ] = Path("vldebias-audit"),
     original: Annotated[
         Path | None,
         typer.Option(
-            exists=True, help="Prompts as users wrote them, one per line, to audit a rewriter."
+            exists=True,
+            help="Prompts as users wrote them, one per line, to audit a prompt rewriter.",
         ),
     ] = None,
     rewritten: Annotated[
@@ -116,8 +119,8 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
     as_json: Json = False,
     **named: Any,
 ) -> None:
-    """Predict each prompt's share before any image is generated, with an interval, from its text
-    alone.
+    """Predict what the images of each prompt will show, with intervals, before any image is
+    generated.
 
     Writes a page, result.json and prompts.csv, with the prompts that need attention first.
 
@@ -159,7 +162,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
     if folder.suffix == ".json":
         if measure is None:
             raise InvalidInputError(
-                f"--out {folder}: a record is written with --measure N; name a folder"
+                f"--out {folder}: only --measure N writes a record; pass a folder instead"
             )
         record_file = folder
         folder = folder.with_suffix("")
@@ -173,7 +176,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
     say(f"{file}: read {listed}")
     if measure is not None or width is not None:
         _say_numbers(listed.prompts, attribute, measure, width)
-    # Imported after the checks: torch takes seconds, and a slip is answered before.
+    # torch takes seconds to import, so mistakes are reported first.
     from vldebias.data.embeddings import load_texts
     from vldebias.hosts.loading import load_host
     from vldebias.study import audit
@@ -205,22 +208,20 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
 def _check_source(
     named: Mapping[str, Any], texts: Path | None, measure: int | None, calibration: str | None
 ) -> None:
-    """Refuse several sources of embeddings or none, and counts of images without a pipeline."""
+    """Check that there is one source of text embeddings, and a pipeline if images are counted."""
     sources = [texts is not None, "model" in named, "pipeline" in named]
     if sum(sources) != 1:
         raise InvalidInputError(
-            "expected one of --model, --pipeline and --texts, whose text embeddings are read"
+            "expected exactly one of --model, --pipeline and --texts as the source of embeddings"
         )
     if measure is not None and ("pipeline" not in named or calibration is not None):
-        raise InvalidInputError(
-            "--measure counts images of a pipeline: expected --pipeline, without --calibration"
-        )
+        raise InvalidInputError("--measure needs --pipeline, and excludes --calibration")
 
 
 def _say_numbers(
     prompts: Sequence[str], attribute: str, images: int | None, width: float | None
 ) -> None:
-    """Say how many images are generated or needed, and how wide their intervals are."""
+    """Print how many images are generated or needed, and how wide their intervals are."""
     from vldebias.measure.resampling import images_for_width, widest_interval
     from vldebias.prompts import load_prompts
     from vldebias.study.pilot import pilot_prompts
@@ -229,13 +230,13 @@ def _say_numbers(
     if width is not None:
         low, high = images_for_width(width)
         say(
-            f"An interval {width:g} wide needs {low:,} images of a prompt where all show one"
-            f" value and {high:,} where half of them do: {number * low:,} to"
+            f"An interval of width {width:g} needs {low:,} images per prompt if all show the same"
+            f" value, and {high:,} if half of them do: {number * low:,} to"
             f" {number * high:,} for {number:,} prompts (--measure {high})"
         )
     if images is not None:
         say(
-            f"{images:,} images of each of {number:,} prompts: {number * images:,} images, with"
+            f"{images:,} images for each of {number:,} prompts: {number * images:,} images, with"
             f" intervals up to {widest_interval(images):.2f} wide"
         )
 
@@ -249,7 +250,7 @@ def _measured(
     pilot: Mapping[str, Any],
     record_file: Path,
 ) -> pd.DataFrame:
-    """Return counts of images of the pipeline; write them to measured.csv and as a record."""
+    """Count values in images of the pipeline; write measured.csv and a record."""
     from vldebias.prompts import load_prompts
     from vldebias.study.pilot import measure_prompts, pilot_prompts
     from vldebias.utils.files import spreadsheet_csv, write_atomically
@@ -277,7 +278,7 @@ def _measured(
 def _audit_rewriter(
     original: Path, rewritten: Path, attribute: str, folder: Path, *, as_json: bool
 ) -> None:
-    """Say how a rewriter of prompts leans, from texts alone."""
+    """Measure the values that a prompt rewriter adds, from texts only."""
     check_out(folder)
     check_sets([attribute])
     from vldebias.wording.prompt_file import read_prompts
@@ -310,8 +311,7 @@ def _audit_captions(
 
 
 def _listed(result: Result) -> pd.DataFrame:
-    """Return a row for each prompt and predicted value: its advice, and the share with its
-    interval."""
+    """Return a row per prompt and predicted value: advice, share and interval."""
     import pandas as pd
 
     from vldebias.measure.rows import NONE
@@ -319,11 +319,11 @@ def _listed(result: Result) -> pd.DataFrame:
     shares = result.to_pandas().query("metric == 'predicted_share'")
     shares = shares.rename(columns={"value": "share", "method": "calibration"})
     parts = [subset.rpartition(": ") for subset in shares.subset]
-    # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
+    # A subset is "PROMPT: VALUE"; only the prompt may contain colons.
     shares["value"] = [value for _, _, value in parts]
     shares.index = [prompt for prompt, _, _ in parts]
     advice = pd.Series(result.provenance[0].settings["prompts"], name="advice")
-    # Prompts stand in the order of the audit, the ones to look at first on top.
+    # Keep the order of the audit: prompts that need attention first.
     table = advice.rename_axis("prompt").to_frame()
     columns = ["value", "share", "low", "high"]
     if (shares.calibration != NONE).any():
@@ -347,13 +347,13 @@ def diagnose_command(
         typer.Option(help="Prompt set of the attribute, for --methods.", metavar="SET"),
     ] = None,
     methods: Annotated[
-        str, typer.Option(help="Methods to probe besides none, such as default,equalise,leace.")
+        str, typer.Option(help="Methods to compare with none, such as default,equalise,leace.")
     ] = "",
     images: Annotated[
         Path | None,
         typer.Option(
             exists=True,
-            help="Folder of the pictures, named by the ids of the rows, to show with --labels.",
+            help="Folder of the images, named after the row ids, to show with --labels.",
         ),
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
@@ -364,8 +364,8 @@ def diagnose_command(
 ) -> None:
     """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
 
-    Writes a page, result.json and, with --labels, wrong-labels.csv with the least credible label
-    first; with --images the pictures of these as wrong-labels.html.
+    Writes a page and result.json. --labels adds wrong-labels.csv, the least credible label first;
+    --images shows these images in wrong-labels.html.
 
     Examples:
       vldebias diagnose features.npz --labels smiling --groups gender
@@ -398,7 +398,7 @@ def diagnose_command(
     from vldebias.utils.options import Options
 
     brought["device"] = device_of(brought.get("device"))
-    # Options are frozen, and typer makes lists.
+    # Options are hashable, so lists become tuples.
     brought["unknown"] = tuple(brought.get("unknown", ()))
     inputs = Inputs(Options(out=folder, embeddings=features, **brought))
     data = load_embeddings(features)[0].without(inputs.options.unknown)
@@ -420,15 +420,18 @@ def diagnose_command(
 def _write_wrong_labels(
     data: Embeddings, labels: str, folder: Path, images: Path | None, features: Path
 ) -> dict[str, Path]:
-    """Write the list of labels, the least credible first, and a page with their pictures where
-    there are any; return what is printed of each file -> the file."""
+    """Write the labels, the least credible first, and a page of their images if there are any.
+
+    Returns:
+        Name to print -> file.
+    """
     from vldebias.data.suspects import Suspects
     from vldebias.study.diagnosis import wrong_labels
 
     pictures = {} if images is None else Suspects.pictures(images, data.ids)
     table = wrong_labels(data.features, data.column(labels)).set_index("row")
     rows = range(len(data))
-    # The table has the rows with a label alone; the others get NaN, which ranks last.
+    # Rows without a label are missing from the table; they get NaN, which ranks last.
     confidences = table.confidence.reindex(rows).to_numpy()
     labels_of_row = table["given"].reindex(rows, fill_value="")
     proposals_of_row = table["proposed"].reindex(rows, fill_value="")

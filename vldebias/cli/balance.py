@@ -1,4 +1,4 @@
-"""`vldebias prompts balance`: state values in a list of prompts; say why some are left alone."""
+"""`vldebias prompts balance`: state values in a list of prompts, or explain why not."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from vldebias.wording.reasons import reason_in_words
 if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts
 
-_MOST_IMAGES = 1_000_000  # that `--images` makes of a file: all are held in memory
-_MANY_IMAGES = 100_000  # so many take seconds
-COLUMNS = ("prompt", "value", "why left alone", "original")
+_MOST_IMAGES = 1_000_000  # all prompts are kept in memory
+_MANY_IMAGES = 100_000  # from here on, it takes seconds
+COLUMNS = ("prompt", "value", "reason", "original")
 
 
 def balance(  # noqa: PLR0913 - a command has as many options
@@ -34,12 +34,12 @@ def balance(  # noqa: PLR0913 - a command has as many options
         ),
     ],
     attribute: AttributeSets,
-    images: Annotated[int, typer.Option(min=1, help="Pictures of each prompt.")] = 1,
+    images: Annotated[int, typer.Option(min=1, help="Images per prompt.")] = 1,
     shares: Shares = None,
     groups: Groups = "mixed",
     column: Annotated[
         str | None,
-        typer.Option(help="Column or key of the prompts. Default: prompt, else detected."),
+        typer.Option(help="Column or key of the prompts. Default: prompt, or detected."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed, to repeat a run. Default: random.")
@@ -47,18 +47,17 @@ def balance(  # noqa: PLR0913 - a command has as many options
     original: Annotated[
         str | None,
         typer.Option(
-            help="Column of what users wrote, where a language model rewrote the prompts: that"
-            " decides what is open.",
+            help="Column of the users' own prompts, if a language model rewrote them. They decide"
+            " which values are open.",
             metavar="COLUMN",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """State a value of an attribute in each prompt, in even shares, and say why some are left
-    alone.
+    """State a value of an attribute in each prompt, in even shares, or explain why not.
 
-    Prompts and reasons go to stdout: a table, tab-separated where it is piped, or --json, which has
-    the seed. Needs no model.
+    Prints prompts and reasons: a table, tab-separated if piped, or --json, which includes the seed.
+    Needs no model.
 
     Examples:
       vldebias prompts balance prompts.txt --attribute gender --images 4
@@ -80,16 +79,16 @@ def balance(  # noqa: PLR0913 - a command has as many options
     total = len(listed.prompts) * images
     if images > 1 and total > _MOST_IMAGES:
         raise InvalidInputError(
-            f"--images {images}: got {quantity(total, 'image')} of"
-            f" {quantity(len(listed.prompts), 'prompt')}; expected at most {_MOST_IMAGES:,}; run"
-            " the command several times, each with another --seed"
+            f"--images {images}: got {quantity(total, 'image')} for"
+            f" {quantity(len(listed.prompts), 'prompt')}; expected at most {_MOST_IMAGES:,}. Run"
+            " the command several times with different seeds (--seed)"
         )
     if total > _MANY_IMAGES:
         say(f"{file}: balancing {quantity(total, 'prompt')}, which takes a while")
     prompts = [text for text in listed.prompts for _ in range(images)]
     sources = None if original is None else _originals(file, original, prompts, images)
 
-    # Of one set each value is a word; of a list of sets it is a tuple.
+    # A single set yields strings, a list of sets yields tuples.
     sets: Any = attribute if len(attribute) > 1 else attribute[0]
     try:
         found = balance_prompts(
@@ -98,9 +97,9 @@ def balance(  # noqa: PLR0913 - a command has as many options
         columns = (found.prompts, found.values, found.reasons, sources or prompts)
         rows = list(zip(*columns, strict=True))
     except KeyboardInterrupt:
-        say("nothing was written; the same command starts over")
+        say("nothing was written; run the same command to start over")
         raise
-    # The answer comes first. It is no part of the output, which other programs read.
+    # On stderr: stdout is read by other programs.
     say(_counted(found))
     try:
         _print(rows, found, attribute, as_json=as_json)
@@ -108,16 +107,16 @@ def balance(  # noqa: PLR0913 - a command has as many options
         if error.errno != errno.ENOSPC:
             raise
         raise InvalidInputError(
-            "the disk is full, and the output is incomplete; make room, and run the same command"
-            f" with --seed {found.seed} to get the same prompts"
+            "the disk is full and the output is incomplete; free some space and run the same"
+            f" command with --seed {found.seed} to get the same prompts"
         ) from None
 
 
 def _originals(file: Path, column: str, prompts: Sequence[str], images: int) -> list[str]:
-    """Return the column of the users' prompts, one for each image.
+    """Return the users' own prompts, one per image.
 
     Raises:
-        InvalidInputError: the prompts have no columns, or are not as many.
+        InvalidInputError: the file has no columns, or the numbers of prompts differ.
     """
     from vldebias.wording.prompt_file import read_prompts
 
@@ -128,7 +127,7 @@ def _originals(file: Path, column: str, prompts: Sequence[str], images: int) -> 
     if listed.column != column or len(originals) != len(prompts):
         raise InvalidInputError(
             f"--original {column}: got {len(originals)} texts for {len(prompts)} prompts; expected"
-            f" a column of {file} with one for each"
+            f" a column of {file} with one text per prompt"
         )
     return originals
 
@@ -140,8 +139,7 @@ def _print(
     *,
     as_json: bool,
 ) -> None:
-    """Print prompt, value, reason and original of each row, all at once: a run that is interrupted
-    prints none of them."""
+    """Print all rows at once, so that an interrupted run prints none."""
     if as_json:
         keys = ("prompt", "value", "reason", "original")
         records = [dict(zip(keys, row, strict=True)) for row in rows]
@@ -151,8 +149,7 @@ def _print(
 
 
 def _cells(row: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return a row as texts: the reason in words in a terminal, elsewhere as other programs know
-    it."""
+    """Return the cells of a row; the reason is spelled out only on a terminal."""
     prompt, value, reason, original = map(_cell, row)
     if out.is_terminal:
         reason = "; ".join(map(reason_in_words, filter(None, reason.split("; "))))
@@ -160,7 +157,7 @@ def _cells(row: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
-    """Return value -> share of options such as "female=0.7,male=0.3"."""
+    """Parse options such as "female=0.7,male=0.3" into value -> share."""
     if not options:
         return None
     chosen = {}
@@ -176,13 +173,13 @@ def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
 
 
 def _cell(value: Any) -> str:
-    """Write a value: of a group how many of each, of several attributes one after the other."""
+    """Format a value: counts for groups, several attributes separated by semicolons."""
     if value is None:
         return ""
     if isinstance(value, tuple):
         return "; ".join(map(_cell, value))
     if isinstance(value, Mapping):
-        # Of a group: {"female": 2, "male": 1} is "2 female + 1 male"; None where nobody counts.
+        # A group {"female": 2, "male": 1} is "2 female + 1 male"; None means not counted.
         parts = []
         for name, count in value.items():
             if count is None:
@@ -194,20 +191,20 @@ def _cell(value: Any) -> str:
 
 
 def _counted(found: BalancedPrompts) -> str:
-    """Write how many prompts were written into, and why the others were left alone."""
+    """Summarise how many prompts were changed, and why the others were not."""
     reasons = Counter[str]()
     for reason in found.reasons:
         is_left = bool(reason)
-        if isinstance(reason, tuple):  # of several attributes, where none was written
+        if isinstance(reason, tuple):  # several attributes: unchanged only if all have a reason
             is_left = all(part is not None for part in reason)
         if is_left:
             reasons[_cell(reason)] += 1
     unchanged = sum(reasons.values())
     written = len(found.prompts) - unchanged
-    words = f"A value was written into {written:,} of {quantity(len(found.prompts), 'prompt')}"
+    words = f"Stated a value in {written:,} of {quantity(len(found.prompts), 'prompt')}"
     if unchanged:
         counts = ", ".join(
             f"{reason_in_words(reason)}: {count:,}" for reason, count in reasons.most_common()
         )
-        words += f"; {unchanged:,} left alone ({counts})"
-    return f"{words}. The same values again: --seed {found.seed}"
+        words += f"; left {unchanged:,} unchanged ({counts})"
+    return f"{words}. Repeat with --seed {found.seed}"

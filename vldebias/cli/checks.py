@@ -17,11 +17,11 @@ from vldebias.utils.names import (
 )
 
 WITHOUT_TAG = ("hf-hub:", "local-dir:")
-"""How names start that open_clip finds without its list of architectures."""
+"""Prefixes of names that open_clip resolves without its list of architectures."""
 
 
 def check_sets(names: Iterable[str | None]) -> None:
-    """Refuse a prompt set that does not exist, or a file that is no prompt set."""
+    """Raise an error for an unknown prompt set, or a file that is not a prompt set."""
     for name in names:
         if name is None:
             continue
@@ -34,14 +34,14 @@ def check_sets(names: Iterable[str | None]) -> None:
 
 
 def check_host(options: Mapping[str, Any]) -> None:
-    """Refuse a model that is known not to exist.
+    """Check the options that select a model, before it is loaded.
 
     Args:
-        options: what `load_host` takes: model, pretrained, pipeline.
+        options: arguments of `load_host`: model, pretrained, pipeline.
 
     Raises:
-        InvalidInputError: --pretrained with a name that is no architecture of open_clip, or with
-            weights that it does not list; neither or both of --model and --pipeline.
+        InvalidInputError: neither or both of --model and --pipeline, or an architecture or weights
+            that open_clip does not list.
     """
     model = options.get("model")
     pretrained = options.get("pretrained")
@@ -54,7 +54,7 @@ def check_host(options: Mapping[str, Any]) -> None:
 
 
 def check_model(model: str | None, pretrained: str | None) -> None:
-    """Refuse an architecture that open_clip does not have, and weights that it does not list."""
+    """Raise an error for an architecture or weights that open_clip does not list."""
     if model is None or model.startswith(WITHOUT_TAG):
         return
     if pretrained is not None:
@@ -65,11 +65,11 @@ def check_model(model: str | None, pretrained: str | None) -> None:
 
 
 def check_file(option: str, path: Path | str | None) -> None:
-    """Refuse a file or folder that is not there.
+    """Raise an error if a file or folder does not exist.
 
     Args:
-        option: how the command names it, such as "--reference".
-        path: what was passed; None passes, and so does a pattern such as 'shards/*.npy'.
+        option: name of the option, such as "--reference".
+        path: its value; None and patterns such as 'shards/*.npy' are accepted.
     """
     if path is None or "*" in str(path) or Path(path).exists():
         return
@@ -77,20 +77,20 @@ def check_file(option: str, path: Path | str | None) -> None:
 
 
 def check_needs_no_data(suite: str) -> None:
-    """Refuse a suite that measures on a data set; `check_suite` has passed its name."""
+    """Raise an error if a suite needs a data set; call `check_suite` first."""
     from vldebias.utils.files import packaged, read_yaml
 
-    # Read, not validated, which would import torch.
+    # Only parsed: validating it would import torch.
     written = read_yaml(packaged("suites").get(suite, Path(suite)))
     needs = str(written.get("needs", ""))
     if "--data-root" in needs:
         raise InvalidInputError(
-            f"{suite}: this suite needs {needs}; or --embeddings, features of these images"
+            f"{suite}: this suite needs {needs}, or --embeddings (features of these images)"
         )
 
 
 def check_suite(name: str) -> None:
-    """Refuse a suite that is neither packaged nor a file."""
+    """Raise an error if a suite is neither packaged nor a file."""
     from vldebias.utils.files import packaged
 
     path = Path(name)

@@ -1,5 +1,4 @@
-"""What the commands share: the two consoles, checks before anything is loaded, tables and JSON on
-stdout."""
+"""Shared parts of the commands: the two consoles, early checks, tables and JSON on stdout."""
 
 from __future__ import annotations
 
@@ -32,22 +31,24 @@ STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold 
 
 
 class LateConsole:
-    """Stand for a rich console, which is made when it is first used: rich takes a tenth of a second
-    to import, and a mistake in the arguments is reported without it."""
+    """Proxy for a rich console that is created on first use.
+
+    rich takes a tenth of a second to import, and argument errors are reported without it.
+    """
 
     def __init__(self, **settings: Any) -> None:
         self.__dict__["settings"] = settings
 
     @cached_property
     def console(self) -> Console:
-        """Return the console itself."""
+        """Return the underlying console."""
         from rich.console import Console
 
         return Console(**self.__dict__["settings"])
 
     @property
     def is_made(self) -> bool:
-        """Tell whether it was used before."""
+        """Return whether the console was used before."""
         return "console" in self.__dict__
 
     def __getattr__(self, name: str) -> Any:
@@ -62,7 +63,7 @@ err = LateConsole(stderr=True)
 
 
 class WithoutBlanks:
-    """Stand for stdout, and leave out blanks at the ends of lines."""
+    """Wrap stdout and strip trailing blanks from lines."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
@@ -71,19 +72,19 @@ class WithoutBlanks:
         return getattr(self.file, name)
 
     def write(self, text: str) -> int:
-        """Write a text without the blanks at the ends of its lines."""
+        """Write a text without trailing blanks on its lines."""
         self.file.write(re.sub(" +(?=\n)", "", text))
         return len(text)
 
 
 class Command(TyperCommand):
-    """A command whose help can be pasted into a shell, and whose errors quote the wrong value.
+    """A command whose help can be pasted into a shell, and whose errors quote the invalid value.
 
-    rich pads lines with blanks, and a shell does not join lines after a backslash and a blank.
+    rich pads lines with blanks, and a shell does not join lines if a blank follows the backslash.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; an invalid value is quoted in the error."""
+        """Parse the arguments, and quote an invalid value in the error."""
         passed = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -103,7 +104,7 @@ class Command(TyperCommand):
 
 
 def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
-    """Return the value that follows the last of some options, as `--port 80` or `--port=80`."""
+    """Return the value of the last of some options, given as `--port 80` or `--port=80`."""
     value = None
     for place, arg in enumerate(args):
         name, equals, rest = arg.partition("=")
@@ -115,24 +116,23 @@ def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
 
 
 class App(typer.Typer):
-    """A group of commands with help in rich markup, as wide as the terminal; errors are left to
-    `main`."""
+    """A group of commands with help in rich markup; errors are handled by `main`."""
 
     def __init__(self, text: str, **how: Any) -> None:
         super().__init__(
             help=_unfolded(text),
             no_args_is_help=True,
-            # Typer's own traceback is in the way of `main`,
-            # and can print local variables: prompts, keys.
+            # Typer's own traceback would hide the error from `main`,
+            # and can print local variables such as prompts and keys.
             pretty_exceptions_enable=False,
             **{"rich_markup_mode": "rich", **how},
         )
 
     def command(self, name: str | None = None, **how: Any) -> Any:
-        """Register a command under a name; its help is its docstring."""
+        """Register a command; its docstring becomes its help."""
 
         def register(function: Any) -> Any:
-            # A bracket begins markup in the help.
+            # Escape brackets, which start markup in the help.
             text = _unfolded(function.__doc__.replace("[", r"\["))
             settings = {"cls": Command, **how}
             return super(App, self).command(name, help=text, **settings)(function)
@@ -141,20 +141,20 @@ class App(typer.Typer):
 
 
 def _unfolded(text: str) -> str:
-    """Return a help with each paragraph on one line, and the lines of its examples as they are."""
+    """Return a help text with one line per paragraph and its examples unchanged."""
     prose, _, examples = inspect.cleandoc(text).partition("Examples:\n")
     help_text = "\n\n".join(" ".join(part.split()) for part in prose.split("\n\n"))
     if examples:
-        # \b keeps click from folding what follows.
+        # \b keeps click from wrapping the lines that follow.
         help_text += f"[bold]Examples[/bold]\n\n\b\n{examples}"
     return help_text
 
 
 def check_out(folder: Path | None) -> None:
-    """Refuse a folder for results that cannot be written, before hours of work and not after."""
+    """Refuse an output folder that cannot be written, before any work is done."""
     if folder is None:
         return
-    # The folder is made when the first result is there; the nearest one that exists must allow it.
+    # The folder is created with the first result, so check the nearest folder that exists.
     nearest = folder.absolute()
     while not nearest.exists():
         nearest = nearest.parent
@@ -164,13 +164,11 @@ def check_out(folder: Path | None) -> None:
     elif not os.access(nearest, os.W_OK | os.X_OK):
         problem = "is not writable"
     if problem:
-        raise InvalidInputError(
-            f"--out {folder}: {nearest} {problem}; name a folder that can be written"
-        )
+        raise InvalidInputError(f"--out {folder}: {nearest} {problem}; choose a writable folder")
 
 
 def split_names(options: Sequence[str] | None) -> list[str]:
-    """Return names from options that may hold several each, separated by commas."""
+    """Return the names in options that may each contain several, separated by commas."""
     names = []
     for text in options or ():
         # "a,b" and two options give the same list.
@@ -179,7 +177,7 @@ def split_names(options: Sequence[str] | None) -> list[str]:
 
 
 def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
-    """Return what stands before and after the first "=" of an option."""
+    """Return the texts before and after the first "=" of an option."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise InvalidInputError(f"{option} {text}: expected name=value, such as {example}")
@@ -187,27 +185,27 @@ def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
 
 
 def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, Any]:
-    """Return the values of an option name=value that may be repeated; they are read as YAML."""
+    """Parse a repeatable option name=value; values are parsed as YAML."""
     values: dict[str, Any] = {}
     for text in texts:
         name, value = split_pair(text, option, example)
-        import yaml  # where there is an option to read, since it takes as long as half of the rest
+        import yaml  # slow to import, so only if there is an option to parse
 
         try:
-            # "null", "true" and "[a, b]" mean what they mean in a file of settings.
+            # "null", "true" and "[a, b]" mean the same as in a settings file.
             values[name] = yaml.safe_load(value)
         except yaml.YAMLError:
             raise InvalidInputError(
-                f"{option} {name}: got {value!r}; expected a value in YAML"
+                f"{option} {name}: got {value!r}; expected a YAML value"
             ) from None
     return values
 
 
 def device_of(name: str | None) -> str:
-    """Return the device to run on; None and "auto": cuda if there is one, else the CPU.
+    """Return the device to run on. None and "auto" mean cuda if available, else the CPU.
 
     Raises:
-        InvalidInputError: torch has no such device here.
+        InvalidInputError: the device is not available.
     """
     import torch
 
@@ -216,7 +214,7 @@ def device_of(name: str | None) -> str:
             return "cuda"
         return "cpu"
     try:
-        # Whether a device is there shows where something is put on it.
+        # A device that is not available only fails once it is used.
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         why = str(error).splitlines()[0]
@@ -227,11 +225,11 @@ def device_of(name: str | None) -> str:
 
 
 def write_run(result: Result, folder: Path) -> Path:
-    """Write a result, its page and the manifest of the folder; return the page."""
+    """Write a result, its page and the manifest of the folder; return the path of the page."""
     from vldebias.report.page import render
     from vldebias.study.manifest import PAGE, RESULT, write_manifest
 
-    # The manifest comes last, since it has the digest of every other file.
+    # The manifest comes last because it contains the digest of every other file.
     result.write(folder / RESULT)
     page = render(result, folder / PAGE, beside=folder)
     write_manifest(folder)
@@ -239,36 +237,35 @@ def write_run(result: Result, folder: Path) -> Path:
 
 
 def echo(text: str, *, end: str = "\n") -> None:
-    """Print a text on stdout; a terminal gets its control characters as escapes."""
+    """Print a text on stdout; control characters are escaped on a terminal."""
     if sys.stdout.isatty():
         text = printable(text)
     typer.echo(f"{text}{end}", nl=False)
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON, alone on stdout."""
-    # JSON may hold some control characters as they are; as escapes they are the same text.
+    """Print a value as JSON on stdout."""
+    # JSON may contain raw control characters; escaped, they are the same text.
     typer.echo(printable(json.dumps(value, indent=1, ensure_ascii=False)))
 
 
 def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
-    """Print rows with tabs if stdout is a pipe or a file, for cut, awk and pandas; return whether
-    it is."""
+    """Print tab-separated rows if stdout is a pipe or file; return whether it is."""
     if out.is_terminal:
         return False
-    # A row is a line, and nothing is folded or cut.
+    # One line per row, without wrapping or truncating.
     lines = ["\t".join(_cell(value) for value in row) for row in (head, *rows)]
-    # All at once: a run that is stopped before leaves no half of a table.
+    # Print everything at once, so that an interrupted run leaves no partial table.
     echo("\n".join(lines))
     return True
 
 
 def _cell(value: object) -> str:
-    """Return a value for a table with tabs, itself without tabs and line breaks."""
+    """Return a value as text without tabs and line breaks."""
     if value is None:
         return ""
     if isinstance(value, float):
-        # float32 holds some seven digits, of which six are sure.
+        # float32 has about seven significant digits, of which six are reliable.
         return f"{value:.6g}"
     return " ".join(str(value).split())
 
@@ -312,7 +309,7 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         more = min(missing[column], spare // (len(head) - place))
         widths[column] += more
         spare -= more
-    # Folded rows need a blank line between them, or one row runs into the next.
+    # Wrapped rows need a blank line between them.
     table = Table(box=None, padding=(0, 2, 0 if fits else 1, 0), pad_edge=False)
     for name, width in zip(head, widths, strict=True):
         table.add_column(Text(name), width=width, overflow="fold")
@@ -339,7 +336,7 @@ def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def print_list(
     head: Sequence[str], rows: Sequence[Sequence[str]], facts: object, *, as_json: bool
 ) -> None:
-    """Print rows under a head, or the facts that they show as JSON."""
+    """Print rows as a table with a header, or `facts` as JSON."""
     if as_json:
         print_json(facts)
     else:
@@ -349,11 +346,10 @@ def print_list(
 def print_result(
     result: Result, measures: Sequence[tuple[str, str]] = (), /, *, as_json: bool, **files: Path
 ) -> None:
-    """Print the table of a result, with tabs elsewhere than in a terminal, and where its files are;
-    or all as JSON."""
+    """Print the table of a result (tab-separated if piped) and the paths of its files, or JSON."""
     if as_json:
         facts = result.to_dict()
-        # A page alone is where --out says.
+        # A single page is at the path of --out.
         if len(files) > 1:
             facts["files"] = {name: str(path) for name, path in files.items()}
         print_json(facts)
@@ -371,13 +367,13 @@ def print_result(
 
 
 def coloured(text: str) -> Text:
-    """Return text with its verdicts in colour; rich leaves colours out where NO_COLOR is set."""
+    """Return a text with coloured verdicts; rich omits the colours if NO_COLOR is set."""
     from rich.text import Text
 
-    # No markup: a result quotes prompts, whose brackets are text.
+    # No markup: results quote prompts, which may contain brackets.
     shown = Text(printable(text))
     for verdict, style in STYLES.items():
-        # After the task, at the end of a row, or at the start of a comparison.
+        # Verdicts appear after the task, at the end of a row, or at the start of a comparison.
         shown.highlight_regex(
             rf"(?m)(?<=: ){verdict}(?=[.,])|(?<=\] ){verdict}$|^{verdict}(?=:)", style
         )
@@ -385,20 +381,22 @@ def coloured(text: str) -> Text:
 
 
 def say(text: object, kind: str = "", style: str = "") -> None:
-    """Print a remark, warning or error on stderr; it may quote what a user typed, so its brackets
-    are no markup.
+    """Print a message on stderr, without markup, since it may quote user input.
 
-    style: colour of the kind.
+    Args:
+        text: the message.
+        kind: prefix, such as "warning" or "error".
+        style: colour of the prefix.
     """
     start = f"{kind}: " if kind else ""
     words = printable(f"{start}{text}")
     if err.is_made:
-        # Above the bars that it may show.
+        # Print above progress bars.
         from rich.text import Text
 
         if err.is_terminal:
             words = _folded(words, err.width)
-        # As a Text and not as a string, in which rich would read "[red]" as a colour.
+        # rich would parse a string such as "[red]" as a colour.
         line = Text(words)
         line.stylize(style, 0, len(start))
         err.print(line, soft_wrap=True)
@@ -406,7 +404,7 @@ def say(text: object, kind: str = "", style: str = "") -> None:
     has_colours = sys.stderr.isatty()
     if has_colours:
         words = _folded(words, shutil.get_terminal_size().columns)
-    # By the rules of rich.
+    # The same rules as rich.
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
         has_colours = False
     if kind and has_colours:
@@ -415,8 +413,7 @@ def say(text: object, kind: str = "", style: str = "") -> None:
 
 
 def _folded(text: str, width: int) -> str:
-    """Break lines between words, which a terminal would break within; paths and addresses stay
-    whole."""
+    """Wrap lines between words; keep paths and URLs whole."""
     lines = []
     for line in text.split("\n"):
         lines.append(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))

@@ -1,5 +1,4 @@
-"""`vldebias debias`: fit an edit, report what it does, save it, merge it into the weights, check
-it."""
+"""`vldebias debias`: fit, inspect, save, merge and check an edit."""
 
 from __future__ import annotations
 
@@ -30,26 +29,29 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     prompts: Annotated[
         list[str],
         typer.Argument(
-            help="Prompt sets by name or YAML path; several are solved jointly.", metavar="SET"
+            help="Prompt sets (names or YAML files); several are solved jointly.", metavar="SET"
         ),
     ],
     method: Annotated[
-        str | None, typer.Option(help="Default: default; see `vldebias methods`.")
+        str | None, typer.Option(help="Method (vldebias methods). Default: default.")
     ] = None,
     lam: Annotated[
-        float | None, typer.Option(min=0, help="Weight of the prompt pairs, if --method has one.")
+        float | None,
+        typer.Option(min=0, help="Weight of the prompt pairs, for methods that take one."),
     ] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Image features of this model (.npz) to fit on.")
     ] = None,
     projection: Annotated[
-        Path | None, typer.Option(help="Inspect the edit saved in this folder; fit none.")
+        Path | None,
+        typer.Option(help="Inspect the edit saved in this folder instead of fitting one."),
     ] = None,
     save: Annotated[
         Path | None, typer.Option("--out", help="Save the edit in this folder.")
     ] = None,
     merge: Annotated[
-        Path | None, typer.Option(help="Merge it into plain weights, saved in this empty folder.")
+        Path | None,
+        typer.Option(help="Merge the edit into the weights and save them in this empty folder."),
     ] = None,
     check: Annotated[
         bool,
@@ -64,8 +66,8 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
 
     --out saves one folder per edited tensor (role): `joint` for models, `sequence`, `pooled`, ...
     for pipelines, the name of the set for `cross-attention`. --merge writes a checkpoint that runs
-    without this package; weights cannot leave prompts alone that state the attribute, nor the
-    negative prompt. --check ends with exit code 1 if a test fails.
+    without this package; merged weights also change negative prompts and prompts that state the
+    attribute. --check exits with code 1 if a test fails.
 
     Examples:
       vldebias debias gender --model ViT-B-32 --pretrained openai --out gender-b32
@@ -94,7 +96,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     from vldebias.methods import Reference, load_edit
     from vldebias.prompts import load_prompts
 
-    # A wrong name is refused before a model is loaded.
+    # Report an unknown set before a model is loaded.
     sets = [load_prompts(name) for name in prompts]
     images = None if reference is None else load_embeddings(reference)[0]
     saved = None if projection is None else load_edit(projection)
@@ -105,11 +107,11 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         return
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     if saved is None:
-        # With their labels, which a method that needs none does not read.
+        # Labels are only read by methods that need them.
         fitted_on = None if images is None else Reference(images.features, labels=images.labels)
         saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
     edits, host = _placed(saved, host)
-    # Edits that do not fit the model are refused before anything is written.
+    # Check that the edits fit the model before anything is written.
     for role, edit in edits.items():
         if role not in host.roles:
             raise InvalidInputError(
@@ -128,10 +130,10 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
 
 
 def _save_merged(model: Any, folder: Path) -> None:
-    """Save a model with merged weights into a new or empty folder, completely or not at all.
+    """Save a model with merged weights into a new or empty folder; remove it if that fails.
 
     Raises:
-        StorageError: there is no space for the weights.
+        StorageError: there is not enough space for the weights.
     """
     try:
         with storage_errors(folder):
@@ -142,11 +144,11 @@ def _save_merged(model: Any, folder: Path) -> None:
             # open_clip: a state dict that `--pretrained FILE` reads.
             from safetensors.torch import save_file
 
-            # safetensors stores no views.
+            # safetensors cannot store views.
             state = {key: value.contiguous() for key, value in model.state_dict().items()}
             save_file(state, folder / "open_clip_model.safetensors")
     except BaseException:
-        # The same command refuses a folder that holds files.
+        # The same command would refuse a folder that is not empty.
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -160,13 +162,12 @@ def _check_arguments(
     *,
     is_check: bool,
 ) -> None:
-    """Refuse options that do not go together, and a folder for merged weights that holds files.
+    """Check that the options can be combined.
 
     Raises:
-        InvalidInputError: an option for fitting where nothing is fitted; a folder that is not
-            empty.
+        InvalidInputError: an option for fitting although nothing is fitted, or a folder for
+            merged weights that is not empty.
     """
-    # With these nothing is fitted as the options say.
     without_fitting = ""
     if is_check:
         without_fitting = "--check"
@@ -175,21 +176,23 @@ def _check_arguments(
     fitting = {"--method": method, "--lam": lam, "--reference": reference}
     for option, value in fitting.items():
         if without_fitting and value is not None:
-            raise InvalidInputError(f"{option} is for fitting; leave it out with {without_fitting}")
-    # Old weights beside new ones could be loaded in their place.
+            raise InvalidInputError(
+                f"{option} only applies to fitting; remove it or {without_fitting}"
+            )
+    # Old weights next to new ones could be loaded by mistake.
     if merge is not None and merge.exists() and any(merge.iterdir()):
-        raise InvalidInputError(f"--merge {merge}: the folder is not empty; name another")
+        raise InvalidInputError(f"--merge {merge}: the folder is not empty; choose another one")
 
 
 def _placed(saved: Any, host: Host) -> tuple[dict[str, Edit], Host]:
-    """Return edits by role, and the host at the side where they act."""
+    """Return the edits by role, and the host for the side on which they act."""
     from vldebias.methods.cross_attention import at_denoiser
 
     listed = list(saved.values()) if isinstance(saved, dict) else [saved]
     if all(edit.side == "denoiser" for edit in listed):
         edits = {edit.attribute: edit for edit in listed}
         return edits, at_denoiser(host, edits)
-    # An edit that was saved without roles is for each role of the host.
+    # An edit that was saved without roles applies to every role of the host.
     edits = saved if isinstance(saved, dict) else dict.fromkeys(host.roles, saved)
     return edits, host
 
@@ -197,9 +200,14 @@ def _placed(saved: Any, host: Host) -> tuple[dict[str, Edit], Host]:
 def _report(
     host: Host, role: str, edit: Edit, sets: Sequence[PromptSet], save: Path | None
 ) -> dict[str, Any]:
-    """Save an edit, say what it is, and return what it does to the model's own texts.
+    """Save and describe an edit; return its effect on the model's own texts.
 
-    save: the folder of all edits, None to save none.
+    Args:
+        host: the host of the edit.
+        role: the edited tensor.
+        edit: the fitted edit.
+        sets: prompt sets to report on.
+        save: folder for all edits; None does not save.
     """
     from pydantic import TypeAdapter
 
@@ -210,11 +218,11 @@ def _report(
     folder = None if save is None else str(edit.save_pretrained(save / role))
     diagnostics: dict[str, dict[str, Any]] = {}
     if isinstance(edit, CrossAttentionEdit):
-        # No text changes; how well its gate tells texts that it was not fitted to.
+        # Texts do not change; report how well the gate separates held-out texts.
         for kind, layers in edit.auroc.items():
             measures = diagnostics.setdefault(role, {})
             measures[f"AUROC of the gate, {kind}"] = max(layers.values(), default=0.5)
-    elif not hasattr(edit, "wordings"):  # several wordings of a prompt have no diagnostics
+    elif not hasattr(edit, "wordings"):  # edits with several wordings have no diagnostics
         for prompts in sets:
             diagnostics[prompts.name] = asdict(Diagnostics.from_edit(host, role, edit, prompts))
     provenance = TypeAdapter(Provenance).dump_python(
@@ -222,7 +230,7 @@ def _report(
     )
     if edit.provenance.choice is not None:
         say(edit.provenance.choice)
-    # On stderr, so that --json stays alone on stdout.
+    # On stderr: with --json, stdout contains JSON only.
     say(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
     return {
         "folder": folder,
@@ -233,12 +241,12 @@ def _report(
 
 
 def _print(name: str, facts_of_role: Mapping[str, dict[str, Any]], *, as_json: bool) -> None:
-    """Print a row for each figure of each role, or all facts as JSON."""
+    """Print one row per measure and role, or all facts as JSON."""
     rows = []
     for role, facts in facts_of_role.items():
         for prompts, measures in facts["diagnostics"].items():
             for measure, value in measures.items():
-                # A pair is before and after; a figure alone compares the two.
+                # A pair is (before, after); a single value compares the two.
                 pair = value if isinstance(value, tuple) else (None, value)
                 figures = ["" if figure is None else f"{figure:.3f}" for figure in pair]
                 rows.append((measure.replace("_", " "), prompts, role, *figures))
@@ -248,13 +256,13 @@ def _print(name: str, facts_of_role: Mapping[str, dict[str, Any]], *, as_json: b
 
 
 def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
-    """Print what `vldebias.study.edit_check` finds; exit code 1 if something is wrong."""
+    """Run `vldebias.study.edit_check` and print its findings; exit with code 1 if a check fails."""
     from vldebias.study.edit_check import check
     from vldebias.utils.files import versions
 
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)
-    # Two steps: pictures are compared with each other, and nobody looks at them.
+    # Two steps are enough, since images are only compared with each other.
     findings = list(check(loaded, prompts, num_inference_steps=2))
     packages = versions()
     kind = type(loaded.host).__name__

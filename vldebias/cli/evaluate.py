@@ -1,4 +1,4 @@
-"""`vldebias eval`: run a suite by name, list and show suites, compute shares from a table."""
+"""`vldebias eval`: run, list and show suites, and compute shares from a table."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ from vldebias.utils.options import Options
 
 
 class SuiteGroup(TyperGroup):
-    """A group in which a name that is no command is a suite: `vldebias eval waterbirds` is
-    `vldebias eval run ...`."""
+    """Treat unknown subcommands as suites: `eval waterbirds` is `eval run waterbirds`."""
 
     def resolve_command(
         self, ctx: Any, args: list[str]
     ) -> Any:  # of click, or of the copy that typer brings
-        """Return the command of that name, else `run` with the name as its suite."""
+        """Return the command of that name, or `run` with the name as its suite."""
         # `vldebias eval waterbirds --limit 10` is `vldebias eval run waterbirds --limit 10`.
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             args = ["run", *args]
@@ -65,7 +64,7 @@ app.command("data")(results.data)
 app.command("paper")(results.paper)
 
 SuiteName = Annotated[
-    str, typer.Argument(help="A name (vldebias eval list) or a YAML file.", metavar="SUITE")
+    str, typer.Argument(help="A suite name (vldebias eval list) or a YAML file.", metavar="SUITE")
 ]
 
 
@@ -74,15 +73,14 @@ SuiteName = Annotated[
 def run(
     suite: SuiteName,
     only: Annotated[
-        list[str] | None, typer.Option(help="Only this task; repeatable.", metavar="TASK")
+        list[str] | None, typer.Option(help="Run only this task; repeatable.", metavar="TASK")
     ] = None,
     as_json: Json = False,
     **named: Any,
 ) -> None:
-    """Run a suite and write result.json, pictures and one page; a second run continues where the
-    first stopped.
+    """Run a suite and write result.json, images and a page. Run it again to continue.
 
-    `vldebias methods` lists what --methods takes.
+    `vldebias methods` lists the values of --methods.
 
     Examples:
       vldebias eval run miniature
@@ -96,7 +94,7 @@ def run(
     methods = split_names(named.pop("methods", None))
     check_out(named.get("out"))
     check_suite(suite)
-    # Features take the place of a data set's images.
+    # Features replace the images of a data set.
     if named.get("data_root") is None and "embeddings" not in named:
         check_needs_no_data(suite)
     check_methods(methods)
@@ -116,11 +114,11 @@ def run(
     settings: dict[str, Any] = {"out": Path(f"vldebias-{loaded.name}")}
     for name, value in named.items():
         settings[name] = value
-        if isinstance(value, list):  # options are frozen, and typer makes lists
+        if isinstance(value, list):  # options are hashable, typer passes lists
             settings[name] = tuple(value)
-    # torch is imported here, after everything else has been looked at.
+    # This imports torch, so it comes after all other checks.
     settings["device"] = device_of(named.get("device"))
-    # Without --methods the suite names its own.
+    # Without --methods, the suite uses its own list.
     settings["methods"] = tuple(get_method(name).name for name in methods) or None
     options = Options(**settings)
     result = run_suite(loaded, options, console=err.console, only=only or ())
@@ -136,7 +134,9 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     table: Annotated[
         Path,
         typer.Argument(
-            exists=True, metavar="TABLE", help="A row per image: .csv, .tsv, .parquet or .jsonl."
+            exists=True,
+            metavar="TABLE",
+            help="Table with one row per image: .csv, .tsv, .parquet or .jsonl.",
         ),
     ],
     prompt: Annotated[
@@ -144,11 +144,11 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     ] = None,
     value: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="What the image shows; empty if nobody can tell."),
+        typer.Option(metavar="COLUMN", help="What the image shows; empty if unknown."),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="What generated it: compared with --baseline."),
+        typer.Option(metavar="COLUMN", help="Method that generated it, compared with --baseline."),
     ] = None,
     people: Annotated[
         str | None,
@@ -184,7 +184,9 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     ] = None,
     same: Annotated[
         list[str] | None,
-        typer.Option(metavar="A=B", help="A in the table means the value B: F=female; repeatable."),
+        typer.Option(
+            metavar="A=B", help="Rename a value of the table, such as F=female; repeatable."
+        ),
     ] = None,
     groups: Annotated[
         list[str] | None,
@@ -203,11 +205,9 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
             help='Label that names no group, besides "cannot tell", "N/A", ...; repeatable.',
         ),
     ] = None,
-    baseline: Annotated[
-        str, typer.Option(help="The method that the others are compared with.")
-    ] = "none",
+    baseline: Annotated[str, typer.Option(help="Method to compare the others with.")] = "none",
     faces: Annotated[
-        bool, typer.Option("--faces", help="Rows of one image are several faces in it.")
+        bool, typer.Option("--faces", help="Several rows of one image are several faces in it.")
     ] = False,
     impact_ratio: Annotated[
         bool,
@@ -226,8 +226,8 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
 ) -> None:
     """Compute group shares and discrepancy from a table of labelled images.
 
-    Prints means and intervals over prompts and comparisons of methods, and writes a page. --people
-    corrects a judge by labels of some of the images. With --impact-ratio the table is of applicants
+    Prints means with intervals over prompts, compares methods, and writes a page. --people corrects
+    a judge with human labels of some images. With --impact-ratio the table is of applicants
     instead of images.
 
     Examples:
@@ -270,7 +270,7 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
         result = measure_impact(table, **columns, same=value_of_text, unknown=unknown or ())
         print_result(result, as_json=as_json, page=write_run(result, folder))
         return
-    # Imported after the check: torch takes seconds, and a wrong column is answered before.
+    # torch takes seconds to import, so a wrong column is reported first.
     from vldebias.report.result import Result
     from vldebias.study.shares.group_names import groups_named
     from vldebias.study.shares.task import SharesTask
@@ -311,7 +311,7 @@ def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> No
 
 @app.command("list")
 def list_all(as_json: Json = False) -> None:
-    """List the suites that come with the package, and what each needs.
+    """List the packaged suites, and what each needs.
 
     Examples:
       vldebias eval list
@@ -321,7 +321,7 @@ def list_all(as_json: Json = False) -> None:
 
     suites = []
     rows = []
-    # Read, not validated, which would take torch; a test does that.
+    # Only parsed: validating would import torch, and a test does it.
     for name, file in packaged("suites").items():
         written = read_yaml(file)
         suite: dict[str, Any] = {"name": name}
@@ -337,13 +337,15 @@ def list_all(as_json: Json = False) -> None:
 def show_suite(
     suite: SuiteName,
     texts: Annotated[
-        bool, typer.Option("--texts", help="Print every prompt that it embeds, one per line.")
+        bool,
+        typer.Option("--texts", help="Print every prompt that the suite embeds, one per line."),
     ] = False,
 ) -> None:
-    """Print a suite as YAML: save it under another name to change it, and run that.
+    """Print a suite as YAML; save it under another name to edit and run it.
 
-    --texts prints what a file of text embeddings must have: store the embeddings as `text` (n, d)
-    with the prompts as `prompts` (n,), in the .npz of the image features or in one of its own.
+    --texts prints the prompts that a file of text embeddings must contain. Store the embeddings as
+    `text` (n, d) and the prompts as `prompts` (n,), in the .npz of the image features or in another
+    file.
 
     Examples:
       vldebias eval show fairface > mine.yaml
@@ -359,5 +361,5 @@ def show_suite(
             )
         echo("\n".join(loaded.texts()))
     else:
-        # To the byte, so that `> mine.yaml` makes a copy.
+        # Unchanged, so that `> mine.yaml` makes an exact copy.
         echo(suite_path(suite).read_text(encoding="utf-8"), end="")

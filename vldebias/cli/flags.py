@@ -1,5 +1,4 @@
-"""Flags of the commands: those that name a model, and those made from the fields of settings, so
-that each is declared once."""
+"""Flags that several commands share, and flags generated from the fields of settings."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from vldebias.utils.options import Options
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
 AttributeSet = Annotated[
     str,
     typer.Option(
@@ -29,29 +28,29 @@ AttributeSets = Annotated[
 ]
 Shares = Annotated[
     list[str] | None,
-    typer.Option(help="value=share of the pictures, comma-separated; they sum to 1."),
+    typer.Option(help="value=share, comma-separated; shares sum to 1. Default: even."),
 ]
 Groups = Annotated[
-    str, typer.Option(help="With several persons: mixed, leave (alone) or same (value).")
+    str,
+    typer.Option(help="Groups of people: mixed, leave (unchanged) or same (one value for all)."),
 ]
 Flags = Iterable[tuple[str, Any, Any]]
-"""Name of a keyword, its annotation with a typer option, its default."""
+"""Parameter name, annotation with a typer option, default."""
 
 HOST = ("model", "pretrained", "pipeline", "device", "dtype")
-"""The fields of `Options` that name a model or pipeline: the keywords of `load_host`."""
+"""The fields of `Options` that select a model or pipeline: the keywords of `load_host`."""
 
 
 def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add flags to a command that takes keywords; a flag without a value and a default is not
-    passed on."""
+    """Add flags to a command with **keywords; unset flags without a default are not passed on."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = []
-        # Annotations are texts in modules with postponed evaluation, and Typer reads objects.
+        # With postponed evaluation annotations are strings, but Typer needs objects.
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
-            if parameter.kind is not parameter.VAR_KEYWORD:  # Typer reads no **keywords
-                # By keyword, flags with and without a default may stand in any order.
+            if parameter.kind is not parameter.VAR_KEYWORD:  # Typer does not support **keywords
+                # Keyword-only, so that flags with and without a default can be in any order.
                 parameters.append(parameter.replace(kind=kind))
         added = set()
         for name, hint, value in flags:
@@ -62,8 +61,8 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
         def with_added(**values: Any) -> None:
             passed = {}
             for name, value in values.items():
-                # Typer gives None or [] for a flag that was left
-                # out; the function's own default counts then.
+                # Typer passes None or [] for a flag that was not given;
+                # the function's own default applies then.
                 is_unset = value is None or value == []
                 if name not in added or not is_unset:
                     passed[name] = value
@@ -78,10 +77,10 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 def flags_of_options(*only: str) -> Flags:
-    """Yield a flag for each field of `Options`, or for those that are named."""
+    """Yield a flag for each field of `Options`, or only for the named ones."""
     for name, annotation in get_type_hints(Options, include_extras=True).items():
         kind, flag = get_args(annotation)
-        if only:  # a few flags need no panel of their own
+        if only:  # a few flags do not need a panel
             flag.rich_help_panel = None
         if not only or name in only:
             yield name, Annotated[_typed(kind) | None, flag], None
@@ -92,26 +91,29 @@ def flags_of_fields(
     only: Sequence[str],
     names: Mapping[str, str] | None = None,
 ) -> Flags:
-    """Yield a flag for some fields of settings, in a panel of the help for each group.
+    """Yield flags for fields of settings, with one help panel per group.
 
-    names: field -> its flag, where that is not the name of the field.
+    Args:
+        groups: panel -> settings model.
+        only: the fields to include, in this order.
+        names: field -> flag, if the flag is not the name of the field.
     """
     for panel, group in groups.items():
-        # In the order of `only`, and each in the panel of its group.
+        # In the order of `only`, within the panel of each group.
         for name in sorted(set(only) & set(group.model_fields), key=only.index):
             field = group.model_fields[name]
             text = field.description or ""
-            # Where a default depends on others, its description says so.
+            # A default that depends on other settings is explained in the description.
             if field.get_default() is not None and "Default:" not in text:
                 text += f" Default: {field.get_default()}."
-            # A bracket begins markup in the help.
+            # Escape brackets, which start markup in the help.
             flag = [names[name]] if names and name in names else []
             option = typer.Option(*flag, help=text.replace("[", r"\["), rich_help_panel=panel)
             yield name, Annotated[field.annotation | None, option], None  # type: ignore[operator]
 
 
 def _typed(kind: Any) -> Any:
-    """Return what Typer reads: a list for a tuple, a text for a path or a name."""
+    """Return a type that Typer supports: list for tuple, str for a union of several types."""
     kinds = [kind]
     if get_origin(kind) in (Union, UnionType):
         kinds = [member for member in get_args(kind) if member is not NoneType]

@@ -1,4 +1,4 @@
-"""`vldebias generate`: pictures of one prompt without and with a method, from the same noise."""
+"""`vldebias generate`: images of one prompt without and with a method, from the same noise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vldebias.study.side_by_side import Request, SideBySide
 
 MINIATURE = "miniature"
-IMAGES = 8  # of a row
+IMAGES = 8  # per row
 GRID = "grid.png"
 FACTS = "generate.json"
 COLUMNS = ("method", "pictures", "asked for", "seen", "prompt")
@@ -36,7 +36,7 @@ def generate_command(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="Method, a row of pictures each; repeatable. Default: default.",
+            help="Method; repeatable, one row of images each. Default: default.",
             metavar="NAME",
         ),
     ] = None,
@@ -57,10 +57,10 @@ def generate_command(
 ) -> None:
     """Generate pictures of a prompt without and with balanced prompts, from the same noise.
 
-    By default 8 pictures of each row, of the miniature, in 20 steps; other pipelines take 30.
-    Writes each picture, all in one (grid.png), and generate.json with prompts, values and seeds.
-    Run the same command again to continue after an interruption. On the miniature the packaged
-    judge says what is seen; elsewhere `vldebias label` asks people.
+    By default 8 images per row, from the miniature with 20 steps (30 for other pipelines). Writes
+    every image, a grid of all (grid.png), and generate.json with prompts, values and seeds. Run the
+    same command again to continue after an interruption. Images of the miniature are labelled by
+    the packaged judge; for other pipelines, let people label them with `vldebias label`.
 
     Examples:
       vldebias generate "A photo of an editor." --attribute gender
@@ -71,12 +71,12 @@ def generate_command(
           --method default --method cali
     """
     if not prompt.strip():
-        raise InvalidInputError("PROMPT: it is empty; write what to generate")
+        raise InvalidInputError("PROMPT: got an empty text, expected what to generate")
     check_out(folder)
     check_sets(attribute)
     check_methods(method or ())
     pipeline = named.pop("pipeline", MINIATURE)
-    # The libraries below take seconds to import.
+    # The imports below take seconds, so print this first.
     methods = ", ".join(method or ("the default method",))
     say(f"“{prompt}” without and with {methods}, by {pipeline}")
     from vldebias.prompts import load_prompts
@@ -91,16 +91,16 @@ def generate_command(
         steps=named.pop("steps", None),
         guidance=guidance,
     )
-    # A wrong name is refused before a model is loaded.
+    # Report an unknown name before a model is loaded.
     request.variants()
     if folder is None:
         from vldebias.judge.plan import hash_of
         from vldebias.utils.schema import file_slug
 
-        # By content, so that other settings go elsewhere: a changed prompt set of the same name
-        # makes other pictures.
+        # Hash the content, so that other settings, such as an edited prompt set of the same name,
+        # use another folder.
         settings = vars(request) | {"attributes": [prompts.hash for prompts in request.attributes]}
-        # File systems take 255 bytes, and people read the beginning.
+        # File names are limited to 255 bytes.
         name = file_slug(request.prompt)[:60] or "prompt"
         folder = Path("vldebias-generate") / f"{name}-{hash_of([settings, pipeline])[:8]}"
     made = _generate(request, folder, pipeline, **named)
@@ -113,11 +113,11 @@ def generate_command(
 
 
 def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> SideBySide:
-    """Generate the pictures that the folder lacks; say how to continue after an interruption.
+    """Generate the missing images; explain how to continue after an interruption.
 
     Raises:
         InvalidInputError: see `side_by_side`.
-        StorageError: no space is left; finished pictures are kept.
+        StorageError: no space is left; finished images are kept.
     """
     from vldebias.hosts.loading import load_host
     from vldebias.study.side_by_side import side_by_side
@@ -139,12 +139,12 @@ def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> Si
 
 
 def _finished(folder: Path) -> str:
-    """Write how many pictures a folder holds."""
-    return f"{sum(1 for _ in folder.glob('*/*/*.png')):,} finished pictures are kept"
+    """Describe how many images a folder contains."""
+    return f"{sum(1 for _ in folder.glob('*/*/*.png')):,} finished images are kept"
 
 
 def _write(made: SideBySide, folder: Path, facts: dict[str, Any]) -> None:
-    """Write the grid and the facts."""
+    """Write the grid of images and the JSON file."""
     import json
 
     from vldebias.utils.files import write_atomically
@@ -155,26 +155,26 @@ def _write(made: SideBySide, folder: Path, facts: dict[str, Any]) -> None:
 
 
 def _print(made: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
-    """Print the sentences, the table of what was generated, and where the pictures are."""
+    """Print the conclusions, the table of images, and the paths."""
     for sentence in made.sentences():
-        # In a pipe they are comments above the table, which `grep -v '^#'` takes away.
+        # If piped, they are comments above the table; `grep -v '^#'` removes them.
         echo(sentence if out.is_terminal else f"# {sentence}")
     print_grid(COLUMNS, list(_rows(made)))
     say(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
     is_judged = any(picture.seen for picture in made.pictures)
     if is_judged:
-        say("what the pictures show was read by the judge that comes with the package")
+        say("the images were labelled by the packaged judge")
     else:
         names = " ".join(f"--attribute {name}" for name in attribute)
-        say(f"let people say what they show: vldebias label {folder} {names}")
+        say(f"to label the images by hand: vldebias label {folder} {names}")
 
 
 def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each method and prompt that it generated."""
+    """Yield a row for each method and prompt."""
     from vldebias.report.strip import row_title
 
     for method in made.methods:
-        # Pictures of one text may have different values, where no word is written.
+        # If no word is written, images of one text may have different values.
         pictures_of_request: dict[tuple[str, str], list[Any]] = defaultdict(list)
         for picture in made.row(method):
             values = [value for value in picture.values.values() if value is not None]
@@ -185,7 +185,7 @@ def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
 
 
 def _counted(readings: Sequence[Any]) -> str:
-    """Write how many pictures show each value; pictures without a judgement are left out."""
+    """Count the images that show each value, without the ones that were not judged."""
     number_of_text = Counter[str]()
     for seen in filter(None, readings):
         values = ["unclear" if value is None else value for value in seen.values()]

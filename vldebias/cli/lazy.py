@@ -1,4 +1,4 @@
-"""Import a command when it is called, so that `vldebias --help` waits for no library."""
+"""Import each command when it is called, so that `vldebias --help` loads no library."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from vldebias.cli.common import App
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a command is, and what the list of commands shows of it.
+    """Describe where a command is defined, and its summary in the list of commands.
 
-    module: in `vldebias.cli`. attribute: a function, or an App with further commands. summary: the
-    first paragraph of its help.
+    Attributes:
+        module: module in `vldebias.cli`.
+        attribute: a function, or an `App` with subcommands.
+        summary: the first paragraph of its help.
     """
 
     module: str
@@ -27,12 +29,12 @@ class Entry:
     summary: str
 
     def load(self, name: str) -> Any:
-        """Import the command, and return it under a name."""
+        """Import the command and return it, registered under `name`."""
         target = getattr(import_module(f"vldebias.cli.{self.module}"), self.attribute)
         if isinstance(target, typer.Typer):
             command: Any = typer.main.get_group(target)
         else:
-            # Typer makes click's command of an app alone.
+            # Typer only builds click commands from an app.
             single = App("", add_completion=False)
             single.command(name)(target)
             command = typer.main.get_command(single)
@@ -48,7 +50,7 @@ class Commands(UserDict[str, Any]):
         self.data.update(entries)
 
     def __getitem__(self, name: str) -> Any:
-        # Imported once, however often it is asked for.
+        # Import it on first use only.
         value = self.data[name]
         if isinstance(value, Entry):
             value = value.load(name)
@@ -57,7 +59,7 @@ class Commands(UserDict[str, Any]):
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are imported one at a time; a subclass names them in `entries`."""
+    """A group that imports its commands one at a time; subclasses list them in `entries`."""
 
     entries: ClassVar[Mapping[str, Entry]] = {}
 
@@ -66,20 +68,23 @@ class LazyGroup(TyperGroup):
         self.commands = Commands(self.entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return what a list of commands shows, without importing the command."""
-        # A stand-in with the summary: a list of all commands imports none of them.
+        """Return a stand-in with the command's summary, without importing the command."""
+        # Listing all commands must not import any of them.
         entry = self.entries.get(cmd_name)
         return None if entry is None else TyperCommand(cmd_name, help=entry.summary)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write every command with the whole of its summary, folded."""
-        # click would cut the summaries at the width of a line.
+        """Write every command with its full summary, wrapped."""
+        # click would truncate the summaries to one line.
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is called, imported; a command of a group that is called without
-        the group is refused with its place: `balance` is `prompts balance`."""
+        """Import and return the requested command.
+
+        A subcommand that is called without its group is refused, with a hint: `balance` is
+        `prompts balance`.
+        """
         called = args[0] if args else ""
         if called not in self.entries:
             places: list[str] = []

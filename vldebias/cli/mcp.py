@@ -15,25 +15,26 @@ LOCALHOST = "127.0.0.1"
 
 def mcp(
     attribute: Annotated[
-        str, typer.Option(help="Attribute of calls that name none: gender, age, race, skin-tone.")
+        str, typer.Option(help="Default attribute of a call: gender, age, race, skin-tone.")
     ] = "gender",
     model: Annotated[
-        str | None, typer.Option(help="Model that audits read texts with, such as ViT-B-32.")
+        str | None, typer.Option(help="Model whose text embeddings audits use, such as ViT-B-32.")
     ] = None,
     pipeline: Annotated[
-        str | None, typer.Option(help="Pipeline that audits read texts with, instead of a model.")
+        str | None,
+        typer.Option(help="Pipeline whose text embeddings audits use, instead of a model."),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            min=1, max=65535, help="Port to listen on, on this machine. Default: stdin and stdout."
+            min=1, max=65535, help="Local port to listen on. Default: use stdin and stdout."
         ),
     ] = None,
 ) -> None:
-    """Offer balance_prompts and audit_prompts to assistants, by the Model Context Protocol.
+    """Offer balance_prompts and audit_prompts to assistants over the Model Context Protocol.
 
-    An assistant starts the command and talks to it over stdin and stdout; with --port it listens on
-    this machine alone, at http://127.0.0.1:PORT/mcp. Needs `pip install '.[mcp]'` in a
+    An assistant starts the command and talks to it over stdin and stdout. With --port, it listens
+    on this machine only, at http://127.0.0.1:PORT/mcp. Needs `pip install '.[mcp]'` in a
     checkout of vldebias.
 
     Examples:
@@ -42,7 +43,7 @@ def mcp(
       vldebias mcp --port 8791
     """
     if model is not None and pipeline is not None:
-        raise InvalidInputError("got --model and --pipeline; expected one of them, or none")
+        raise InvalidInputError("got both --model and --pipeline; expected at most one of them")
     load_prompts(attribute)  # report an unknown name before anything is started
     need("mcp")
     from vldebias.serving.tools import Tools, serve_stdio, tools_server

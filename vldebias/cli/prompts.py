@@ -1,5 +1,4 @@
-"""`vldebias prompts` and `vldebias methods`: balance prompts; list, show and make prompt sets; list
-methods."""
+"""`vldebias prompts` and `vldebias methods`: balance prompts, manage prompt sets, list methods."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from vldebias.errors import InvalidInputError
 
 app = App(
     """
-    Balance prompts; list, show and make prompt sets, which describe a bias.
+    Balance prompts; list, show and create prompt sets, which describe an attribute.
 
     Examples:
       vldebias prompts list
@@ -27,7 +26,7 @@ app.command("balance")(balance)
 
 @app.command("list")
 def list_sets(as_json: Json = False) -> None:
-    """List the prompt sets that come with the package.
+    """List the packaged prompt sets.
 
     Examples:
       vldebias prompts list
@@ -51,11 +50,11 @@ def list_sets(as_json: Json = False) -> None:
 @app.command("show")
 def show(
     name: Annotated[
-        str, typer.Argument(metavar="SET", help="Name of a set or path of a YAML file.")
+        str, typer.Argument(metavar="SET", help="Name of a prompt set, or a YAML file.")
     ],
 ) -> None:
-    """Print one prompt set as YAML, with its source and limits: save it under another name to
-    change it.
+    """Print a prompt set as YAML, with its source and limits; save it under another name to edit
+    it.
 
     Examples:
       vldebias prompts show waterbirds
@@ -63,10 +62,10 @@ def show(
     from vldebias.prompts import load_prompts
     from vldebias.utils.files import packaged
 
-    load_prompts(name)  # which refuses what is none
+    load_prompts(name)  # raises an error for an unknown set
     path = Path(name)
     if not path.is_file():
-        # The file itself, with its comments and its order.
+        # Print the file itself, to keep its comments and order.
         path = packaged("prompts")[name]
     echo(path.read_text(encoding="utf-8"), end="")
 
@@ -75,17 +74,19 @@ def show(
 def new(
     path: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="YAML file to write; its stem is the name of the set."),
+        typer.Argument(
+            metavar="FILE", help="YAML file to write; its stem becomes the name of the set."
+        ),
     ],
-    attribute: Annotated[list[str], typer.Option(help="value=word,word; once per value.")],
+    attribute: Annotated[list[str], typer.Option(help="value=word,word; repeat for each value.")],
     concept: Annotated[
-        list[str], typer.Option(help="What the pairs are about, comma-separated; repeatable.")
+        list[str], typer.Option(help="Concepts of the pairs, comma-separated; repeatable.")
     ],
     test_concept: Annotated[
-        list[str] | None, typer.Option(help="Held-out concepts, to measure on.")
+        list[str] | None, typer.Option(help="Held-out concepts for evaluation.")
     ] = None,
 ) -> None:
-    """Make a prompt set from words: a pair for every concept, "A photo of a {attribute} {concept}."
+    """Create a prompt set from words: a pair per concept, "A photo of a {attribute} {concept}."
 
     Examples:
       vldebias prompts new glasses.yaml --attribute with=bespectacled \\
@@ -94,9 +95,9 @@ def new(
     """
     from vldebias.prompts import make_prompt_set
 
-    # A set that somebody wrote by hand may stand there.
+    # Do not overwrite a set that somebody wrote by hand.
     if path.exists():
-        raise InvalidInputError(f"{path}: exists; choose another name or delete it first")
+        raise InvalidInputError(f"{path}: file exists; choose another name or delete it first")
     words_of_value = {}
     for text in attribute:
         value, words = split_pair(text, "--attribute", "female=female,woman")
@@ -109,10 +110,9 @@ def new(
 
 
 def methods(as_json: Json = False) -> None:
-    """List the methods that --method takes: what each works on, what it needs, and where it comes
-    from.
+    """List the values of --method: what each works on, what it needs, and its source.
 
-    Methods of other packages (entry points "vldebias.methods") are listed too.
+    Includes methods of other packages (entry points "vldebias.methods").
 
     Examples:
       vldebias methods

@@ -1,4 +1,4 @@
-"""`vldebias quickstart`: the main job on the embedded models."""
+"""`vldebias quickstart`: measure bias before and after on the embedded models."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ KEY = (
     " prompt of each image; chance: random rankings.\n"
 )
 NEXT = (
-    "\nNext, on a model of your own: vldebias debias gender --model ViT-B-32 --pretrained openai"
-    " --check"
+    "\nNext, on your own model: vldebias debias gender --model ViT-B-32 --pretrained openai --check"
 )
 
 
 def quickstart(
     folder: Annotated[
-        Path, typer.Option("--out", help="Folder for the page, the pictures and the JSON.")
+        Path, typer.Option("--out", help="Folder for the page, the images and the JSON.")
     ] = Path("vldebias-quickstart"),
     images: Annotated[
         int | None,
@@ -33,7 +32,7 @@ def quickstart(
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 3.")] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure again what an earlier run has done.")
+        bool, typer.Option("--fresh", help="Measure again instead of reusing an earlier run.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -51,7 +50,7 @@ def quickstart(
       vldebias quickstart --json --out /tmp/page > figures.json
     """
     check_out(folder)
-    # All three are named at once, and not one after each failed try.
+    # Report all missing extras at once.
     need_extras("clip", "diffusers", "eval")
     say(
         "Photographs, birds, portraits and generated portraits, before and after; everything is"
@@ -62,7 +61,7 @@ def quickstart(
     from vldebias.study.suite import load_suite
     from vldebias.utils.options import Options
 
-    # The cache of features lies in the folder: a first try leaves nothing elsewhere.
+    # Keep the feature cache in the folder, so that nothing is written elsewhere.
     numbers = tuple(range(seeds)) if seeds else None
     suite = load_suite("quickstart")
     result = run_suite(

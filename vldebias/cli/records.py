@@ -35,14 +35,12 @@ Files = Annotated[
 @app.command("plan")
 def plan(
     width: Annotated[
-        float, typer.Option(help="Wished width of the interval of a wording's mean share.")
+        float, typer.Option(help="Desired width of the interval of a wording's mean share.")
     ] = 0.1,
     prompt_width: Annotated[
-        float | None, typer.Option(help="Wished width of the interval of a single prompt.")
+        float | None, typer.Option(help="Desired width of the interval of a single prompt.")
     ] = None,
-    error: Annotated[
-        float, typer.Option(help="Share of wrong answers that the judge is assumed to give.")
-    ] = 0.05,
+    error: Annotated[float, typer.Option(help="Assumed error rate of the judge.")] = 0.05,
     neutral: Annotated[
         bool, typer.Option("--neutral", help="Only the neutral wording, without qualifiers.")
     ] = False,
@@ -51,8 +49,8 @@ def plan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say how many images and labels the protocol needs for intervals of a width, and write its
-    prompts.
+    """Compute how many images and labels the protocol needs for a given interval width, and write
+    its prompts.
 
     Examples:
       vldebias records plan --width 0.1 --out protocol.txt
@@ -88,7 +86,7 @@ def plan(
     if as_json:
         print_json(facts)
     else:
-        print_grid(("what", "number"), [(name, str(number)) for name, number in facts.items()])
+        print_grid(("quantity", "number"), [(name, str(number)) for name, number in facts.items()])
 
 
 @app.command("check")
@@ -117,13 +115,13 @@ def check(files: Files, as_json: Json = False) -> None:
 
 
 def _state(record: Record) -> str:
-    """Return what was checked of a record without problems."""
+    """Describe what was checked in a record without problems."""
     if not record.counts:
         return "no counts to check"
     images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
-    words = f"{len(record.figures)} figures follow from {images:,} images"
+    words = f"{len(record.figures)} figures recomputed from {images:,} images"
     if record.published:
-        words += f"; {len(record.published)} published figures come back"
+        words += f"; {len(record.published)} published figures reproduced"
     return words
 
 
@@ -131,13 +129,16 @@ def _state(record: Record) -> str:
 def label(
     file: Annotated[Path, typer.Argument(exists=True, metavar="RECORD", help="A record.")],
     folder: Annotated[
-        Path, typer.Option("--images", exists=True, help="Folder of its images, with plan.json.")
+        Path,
+        typer.Option(
+            "--images", exists=True, help="Folder of the record's images, with plan.json."
+        ),
     ],
     labels: Annotated[
-        list[Path], typer.Option(exists=True, help="Answers of vldebias label; repeatable.")
+        list[Path], typer.Option(exists=True, help="Answers from vldebias label; repeatable.")
     ],
 ) -> None:
-    """Add people's labels of some of the images to a record, and correct its figures by them.
+    """Add human labels of some of the images to a record, and correct its figures with them.
 
     Examples:
       vldebias label record/images --attribute gender
@@ -170,7 +171,7 @@ def page(
     files: Files,
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("who-appears.html"),
 ) -> None:
-    """Write the table of records as one page, which needs no network.
+    """Write the table of records as a self-contained HTML page.
 
     Examples:
       vldebias records page eval/records --out who-appears.html
@@ -191,30 +192,30 @@ def page(
 
 @app.command("predict")
 def predict(
-    model: Annotated[str, typer.Option(help="Model as records name it, or another one.")],
+    model: Annotated[str, typer.Option(help="Model, as named in the records, or a new one.")],
     files: Annotated[
         list[Path] | None,
         typer.Argument(
             exists=True,
             metavar="[FILE...]",
-            help="Records, or folders of records. Default: those that come with the package.",
+            help="Records, or folders of records. Default: the packaged ones.",
         ),
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(exists=True, help="Prompts, one per line. Default: those of the protocol."),
+        typer.Option(exists=True, help="Prompts, one per line. Default: the protocol's prompts."),
     ] = None,
     qualifier: Annotated[
         str, typer.Option(help="Wording, such as corporate. Default: the neutral one.")
     ] = "",
-    attribute: Annotated[str, typer.Option(help="What is predicted.")] = "gender",
-    value: Annotated[str, typer.Option(help="Whose share is predicted.")] = "female",
+    attribute: Annotated[str, typer.Option(help="Attribute to predict.")] = "gender",
+    value: Annotated[str, typer.Option(help="Value whose share is predicted.")] = "female",
     as_json: Json = False,
 ) -> None:
-    """Predict from records what prompts will show, with an interval, and how many images would
-    settle it.
+    """Predict from records what images will show, with intervals, and how many images would
+    decide it.
 
-    Abstains where intervals that leave one model or one subject out do not show that they hold.
+    Abstains if leave-one-out intervals (models or subjects) do not reach their coverage.
 
     Examples:
       vldebias records predict --model "Stable Diffusion XL"
@@ -252,12 +253,12 @@ def predict(
         mean = "" if row.other_models is None else f"{row.other_models:.0%}"
         images = "" if row.images is None else str(row.images)
         rows.append((row.subject, row.kind, share, mean, images, row.reason))
-    head = ("subject", "what", value, "mean of other models", "images that settle it", "why not")
+    head = ("subject", "basis", value, "mean of other models", "images to decide", "reason")
     print_grid(head, rows)
     low, high = coverage.interval
     say(
-        f"Intervals held for {coverage.inside:.1f} of {coverage.tried} left-out {coverage.unit}"
-        f" [{low:.0%}, {high:.0%}]"
+        f"Intervals contained the share for {coverage.inside:.1f} of {coverage.tried} left-out"
+        f" {coverage.unit} [{low:.0%}, {high:.0%}]"
     )
 
 

@@ -1,5 +1,4 @@
-"""`vldebias rerank`: give results that a search returned a new order; ids and scores in, ids
-out."""
+"""`vldebias rerank`: re-rank search results, given as ids and scores."""
 
 from __future__ import annotations
 
@@ -40,14 +39,14 @@ def rerank_command(
     attribute: Annotated[
         list[str],
         typer.Option(
-            metavar="COLUMN", help="Column of groups; repeatable, then crossed (female/old)."
+            metavar="COLUMN", help="Column of groups; repeat to cross several (female/old)."
         ),
     ],
-    k: Annotated[int, typer.Option("--k", min=1, help="Results to show for each query.")] = 50,
+    k: Annotated[int, typer.Option("--k", min=1, help="Number of results to show per query.")] = 50,
     shares: Annotated[
         list[str] | None,
         typer.Option(
-            help="group=share, comma-separated; or pool, the shares of all results. Default: even."
+            help="group=share, comma-separated, or pool (shares of all results). Default: even."
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "quota",
@@ -55,24 +54,24 @@ def rerank_command(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column with the true group of results that were checked, empty for others.",
+            help="Column with the true group of checked results; empty for the others.",
         ),
     ] = None,
     columns: Annotated[
         list[str] | None,
-        typer.Option(help="Names of columns: id=doc, score=similarity; or distance=d."),
+        typer.Option(help="Column names: id=doc, score=similarity, or distance=d."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Re-rank results that a search returned, so that each group has its share of the first k.
+    """Re-rank search results so that each group gets its share of the first k.
 
-    Each line is a result: an id, a score (or a distance, where less is better), a group and, where
-    there are several, a query. Results without a group keep their places. The new order goes to
-    stdout, what changed and what it costs to stderr. Needs no model.
+    Each line is a result: an id, a score (or a distance: less is better), a group and, for several
+    queries, the query. Results without a group keep their places. Prints the new order on stdout,
+    and the changes and their cost on stderr. Needs no model.
 
-    If groups are sometimes wrong, look at a random sample of the results (--json lists one under
-    "to check"), write their true groups into a column, and name it with --checked: the true shares
-    are then estimated with 95 % intervals.
+    If some groups may be wrong, check a random sample of the results (--json lists one under
+    "to check"), store their true groups in a column, and pass it as --checked to get the true
+    shares with 95 % intervals.
 
     Name what is inside of nested objects with dots: --attribute payload.gender.
 
@@ -120,7 +119,7 @@ def rerank_command(
     if as_json:
         print_json({"queries": records})
         return
-    # A line for each result, with its query where there are several.
+    # One line per result, with its query if there are several.
     first = 0 if len(records) > 1 else 1
     cells = []
     for record in records:
@@ -130,7 +129,7 @@ def rerank_command(
 
 
 def _columns(options: Sequence[str] | None) -> dict[str, str]:
-    """Return what a column holds -> its name, of options such as "id=doc,score=similarity"."""
+    """Parse options such as "id=doc,score=similarity" into role -> column name."""
     names = {"id": "id", "query": "query"}
     for text in split_names(options):
         kind, name = split_pair(text, "--columns", "id=doc,score=similarity")
@@ -179,12 +178,12 @@ def _rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
 def _read(
     file: Path, name_of_column: Mapping[str, str], attribute: Sequence[str], checked: str | None
 ) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
-    """Return query -> its results, each with its place in the file.
+    """Return query -> results, each with its location in the file.
 
     Raises:
-        InvalidInputError: a file that cannot be read, without results, or without a column.
+        InvalidInputError: the file cannot be read, is empty, or lacks a column.
     """
-    # Needed column -> the option that names it.
+    # Required column -> the option that selects it.
     options = {
         name: f"--columns {kind}=COLUMN" for kind, name in name_of_column.items() if kind != "query"
     }
@@ -200,7 +199,7 @@ def _read(
         for name, option in options.items():
             is_absent = name not in row and cell_of(row, name) is None
             if is_absent and not (name in groups and name in present):
-                hint = did_you_mean(name, list(row), f"name it with {option}")
+                hint = did_you_mean(name, list(row), f"select it with {option}")
                 raise InvalidInputError(f"{place}: no column {name!r} in {list(row)}; {hint}")
         query = str(cell_of(row, name_of_column["query"]) or "")
         rows_of_query.setdefault(query, []).append((place, row))
@@ -212,7 +211,7 @@ def _read(
 def _checked(
     rows: Sequence[tuple[str, Mapping[str, Any]]], column: str | None
 ) -> dict[int, str] | None:
-    """Return row -> true group of the results that were checked; None without a column."""
+    """Return row -> true group of the checked results; None without a column."""
     if column is None:
         return None
     groups = {}
@@ -236,8 +235,7 @@ def _number(value: Any, column: str, place: str) -> float:
 def _results(
     report: Report, identities: Sequence[Any], values: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """Return place, id, score, group and former place of each result, under the names of
-    `COLUMNS`."""
+    """Return place, id, score, group and former place of each result, keyed by `COLUMNS`."""
     former = {int(row): place for place, row in enumerate(report.candidates.ranked, start=1)}
     results = []
     for place, row in enumerate(report.order.tolist(), start=1):

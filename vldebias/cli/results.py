@@ -1,5 +1,4 @@
-"""`vldebias eval report`, `compare`, `data` and `paper`: results, data sets, and the tables of the
-paper."""
+"""`vldebias eval report`, `compare`, `gate`, `data` and `paper`."""
 
 from __future__ import annotations
 
@@ -31,30 +30,25 @@ if TYPE_CHECKING:
 
 Result = Annotated[
     Path,
-    typer.Argument(
-        exists=True, metavar="RESULT", help="A result.json, or the folder that holds one."
-    ),
+    typer.Argument(exists=True, metavar="RESULT", help="A result.json, or its folder."),
 ]
 
 
 def report(
     result: Result,
     page: Annotated[
-        Path | None, typer.Option("--out", help="HTML page to write. Default: beside the result.")
+        Path | None, typer.Option("--out", help="HTML page to write. Default: next to the result.")
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option(
-            "--verify", help="Render nothing: compare the files of the run with its manifest."
-        ),
+        typer.Option("--verify", help="Only compare the files of the run with its manifest."),
     ] = False,
 ) -> None:
-    """Render a result again from its figures, with the pictures beside it; or verify that its files
-    are unchanged.
+    """Render the page of a result again, or verify that its files are unchanged.
 
-    --verify compares the SHA-256 of every file with manifest.json; exit code 1 if one differs, is
-    missing or was added. Whoever can change a file can change the manifest: compare its own
-    SHA-256, which is printed, with one kept elsewhere.
+    --verify compares the SHA-256 of every file with manifest.json and exits with code 1 if a file
+    differs, is missing or was added. Anyone who can change a file can also change the manifest, so
+    compare the printed SHA-256 of the manifest with a copy that you keep elsewhere.
 
     Examples:
       vldebias eval report vldebias-miniature --out page.html
@@ -68,11 +62,11 @@ def report(
 
     if not verify:
         if page is None:
-            # A result that was copied elsewhere has no manifest; its page is named as the file is.
+            # A copied result has no manifest; its page is named after the file.
             is_of_run = path.with_name(manifest.MANIFEST).is_file()
             page = path.with_name(manifest.PAGE) if is_of_run else path.with_suffix(".html")
         written = render(Result.read(path), page, beside=path.parent)
-        # Or `--verify` would find a page that no run has written.
+        # Otherwise `--verify` would report an added page.
         manifest.record_pages(path.parent, (written, written.with_suffix(".csv")))
         say(written)
         return
@@ -83,13 +77,13 @@ def report(
         common.echo("\n".join(differences))
         raise typer.Exit(1)
     say(
-        f"every file is unchanged if {manifest.MANIFEST} is: its SHA-256 is"
+        f"all files match {manifest.MANIFEST}, whose SHA-256 is"
         f" {digest(path.parent / manifest.MANIFEST)}"
     )
 
 
 def compare(a: Result, b: Result, as_json: Json = False) -> None:
-    """Compare two results figure by figure, and warn of everything else that differs between them.
+    """Compare two results figure by figure, and warn about other differences between them.
 
     Examples:
       vldebias eval compare rn50/result.json vit-l-14/result.json
@@ -106,7 +100,7 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
     else:
         for sentence in (comparison.sentence, *comparison.warnings):
             common.echo(f"# {sentence}")
-        # Empty cells instead of "nan", which cut and awk would take for a word.
+        # Print empty cells instead of "nan".
         frame = comparison.to_pandas()
         rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False)
         piped(tuple(map(str, frame)), rows)
@@ -115,18 +109,18 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
 def gate(
     result: Result,
     max_gap: Annotated[
-        float | None, typer.Option(help="Largest allowed gap, between groups or from even shares.")
+        float | None, typer.Option(help="Largest allowed gap between groups, or from even shares.")
     ] = None,
     max_skew: Annotated[
         float | None, typer.Option(help="Largest allowed MaxSkew of a search.")
     ] = None,
     min_worst_group: Annotated[
-        float | None, typer.Option(help="Smallest allowed accuracy of the worst group.")
+        float | None, typer.Option(help="Smallest allowed worst-group accuracy.")
     ] = None,
     limits: Annotated[
         list[str] | None,
         typer.Option(
-            "--limit", metavar="METRIC=VALUE", help="Limit of any other figure; repeatable."
+            "--limit", metavar="METRIC=VALUE", help="Limit for any other metric; repeatable."
         ),
     ] = None,
     method: Annotated[
@@ -135,11 +129,11 @@ def gate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a result against limits: exit code 1 where the whole 95 % interval of a figure lies
-    beyond its limit, 0 where none does, 2 where nothing could be checked.
+    """Check a result against limits, for continuous integration.
 
-    A figure whose interval contains the limit is undecided and passes: too few images prove
-    neither. For continuous integration; docs/how-to/gate.md has a workflow.
+    Exits with code 1 if the whole 95 % interval of a figure is beyond its limit, 0 if none is, and
+    2 if nothing could be checked. A figure whose interval contains the limit is undecided and
+    passes. docs/how-to/gate.md has a workflow.
 
     Examples:
       vldebias eval gate vldebias-miniature --max-gap 0.3 --max-skew 0.5
@@ -169,7 +163,7 @@ def gate(
         (min_worst_group, ("worst_group",)),
     ):
         if limit is not None:
-            # A result has gaps between groups, or from even shares, or both.
+            # A result may contain gaps between groups, gaps from even shares, or both.
             found = [metric for metric in metrics if metric in present]
             wanted |= dict.fromkeys(found or metrics[:1], limit)
     checks = check_limits(read, wanted, method=method)
@@ -258,19 +252,19 @@ def data(
         str | None, typer.Option(help="Folder of the data (a file for a manifest).")
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="train, val, test or all. Default: the one to measure on.")
+        str | None, typer.Option(help="train, val, test or all. Default: the evaluation split.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option(help="name=value for the reader, such as image=path.")
+        list[str] | None, typer.Option(help="Option of the reader, such as image=path; repeatable.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="List the images that cannot be read.")
+        bool, typer.Option("--check", help="List images that cannot be read.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Count the images and labels of a data set, and check whether its images can be read.
 
-    Without a name, list the data sets. Exit code 1 if --check finds images that cannot be read.
+    Without a name, lists the data sets. Exits with code 1 if --check finds unreadable images.
 
     Examples:
       vldebias eval data
@@ -287,7 +281,7 @@ def data(
 
     options = parse_pairs(option or (), "--option", "image=path")
     for key in ("labels", "columns"):
-        # Several names stand with commas between them; YAML may have made a list of them already.
+        # Several names are separated by commas, unless YAML parsed them as a list.
         if isinstance(options.get(key), str):
             options[key] = options[key].split(",")
     opened = open_split(name, root, split, options)
@@ -310,17 +304,17 @@ def data(
             rows.append(("unreadable", image["id"], image["reason"], "1"))
         print_grid(("kind", "name", "value", "images"), rows)
         for key, value in facts["about"].items():
-            # Facts may hold lists of thousands of columns.
+            # A value may be a list of thousands of columns.
             say(f"{key}: {shortened(str(value), 160)}")
         if unreadable is not None:
             say(f"{len(unreadable)} images cannot be read")
-    # After the facts are printed: a script sees both the list and the exit code.
+    # After printing, so that a script gets both the list and the exit code.
     if unreadable:
         raise typer.Exit(1)
 
 
 def _list_data(*, as_json: bool) -> None:
-    """Print the data sets, with their labels and what their folders contain."""
+    """Print the data sets with their labels and folder layouts."""
     from vldebias.data.catalog import DATA
 
     facts = []
@@ -338,9 +332,7 @@ def _list_data(*, as_json: bool) -> None:
 def paper(
     data_root: Annotated[
         Path | None,
-        typer.Option(
-            exists=True, help="Folder of the data: DIR/waterbirds, DIR/celeba, DIR/fairface."
-        ),
+        typer.Option(exists=True, help="Folder that contains waterbirds, celeba and fairface."),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -355,17 +347,17 @@ def paper(
         list[str] | None,
         typer.Option(
             help=(
-                "Model instead of the paper's: NAME:PRETRAINED of open_clip, a transformers id,"
-                " 'miniature'."
+                "Model instead of the paper's: NAME:PRETRAINED for open_clip, a transformers id,"
+                " or 'miniature'."
             )
         ),
     ] = None,
-    out: Annotated[
-        Path, typer.Option(help="Folder for results; a second call continues there.")
-    ] = Path("paper"),
+    out: Annotated[Path, typer.Option(help="Folder for results; run again to continue.")] = Path(
+        "paper"
+    ),
     estimate: Annotated[
         bool,
-        typer.Option("--estimate", help="Print what is needed and how long it takes, and stop."),
+        typer.Option("--estimate", help="Print requirements and estimated time, and exit."),
     ] = False,
     as_json: Json = False,
     **named: Any,
@@ -373,17 +365,17 @@ def paper(
     """Measure Tables 7.1 to 7.8 and A.9 of the paper and the backgrounds of section 7.6.4, and
     compare them with the published figures, on one page.
 
-    First prints what each part needs, whether data and weights are here, and how many hours it
-    takes on this machine, from a timed sample. Runs what it can: a part that fails ends no other.
-    A run that was stopped continues where it was. Exit code 1 if a part was not measured;
-    one that waits for people's answers is no failure.
+    First prints the requirements of each part, whether data and weights are available, and how many
+    hours it takes on this machine, from a timed sample. Then runs every part that it can, even if
+    another fails. Run it again to continue after an interruption. Exits with code 1 if a part could
+    not be measured; waiting for human labels is not a failure.
 
-    A model that is not the paper's gets the same figures, with the published column empty.
+    For other models than the paper's, the published column is empty.
 
-    Of generation it has the paper's part: 100 images of each of 100 professions, without and with
-    the method, for gender and for race. `vldebias eval generation` measures the rest. The part
-    `human` generates the images that people label, and names the commands that open the pages;
-    once they have answered, a second call measures.
+    Generation covers the paper's setup: 100 images for each of 100 professions, without and with
+    the method, for gender and race. `vldebias eval generation` measures more. The part `human`
+    generates images and prints the commands for labelling them; after labelling, run it again to
+    measure.
 
     Examples:
       vldebias eval paper --data-root DIR --estimate
@@ -403,17 +395,17 @@ def paper(
     if not as_json:
         rows = []
         for run in runs:
-            # What a part lacks stands in its state.
+            # The state includes what a part lacks.
             rows.append((run.suite.name, run.model, run.state, run.suite.source, run.suite.needs))
         print_grid(("suite", "model", "state", "source", "needs"), rows)
-    # Parts whose data is here are measured, even if others lack theirs.
+    # Parts with data are measured even if others lack theirs.
     if all(run.missing for run in runs):
         raise InvalidInputError(
-            "nothing can be measured; give --data-root with at least one of these data sets"
+            "nothing can be measured; pass --data-root with at least one of these data sets"
         )
     named["device"] = device_of(named.get("device"))
     options = Options(out=out, **named)
-    # On stderr: the table of figures is alone on stdout.
+    # On stderr: stdout contains only the table of figures.
     with Progress(err.console) as shown:
         frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
     if as_json:
@@ -422,7 +414,7 @@ def paper(
     elif estimate:
         _say_hours(runs)
     else:
-        # Published beside measured figures, with the model that the published ones are of.
+        # Published next to measured figures, with the model of the published ones.
         head = ["suite", "data", "model", "metric", "method", "published", "published of"]
         head += ["measured", "difference"]
         cells = frame[head].astype(object).where(frame[head].notna(), "").to_numpy()
@@ -435,7 +427,7 @@ def paper(
 
 
 def _say_hours(runs: Sequence[Run]) -> None:
-    """Say how long the parts take, and of how many that is known."""
+    """Print the estimated time, and for how many parts it is known."""
     timed = [run.seconds for run in runs if run.seconds is not None]
     hours = sum(timed) / 3600
     if not timed:
@@ -450,13 +442,13 @@ def _say_hours(runs: Sequence[Run]) -> None:
 
 
 def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:
-    """Say which parts wait for people and which were not measured; return whether none failed."""
+    """Print the parts that wait for labels or were not measured; return whether none failed."""
     for run in runs:
         if run.waiting:
-            say(f"{run.suite.name}, {run.model}: {run.waiting}", "waits for people", "yellow")
+            say(f"{run.suite.name}, {run.model}: {run.waiting}", "waiting for labels", "yellow")
     has_all = True
     for run in runs:
-        # An estimate measures nothing, so that missing data are no failure of it.
+        # An estimate measures nothing, so missing data is not a failure.
         if run.failure or (run.missing and not is_estimate):
             say(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
             has_all = False

@@ -1,4 +1,4 @@
-"""`vldebias serve`: balanced prompts before a server of the OpenAI images API."""
+"""`vldebias serve`: a proxy that balances prompts in front of an images API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.wording import Balancer
 
 LIMITS = "Limits"
-WHERE = "Where it listens"
+WHERE = "Address"
 _FLAGS: tuple[tuple[str, Any, Any], ...] = (
     (
         "follow_seeds",
@@ -24,7 +24,7 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
             bool,
             typer.Option(
                 "--follow-seeds/--no-follow-seeds",
-                help="A request's seed decides its values: the same request, the same image.",
+                help="Derive values from the request's seed: the same request gets the same image.",
             ),
         ],
         True,
@@ -36,7 +36,7 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
             typer.Option(
                 "--image-model",
                 metavar="PATTERN",
-                help="Model that answers with images; repeatable. Default: *image*, dall-e*, ...",
+                help="Model that returns images; repeatable. Default: *image*, dall-e*, ...",
             ),
         ],
         None,
@@ -48,7 +48,7 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
             typer.Option(
                 exists=True,
                 file_okay=False,
-                help="Folder of an edit to apply to embeddings of queries.",
+                help="Folder of an edit to apply to query embeddings.",
             ),
         ],
         None,
@@ -58,7 +58,7 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
         Annotated[
             str,
             typer.Option(
-                help="Address to listen on; any other opens the server to a network.",
+                help="Address to listen on. Other addresses expose the server to the network.",
                 rich_help_panel=WHERE,
             ),
         ],
@@ -77,20 +77,22 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
         Annotated[
             float,
             typer.Option(
-                help="Seconds for one request, reading its body included.", rich_help_panel=LIMITS
+                help="Timeout per request in seconds, including its body.", rich_help_panel=LIMITS
             ),
         ],
         300.0,
     ),
     (
         "images",
-        Annotated[int, typer.Option(min=1, help="Images of one request.", rich_help_panel=LIMITS)],
+        Annotated[
+            int, typer.Option(min=1, help="Maximum images per request.", rich_help_panel=LIMITS)
+        ],
         16,
     ),
     (
         "parallel",
         Annotated[
-            int, typer.Option(min=1, help="Calls to the upstream at once.", rich_help_panel=LIMITS)
+            int, typer.Option(min=1, help="Concurrent upstream calls.", rich_help_panel=LIMITS)
         ],
         16,
     ),
@@ -98,9 +100,7 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
         "retries",
         Annotated[
             int,
-            typer.Option(
-                min=0, help="How often a failed call is repeated.", rich_help_panel=LIMITS
-            ),
+            typer.Option(min=0, help="Retries of a failed call.", rich_help_panel=LIMITS),
         ],
         2,
     ),
@@ -117,28 +117,28 @@ def serve(
         str | None,
         typer.Option(
             metavar="URL",
-            help="base_url of the service that generates. Default: LiteLLM's guardrail alone.",
+            help="base_url of the image service. Default: only LiteLLM's guardrail.",
         ),
     ] = None,
     shares: Shares = None,
     groups: Groups = "mixed",
     batch: Annotated[
         bool,
-        typer.Option("--batch", help="One call for each distinct prompt, not for each image."),
+        typer.Option("--batch", help="One upstream call per distinct prompt instead of per image."),
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the values. Default: random.")] = None,
     log_prompts: Annotated[
-        bool, typer.Option("--log-prompts", help="Write prompts to stderr.")
+        bool, typer.Option("--log-prompts", help="Log prompts on stderr.")
     ] = False,
     **named: Any,
 ) -> None:
-    """Serve image APIs with balanced prompts: a request for n images becomes n requests to the
-    server that you name, each with a value in its prompt.
+    """Run a proxy that balances prompts: a request for n images becomes n upstream requests, each
+    with a value in its prompt.
 
-    Clients change their base_url and nothing else. OpenAI's images, chat, responses and videos,
-    OpenRouter's images and Gemini's generateContent are balanced; other paths, keys and errors go
-    through as they are, and the header x-vldebias says what was done. The server listens to this
-    machine alone, and writes no prompt into a log.
+    Clients only change their base_url. Balances OpenAI's images, chat, responses and videos,
+    OpenRouter's images and Gemini's generateContent; other paths, keys and errors pass through
+    unchanged. The response header x-vldebias reports what was done. By default, the server listens
+    on this machine only and logs no prompts.
 
     Examples:
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender
@@ -152,7 +152,7 @@ def serve(
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender \\
           --shares female=0.7,male=0.3 --port 9000
     """
-    # By name: in a checkout the app lies outside of the package, where type checkers do not look.
+    # By name, because type checkers do not see the app in a checkout.
     serving: Any = import_module("vldebias.serving")
     host = named.pop("host")
     port = named.pop("port")
@@ -166,7 +166,7 @@ def serve(
             "expected --attribute to balance prompts, --edit to edit embeddings, or both"
         )
     if edit is not None and upstream is None:
-        raise InvalidInputError("--edit: expected --upstream, the service that embeds")
+        raise InvalidInputError("--edit needs --upstream, the service that computes the embeddings")
     balancer = None
     if attribute:
         sets: Any = attribute if len(attribute) > 1 else attribute[0]
@@ -182,11 +182,11 @@ def serve(
     )
     server: Any = import_module("vldebias.serving.images_api.server")
     if log_prompts:
-        # Other libraries stay at warnings; httpx2 would write every address at "info".
+        # Other libraries only log warnings; at "info", httpx2 would log every URL.
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
         logging.getLogger("vldebias.serving").setLevel(logging.INFO)
     task = f"balancing {' and '.join(attribute)}" if attribute else "editing queries"
-    place = "for LiteLLM's guardrail" if upstream is None else f"before {upstream}"
+    place = "for LiteLLM's guardrail" if upstream is None else f"in front of {upstream}"
     server.serve(
         app,
         host=host,

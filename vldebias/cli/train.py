@@ -1,5 +1,4 @@
-"""`vldebias train`: fine-tune an image-text model; `--pairs` lists the pairs that do not fit,
-without training."""
+"""`vldebias train`: fine-tune an image-text model, or score its pairs with `--pairs`."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ FLAGS = (
     "batch_size",
     "debias",
 )
-"""Settings that have a flag of their own; --set gives the others."""
+"""Settings with a flag of their own; the others are set with --set."""
 NAMES_OF_FLAGS = {"image": "--image-column", "caption": "--caption-column"}
 
 
@@ -69,10 +68,10 @@ def _list_settings(is_asked: bool) -> None:
     """Print every setting with its default, and exit."""
     if not is_asked:
         return
-    # A panel for each part of the settings, as `vldebias train --help` has them.
+    # One table per group of settings, as in `vldebias train --help`.
     for group, kind in GROUPS.items():
         rows = []
-        # What every loss reads comes before the settings of single losses.
+        # Settings of all losses come before the settings of single losses.
         names = sorted(kind.model_fields, key=lambda name: bool(losses_with(name)))
         for name in names:
             field = kind.model_fields[name]
@@ -94,7 +93,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
         str | None,
         typer.Option(
             help=(
-                f"Settings to begin with: {', '.join(PRESETS)}. Other flags override them; --show"
+                f"Settings to start from: {', '.join(PRESETS)}. Other flags override them; --show"
                 " prints them."
             )
         ),
@@ -107,17 +106,21 @@ def train(  # noqa: PLR0913  (each is an option of the command)
         typer.Option("--set", help="Any other setting: --set ema=0.999 --set group_dro=place."),
     ] = None,
     folder: Annotated[
-        Path, typer.Option("--out", help="Folder of the run. An interrupted run continues.")
+        Path,
+        typer.Option(
+            "--out", help="Folder of the run. Run again to continue after an interruption."
+        ),
     ] = Path("vldebias-train"),
     pairs: Annotated[
         bool,
         typer.Option(
-            "--pairs", help="Do not train: score every pair by the model, most suspicious first."
+            "--pairs",
+            help="Do not train; score every pair with the model, the most suspicious first.",
         ),
     ] = False,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Train on the CPU.")] = False,
     show: Annotated[
-        bool, typer.Option("--show", help="Print the settings as a YAML file, and stop.")
+        bool, typer.Option("--show", help="Print the settings as YAML, and exit.")
     ] = False,
     as_json: Json = False,
     settings_too: Annotated[
@@ -126,16 +129,16 @@ def train(  # noqa: PLR0913  (each is an option of the command)
             "--settings",
             is_eager=True,
             callback=_list_settings,
-            help="List every setting, and stop.",
+            help="List every setting, and exit.",
         ),
     ] = False,
     **flags: Any,
 ) -> None:
-    """Fine-tune an image-text model on captions of which some are wrong.
+    """Fine-tune an image-text model on captions, some of which may be wrong.
 
-    Writes the model, the metrics of every step, and the score of every pair: look at the lowest
-    first. On several GPUs start it with `accelerate launch -m vldebias train ...`, on several CPU
-    processes with `torchrun --nproc_per_node 2 -m vldebias train ...`.
+    Writes the model, the metrics of every step, and the score of every pair (low scores suggest
+    wrong captions). For several GPUs, use `accelerate launch -m vldebias train ...`; for several
+    CPU processes, `torchrun --nproc_per_node 2 -m vldebias train ...`.
 
     Examples:
       vldebias train --preset heads --data captions/ --model ViT-B-32 \\
@@ -155,7 +158,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
     """
     values: dict[str, Any] = {}
     for name, value in parse_pairs(assignments or (), "--set", "ema=0.999").items():
-        # Settings have underscores; flags, which people mix them up with, have hyphens.
+        # Settings have underscores, but accept the hyphens of flags too.
         values[name.replace("-", "_")] = value
     # Flags override --set.
     values |= flags
@@ -178,10 +181,10 @@ def train(  # noqa: PLR0913  (each is an option of the command)
 
 
 def losses(as_json: Json = False) -> None:
-    """List the losses that `vldebias train --loss` takes: what each is for, its settings, what it
-    reads, and where it comes from.
+    """List the losses of `vldebias train --loss`: what each is for, its settings, what it reads,
+    and its source.
 
-    Losses of other packages (entry points "vldebias.losses") are listed too.
+    Includes losses of other packages (entry points "vldebias.losses").
 
     Examples:
       vldebias losses
@@ -206,12 +209,11 @@ def losses(as_json: Json = False) -> None:
 
 
 def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
-    """Refuse data that is known to be absent, without captions or too small for a batch, before a
-    library is imported.
+    """Check that the data exists, has captions and fills a batch, before importing libraries.
 
     Args:
-        settings: of the training.
-        is_listing: pairs are listed, which needs no batch.
+        settings: training settings.
+        is_listing: only list pairs, which needs no full batch.
     """
     from vldebias.data.layouts import find_layout, refuse_absent_images
 
@@ -237,8 +239,8 @@ def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
 
 
 def _refuse_less_than_a_batch(settings: TrainSettings, layout: Layout) -> None:
-    """Refuse a table, or a folder of images and texts, with fewer images than a joint batch."""
-    # torchrun and accelerate set it; a process on its own has none.
+    """Raise an error if the data has fewer images than one batch over all processes."""
+    # Set by torchrun and accelerate, not for a single process.
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     batch = settings.batch_size * processes
     is_known = (layout.kind == "table" and layout.is_whole) or layout.kind == "pairs"
@@ -247,24 +249,24 @@ def _refuse_less_than_a_batch(settings: TrainSettings, layout: Layout) -> None:
         raise InvalidInputError(
             f"{settings.data}: got {len(images)} images, fewer than the {batch} of one batch"
             f" ({settings.batch_size} per process, {processes} processes); lower --batch-size or"
-            " give more data"
+            " add data"
         )
 
 
 def _run(
     settings: TrainSettings, folder: Path, *, is_listing: bool, is_on_cpu: bool
 ) -> dict[str, Any] | None:
-    """Train, or list the pairs; say how to continue after an interruption.
+    """Train, or list the pairs; explain how to continue after an interruption.
 
     Returns:
-        What was measured; None in all but the first of several processes.
+        The measurements; None in all but the first of several processes.
     """
     from vldebias.training.run import list_pairs, steps_done, train_model
     from vldebias.utils.progress import SILENT, Progress
 
-    # The first of several processes shows progress for all.
+    # Only the first of several processes shows progress.
     progress = Progress(err.console)
-    # torchrun and accelerate set it; a process on its own has none.
+    # Set by torchrun and accelerate, not for a single process.
     if int(os.environ.get("RANK", "0")):
         progress = SILENT
     work = train_model
@@ -274,12 +276,12 @@ def _run(
         outcome = work(settings, folder, cpu=is_on_cpu, progress=progress)
     except KeyboardInterrupt as interrupt:
         done, steps = steps_done(folder)
-        # Interrupted while it loads, or a second time before the step had ended.
-        continues = "starts over: nothing was saved"
+        # Interrupted while loading, or twice before the step had finished.
+        continues = "to start over: nothing was saved"
         if done:
-            continues = f"continues after step {done} of {steps}"
-        say(f"the same command {continues}")
-        # As shells count it: 130 after Ctrl-C, 143 after SIGTERM.
+            continues = f"to continue after step {done} of {steps}"
+        say(f"run the same command {continues}")
+        # Shell convention: 130 after Ctrl-C, 143 after SIGTERM.
         raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
     return outcome
 
@@ -290,7 +292,7 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     from vldebias.training.changes import counted, leading
 
     conclusions = [Conclusion(**facts) for facts in outcome.get("conclusions", ())]
-    # First how many scores moved which way, then a sentence for each that people train for.
+    # First the number of scores that got better or worse, then the main scores.
     sentences = [counted(conclusions)] if conclusions else []
     sentences += [found.sentence for found in leading(conclusions)]
     for sentence in sentences:
@@ -300,17 +302,17 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
         else:
             echo(f"# {sentence}")
     _print_scores(outcome, conclusions)
-    # If the main score fell, a warning has said so already.
+    # If the main score decreased, a warning was already printed.
     is_warned = outcome.get("below_start") is not None
     if not is_warned and any(found.verdict == "worse" for found in conclusions):
         say(
-            "if a score that got worse matters, keep the model as it was; a lower --lr, fewer steps"
-            " or --tune heads change less"
+            "if a score that got worse matters, keep the original model or change less: lower --lr,"
+            " fewer steps, or --tune heads"
         )
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
         say(
-            f"low scores find wrong captions: AUROC {area['value']:.3f} [{area['low']:.3f},"
+            f"wrong captions have lower scores: AUROC {area['value']:.3f} [{area['low']:.3f},"
             f" {area['high']:.3f}]"
         )
     for name, path in outcome["files"].items():
@@ -318,8 +320,10 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
 
 
 def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> None:
-    """Print a row for each score on held-out data: its value at each moment, its change with the
-    interval, and the verdict; a moment without it leaves its cell empty."""
+    """Print a row per held-out score: values at each stage, change with interval, and verdict.
+
+    Scores that were not measured at a stage leave their cell empty.
+    """
     from vldebias.report.table import moved
     from vldebias.training.changes import TITLES
 

@@ -1,11 +1,11 @@
-"""Read and write annotators' answers, one JSON object per line in an append-only file.
+"""Read and write the answers of annotators, one JSON object per line in an append-only file.
 
     {"version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada", "attribute":
     "gender",
      "value": "female", "time": "2024-05-01T12:00:00+00:00", "seconds": 2.4}
 
-`image` is the path below the folder of images. An annotator who answers again appends a line, and
-the last one counts.
+`image` is the path relative to the folder of images. An annotator who answers again appends a line;
+the last line counts.
 """
 
 from __future__ import annotations
@@ -26,27 +26,30 @@ from vldebias.utils.files import explain, read_bytes, storage_errors, sync
 
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
-NO_MAJORITY = "no majority"  # what annotators who disagree say together
+NO_MAJORITY = "no majority"  # joint answer of annotators who disagree
 Key = tuple[str, str, str]
 
 
 def _below_folder(image: str) -> str:
-    path = PurePosixPath(image)  # a file's name may begin or end with a blank
+    path = PurePosixPath(image)  # file names may start or end with a blank
     if not image or path.is_absolute() or ".." in path.parts or "\\" in image:
         raise ValueError(
-            "expected a path below the folder of images, with forward slashes and without '..'"
+            "expected a path relative to the image folder, with forward slashes and without '..'"
         )
     return path.as_posix()
 
 
-_Text = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]  # without spaces at its ends
+_Text = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]  # no leading or trailing spaces
 
 
 class Answer(BaseModel):
-    """Hold the answer of one annotator about one attribute of one image.
+    """The answer of an annotator about one attribute of one image.
 
-    time: when, with its time zone. seconds: how long it took, None if unknown. weight: of an image
-    that was sampled for labelling, one over the probability of that; None where all were alike.
+    Attributes:
+        time: time of the answer, with time zone.
+        seconds: duration; None if unknown.
+        weight: one over the probability that the image was sampled for labelling; None if all were
+            equally likely.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -62,18 +65,16 @@ class Answer(BaseModel):
 
     @property
     def key(self) -> Key:
-        """Return (annotator, image, attribute); an answer replaces an earlier one with the same
-        key."""
+        """Return (annotator, image, attribute); of answers with the same key, the last counts."""
         return self.annotator, self.image, self.attribute
 
 
 @dataclass
 class AnnotationLog:
-    """Append answers to a file; every answer is on the disk when `append` returns.
+    """Append-only file of answers; every answer is on disk when `append` returns.
 
-    A process that dies leaves at most one line without its end, which the next `append` cuts off
-    with a warning: no caller was told that it was saved. Processes may append at the same time; on
-    systems without flock one at a time.
+    A process that is killed leaves at most one incomplete line, which the next `append` removes
+    with a warning. Several processes may append concurrently, except on systems without flock.
     """
 
     path: Path
@@ -81,10 +82,18 @@ class AnnotationLog:
     def append(
         self, image: str, annotator: str, attribute: str, value: str, **numbers: float | None
     ) -> None:
-        """Write one answer with the present time; numbers: its seconds and weight.
+        """Append an answer with the current time.
 
-        InvalidInputError: a field that the file may not hold. OSError: no room on the disk. The
-        file is then as before.
+        Args:
+            image: path relative to the folder of images.
+            annotator: name of the annotator.
+            attribute: the attribute.
+            value: the answer.
+            numbers: `seconds` and `weight`.
+
+        Raises:
+            InvalidInputError: a field is invalid.
+            OSError: the disk is full. The file is unchanged.
         """
         fields = {
             "image": image,
@@ -101,7 +110,7 @@ class AnnotationLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = not self.path.exists()
         with storage_errors(self.path), self.path.open("ab+", buffering=0) as file:
-            # Alone with the file, where the system has flock; closing it opens the lock.
+            # Lock the file if the system has flock; closing the file releases the lock.
             with suppress(ImportError):
                 import fcntl
 
@@ -109,32 +118,37 @@ class AnnotationLog:
             content = self.path.read_bytes()
             size = len(content) - len(_torn(self.path, content))
             file.truncate(size)
-            if size and content[size - 1 : size] != b"\n":  # as an editor leaves it
+            if (
+                size and content[size - 1 : size] != b"\n"
+            ):  # an editor may remove the last line break
                 line = b"\n" + line
             written = os.write(file.fileno(), line)
-            if written < len(line):  # the disk is full: leave no half of a line behind
+            if written < len(line):  # the disk is full: remove the incomplete line
                 file.truncate(size)
-                raise OSError(f"{self.path}: no room for another answer; the file is as before")
-            # On the disk before the page shows the next image: a person's answer cannot be computed
-            # again.
+                raise OSError(
+                    f"{self.path}: the answer was not saved, because the disk is full;"
+                    " free some space and answer again"
+                )
+            # Sync before the next image is shown: a human answer cannot be recomputed.
             os.fsync(file.fileno())
         if new:
-            # A new file needs its folder synced too, or its name may be gone after a power cut.
+            # Sync the folder of a new file, or its name may be lost in a power failure.
             sync(self.path.parent)
 
     def answers(self) -> dict[Key, Answer]:
-        """Return (annotator, image, attribute) -> last answer, empty without a file. Raises: see
-        `read`."""
+        """Return (annotator, image, attribute) -> last answer; see `read` for errors.
+
+        Empty if the file does not exist.
+        """
         if not self.path.exists():
             return {}
         return {answer.key: answer for answer in self.read()}
 
     def read(self) -> list[Answer]:
-        """Return all answers in the order of their lines; a torn last line is skipped with a
-        warning.
+        """Return all answers in file order; skip an incomplete last line with a warning.
 
-        InvalidInputError: lines that are no answers; the message has the number of each of the
-        first few.
+        Raises:
+            InvalidInputError: some lines are not answers; the message lists the first ones.
         """
         content = read_bytes(self.path)
         answers = []
@@ -149,43 +163,45 @@ class AnnotationLog:
                 problems.append(f"line {number}: {explain(error)}")
         if problems:
             raise InvalidInputError(
-                f"{self.path}: {len(problems)} lines are no answers of the labelling app:"
+                f"{self.path}: {len(problems)} lines are not answers of the labelling app:"
                 f" {'; '.join(problems[:5])}; correct or remove them"
             )
         return answers
 
 
 def _torn(path: Path, content: bytes) -> bytes:
-    """Return the last line if it was cut off, with a warning; no part of a JSON object is JSON."""
+    """Return the last line if it is incomplete, with a warning."""
     tail = content.rpartition(b"\n")[2]
     try:
         json.loads(tail or b"0")
         return b""
     except (ValueError, RecursionError):
         warn(
-            f"{path}: the last line was cut off, as by a crash while it was written, and is"
-            f" skipped: {tail[:80].decode(errors='replace')!r}; the answer before it is the last"
-            " that was saved"
+            f"{path}: skipping the last line, which is incomplete (interrupted while writing):"
+            f" {tail[:80].decode(errors='replace')!r}; the answer before it was saved"
         )
         return tail
 
 
 def read_answers(paths: Sequence[Path]) -> list[Answer]:
-    """Return the last answer of every annotator about every image and attribute, from one or
-    several logs.
+    """Return the last answer of every annotator about every image and attribute.
 
-    The last answer counts: the later line inside a file, the later time between files.
-    InvalidInputError: see `AnnotationLog.read`; also no answer at all.
+    Within a file, the later line counts; between files, the later time.
+
+    Args:
+        paths: files of answers.
+
+    Raises:
+        InvalidInputError: the files contain no answers, or invalid ones (`AnnotationLog.read`).
     """
     last = dict[Key, Answer]()
     for path in paths:
-        # Inside a file the later line wins: clocks of one machine may be set back, lines are in
-        # order.
+        # Within a file, the later line wins: clocks may be set back, but lines are in order.
         answer_of_key = {answer.key: answer for answer in AnnotationLog(path).read()}
         for key, answer in answer_of_key.items():
             if key not in last or answer.time > last[key].time:
                 last[key] = answer
     if not last:
         names = ", ".join(map(str, paths)) or "no files"
-        raise InvalidInputError(f"labels: no answer in {names}")
+        raise InvalidInputError(f"labels: expected answers, found none in {names}")
     return list(last.values())

@@ -1,8 +1,8 @@
-"""Judge what an image shows: probabilities for the values of each attribute; the rest is "none of
-them".
+"""Judges of images, which return probabilities for the values of each attribute.
 
-A picture without a person has no gender: it is unknown, and the rate of unknown images is a figure
-of its own.
+The remainder is the probability of "none of them". An image without a person has no gender, so its
+value is unknown. The rate of unknown images is
+reported separately.
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ if TYPE_CHECKING:
 
 Probabilities = dict[str, np.ndarray]
 NONE_OF_THESE = "none of these, or it cannot be told"
-BIAS = 0.2  # mean total variation between two orders of options from which a warning is worth it
+BIAS = 0.2  # mean total variation between two orders of options that triggers a warning
 
 
 class Opener(Protocol):
-    """Open the model that a judge asks for, on the device and in the precision of the options."""
+    """Loads the models of judges, on the device and in the precision of the options."""
 
     options: Options
 
     def load(self, name: str, pretrained: str | None = None) -> Loaded:
-        """Return the model of a name, each loaded once."""
+        """Load a model by name, or return it if it is already loaded."""
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Read attributes from images; any object with these attributes is a judge.
+    """Reads attributes from images; any object with these attributes is a judge.
 
-    names: attribute -> its values, in the order of the columns. predict: images -> attribute ->
-    probabilities (n, values). fingerprint: a text that changes whenever the answers may; judgements
-    are stored under it.
+    Attributes:
+        name: name of the judge.
+        names: attribute -> values, in the order of the columns.
+        predict: function from images to attribute -> probabilities (n, values).
+        fingerprint: changes whenever the answers may change; judgements are stored under it.
     """
 
     name: str
@@ -62,17 +64,22 @@ class Judge:
 
 
 def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
-    """Return the answers of `judge` about `images`: float64 (n, values) for each of its attributes.
+    """Return attribute -> probabilities (n, values) of a judge for some images, in float64.
 
-    An attribute that is missing, or an array that is not (n, values) of probabilities, raises
-    InvalidInputError.
+    Args:
+        judge: the judge.
+        images: n images.
+
+    Raises:
+        InvalidInputError: an attribute is missing, or its array is not (n, values) of
+            probabilities.
     """
     predicted = judge.predict(images)
     checked = {}
     for attribute, values in judge.names.items():
         rows = np.asarray(predicted.get(attribute, np.empty(0)), dtype=np.float64)
         shape = (len(images), len(values))
-        # Half precision rounds; NaN is refused as well.
+        # Allow for rounding in half precision; NaN fails the comparison.
         are_probabilities = rows.shape == shape and bool((rows >= 0).all())
         if not are_probabilities or not (rows.sum(1) <= 1.001).all():
             raise InvalidInputError(
@@ -85,13 +92,13 @@ def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
 
 
 class JudgeSpec(Strict, ABC):
-    """Describe a judge in a suite, `kind: Literal["clip"] = "clip"`."""
+    """Settings of a judge in a suite; subclasses set `kind: Literal["clip"] = "clip"`."""
 
     kind: str
 
     @abstractmethod
     def ready(self, task: Any, session: Opener) -> Judge:
-        """Return the judge of a `GenerationTask`, with its weights loaded."""
+        """Load the weights and return the judge of a `GenerationTask`."""
 
 
 JUDGES: Registry[type[JudgeSpec]] = Registry(
@@ -102,16 +109,16 @@ register_judge = JUDGES.register  # a kind of judge for suites, as `judge: {kind
 
 @register_judge
 class MiniatureJudge(JudgeSpec):
-    """Classify images of the miniature: profession, gender, tone and age of a portrait; species and
-    place of a bird.
+    """Classify images of the miniature: profession, gender, tone and age, or species and place.
 
-    A picture of the other kind has none of them: the chance that it is one is left over.
+    The probabilities of portrait attributes sum to the probability that the image is a portrait,
+    and likewise for birds.
     """
 
     kind: Literal["miniature"] = "miniature"
 
     def ready(self, task: Any = None, session: Opener | None = None) -> Judge:
-        """Return the judge with the weights that ship with the package."""
+        """Return the judge with the packaged weights."""
         from vldebias.miniature import load_judge, words
 
         portraits = {
@@ -129,8 +136,7 @@ class MiniatureJudge(JudgeSpec):
             outputs = network.predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
             probabilities = dict[str, np.ndarray]()
             for world, fields in (("portraits", portraits), ("birds", birds)):
-                # Chance that it is a portrait at all, times that of each profession: what is
-                # missing to 1 is "none of them".
+                # P(portrait) times P(profession); the remainder is "none of them".
                 chance = outputs["world_probabilities"][:, words.WORLDS.index(world), None]
                 for field in fields:
                     rows = outputs[f"{field}_probabilities"] * chance
@@ -150,15 +156,15 @@ class MiniatureJudge(JudgeSpec):
 
 
 def _from_hub(name: str, session: Opener, kind: str, processor: str, **how: Any) -> tuple[Any, Any]:
-    """Load a model of transformers and its processor, by the names of their classes."""
+    """Load a transformers model and its processor by the names of their classes."""
     transformers = need("transformers")
     try:
         with offline_reason(name):
             model = getattr(transformers, kind).from_pretrained(name, **NO_CODE, **how)
             model = model.to(session.options.device).eval()
             return model, getattr(transformers, processor).from_pretrained(name, **NO_CODE)
-    except Exception as error:  # on damaged files the library raises whatever it stumbles over
-        expected = f"expected an id or folder that {kind} of transformers reads"
+    except Exception as error:  # the library raises arbitrary errors for damaged files
+        expected = f"expected a hub id or folder for transformers' {kind}"
         raise InvalidInputError(
             f"cannot load the judge {name!r}: {reason(error)}; {expected}"
         ) from error
@@ -168,8 +174,8 @@ def _from_hub(name: str, session: Opener, kind: str, processor: str, **how: Any)
 class ClassifierJudge(JudgeSpec):
     """Judge one attribute with a transformers image classifier.
 
-    values: value -> labels of the classifier that mean it; by default every label is a value.
-    Labels that no value names count as none of them.
+    `values` maps each value to labels of the classifier; by default, every label is a value. Other
+    labels count as "none of them".
     """
 
     kind: Literal["classifier"] = "classifier"
@@ -178,8 +184,12 @@ class ClassifierJudge(JudgeSpec):
     values: dict[str, OneOrMore] | None = None
 
     def ready(self, task: Any, session: Opener) -> Judge:
-        """Return the judge; InvalidInputError: no such model or label, or a label that means two
-        values."""
+        """Return the judge.
+
+        Raises:
+            InvalidInputError: the model or a label does not exist, or a label belongs to two
+                values.
+        """
         model, processor = _from_hub(
             self.model, session, "AutoModelForImageClassification", "AutoImageProcessor"
         )
@@ -190,8 +200,8 @@ class ClassifierJudge(JudgeSpec):
             raise InvalidInputError(
                 f"values: got {values}; expected each of the labels {labels} at most once"
             )
-        # (labels, values): 1 where a label means a value
-        # A product adds up the labels of a value: "man" and "boy" both mean male.
+        # (labels, values): 1 if a label belongs to a value. The product sums over the labels of a
+        # value: "man" and "boy" are both male.
         columns = torch.zeros(len(labels), len(values))
         for column, labels_of_value in enumerate(values.values()):
             for label in labels_of_value:
@@ -210,16 +220,17 @@ class ClassifierJudge(JudgeSpec):
 
 @register_judge
 class ClipJudge(JudgeSpec):
-    """Judge images zero-shot with any open_clip or transformers image-text model; its texts are
-    never edited.
+    """Judge images zero-shot with an open_clip or transformers image-text model, never edited.
 
-    The probabilities are the softmax over values and rejects of cosine x the model's own logit
-    scale (section 7.6 of the thesis). It has the biases of its model, which the pipeline may share:
-    compare it with people.
+    The probabilities are a softmax over values and rejects of the cosines times the model's logit
+    scale (section 7.6 of the thesis). The judge has the biases of its model, which the pipeline may
+    share, so compare it with human labels.
 
-    prompts: attribute -> value -> its texts, of which the mean embedding is compared. reject: texts
-    for images that show none of them, each of which competes with the values. model, pretrained:
-    --judge replaces them.
+    Attributes:
+        model: name of the model; --judge overrides it.
+        pretrained: open_clip tag; --judge overrides it.
+        prompts: attribute -> value -> texts, whose mean embedding is compared.
+        reject: texts for images that show none of the values; each competes with the values.
     """
 
     kind: Literal["clip"] = "clip"
@@ -231,24 +242,25 @@ class ClipJudge(JudgeSpec):
     reject: tuple[str, ...] = ()
 
     def loaded(self, session: Opener) -> Loaded:
-        """Return the image-text model: the user's, else the suite's; InvalidInputError: neither is
-        named."""
+        """Load the image-text model of the user, or of the suite.
+
+        Raises:
+            InvalidInputError: neither names a model.
+        """
         model = session.options.judge or self.model
         if model is None:
             raise InvalidInputError(
-                "judge: got no image-text model; add `model:` to it, or give --judge"
+                "judge: got no image-text model; add `model:` to the suite, or pass --judge"
             )
         return session.load(model, self.pretrained if model == self.model else None)
 
     def ready(self, task: Any, session: Opener) -> Judge:
-        """Return the judge; it also says which concept an image shows, by the class prompts of the
-        task."""
+        """Return the judge, which also recognises concepts by the class prompts of the task."""
         prompts = task.prompt_set
         names = (*prompts.class_names, *prompts.held_out_class_names)
         texts = (*prompts.classes, *prompts.held_out_classes)
         texts_of_attribute = dict(self.prompts)
-        # Which profession an image shows, by which `recognised` is measured; a suite may name texts
-        # of its own.
+        # The concept that an image shows, for `recognised`, unless the suite has texts for it.
         if not texts_of_attribute.get(task.noun):
             texts_of_attribute[task.noun] = {
                 name: (text,) for name, text in zip(names, texts, strict=True)
@@ -257,23 +269,24 @@ class ClipJudge(JudgeSpec):
         return judge.on(self.loaded(session))
 
     def on(self, loaded: Loaded) -> Judge:
-        """Return the judge that asks this model; InvalidInputError: a model without a logit
-        scale."""
+        """Return a judge that uses this model.
+
+        Raises:
+            InvalidInputError: the model has no logit scale.
+        """
         encoder = image_encoder(loaded.host, loaded.preprocess, name=loaded.name)
         texts = text_host(loaded.host, loaded.tokenizer)
         scale = logit_scale(loaded.host)
         rows_of_attribute = {}
         for attribute, texts_of_value in self.prompts.items():
-            # All in one pass of the tower; the host keeps what it has embedded.
+            # Embed all texts in one pass; the host caches the embeddings.
             texts.embed([*chain.from_iterable(texts_of_value.values()), *self.reject])
             rows = []
             for value_texts in texts_of_value.values():
-                # Prompt ensembling (Radford et al., 2021): the mean of a value's texts, of length 1
-                # again.
+                # Prompt ensembling (Radford et al., 2021): the normalised mean of a value's texts.
                 rows.append(normalize(texts.embed(value_texts).mean(0), dim=0))
             if self.reject:
-                # One row each, not their mean: texts such as "a landscape" and "a blur" have no
-                # common direction.
+                # One row per text: "a landscape" and "a blur" have no meaningful mean.
                 rows.extend(texts.embed(self.reject))
             rows_of_attribute[attribute] = torch.stack(rows)
 
@@ -300,23 +313,24 @@ def logit_scale(model: Any) -> float:
         if parameter is not None:
             return float(scale(parameter.detach().float()))
     raise InvalidInputError(
-        f"{type(model).__name__} has no logit_scale, which turns cosines into probabilities"
+        f"{type(model).__name__} has no logit_scale, which is needed to convert cosines to"
+        " probabilities"
     )
 
 
 @register_judge
 class VlmJudge(JudgeSpec):
-    """Judge images with any transformers image-text-to-text model (LLaVA, Qwen-VL, SmolVLM and
-    similar ones).
+    """Judge images with a transformers image-text-to-text model (LLaVA, Qwen-VL, SmolVLM, ...).
 
     Each option is a letter, and its probability is the likelihood that the model continues with
-    that letter. Models prefer some letters and places, so every question is asked with the values
-    in each cyclic order and the likelihoods are averaged in log space; a warning says where the
-    order matters much.
+    this letter. Models prefer some letters and positions, so every question is asked with the
+    values in each cyclic order, and log likelihoods are averaged. A warning is issued if the order
+    matters much.
 
-    model: an id of the hub or a folder. questions: attribute -> its values, by default those of the
-    task's own set.
-    batch_size: images of one size that one forward pass reads.
+    Attributes:
+        model: hub id or folder.
+        questions: attribute -> values; default: the values of the task's prompt set.
+        batch_size: images per forward pass.
     """
 
     kind: Literal["vlm"] = "vlm"
@@ -328,7 +342,7 @@ class VlmJudge(JudgeSpec):
 
     @staticmethod
     def question(attribute: str, options: Sequence[str]) -> str:
-        """Return the text of a question: its options by letter, in the order given."""
+        """Return the text of a question with its options in this order."""
         listed = "\n".join(map("{}. {}".format, string.ascii_uppercase, options))
         return (
             f"Which {attribute} does the main subject of this picture show?\n{listed}\nAnswer with"
@@ -336,7 +350,7 @@ class VlmJudge(JudgeSpec):
         )
 
     def ready(self, task: Any, session: Opener) -> Judge:
-        """Return the judge with its model loaded."""
+        """Load the model and return the judge."""
         questions = self.questions
         if not questions:
             attribute = task.attributes[0].split(" x ")[0]
@@ -348,20 +362,23 @@ class VlmJudge(JudgeSpec):
         return self.model_copy(update={"questions": questions}).on(model, processor)
 
     def on(self, model: Any, processor: Any) -> Judge:
-        """Return the judge that asks this model; InvalidInputError: its processor has no chat
-        template."""
+        """Return a judge that uses this model.
+
+        Raises:
+            InvalidInputError: the processor has no chat template.
+        """
         names = self.questions
         warned = set[str]()
         if not getattr(processor, "chat_template", None):
             raise InvalidInputError(
-                f"judge {self.model}: got no chat template; give a model that follows instructions"
+                f"judge {self.model}: it has no chat template; use an instruction-tuned model"
             )
 
         def answers(images: Sequence[Image]) -> Probabilities:
             probabilities = Probabilities()
             for attribute, values in names.items():
                 rows = self._in_every_order(model, processor, images, attribute, values)
-                # The mean, over images, of the largest total variation between two orders.
+                # Largest total variation between two orders, averaged over images.
                 chances = np.exp(rows)  # (orders, n, options)
                 distances = 0.5 * np.abs(chances[:, None] - chances[None]).sum(-1)
                 bias = float(distances.max(axis=(0, 1)).mean())  # of (orders, orders, n)
@@ -369,11 +386,11 @@ class VlmJudge(JudgeSpec):
                     warned.add(attribute)
                     warn(
                         f"{self.model}: answers about {attribute} depend on the order of the"
-                        f" options (mean total variation {bias:.2f}), averaged here; label some"
-                        " images to correct the judge"
+                        f" options (mean total variation {bias:.2f}). They are averaged; label"
+                        " some images to correct the judge"
                     )
-                # In log space, so that an order in which a letter is near impossible counts: the
-                # geometric mean of the likelihoods, made to add up to 1 again.
+                # Normalised geometric mean of the likelihoods, so that an order that makes a letter
+                # nearly impossible counts.
                 mean = np.mean(rows, axis=0)
                 total = np.logaddexp.reduce(mean, axis=1, keepdims=True)
                 probabilities[attribute] = np.exp(mean - total)[:, :-1]
@@ -397,7 +414,7 @@ class VlmJudge(JudgeSpec):
         """Return log probabilities (orders, n, values + 1) with the values in each cyclic order."""
         options = sorted(values)
         rows_of_order = []
-        for first in range(len(options)):  # each value is once in each place
+        for first in range(len(options)):  # each value is once in each position
             order = [*options[first:], *options[:first], NONE_OF_THESE]
             question = self.question(attribute, order)
             rows = self._log_probabilities(model, processor, images, question, len(order))
@@ -409,21 +426,22 @@ class VlmJudge(JudgeSpec):
     def _log_probabilities(
         self, model: Any, processor: Any, images: Sequence[Image], text: str, count: int
     ) -> np.ndarray:
-        """Return log probabilities (n, count) that the model answers with each of the first
-        letters."""
+        """Return log probabilities (n, count) that the answer is each of the first letters."""
         chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
         prompt = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-        # " A" and "A" are different tokens for most tokenizers: the letter follows a blank in every
-        # option.
+        # " A" and "A" are usually different tokens, so the letter always follows a blank.
         if not prompt[-1:].isspace():
             prompt += " "
         pictures = [[image.convert("RGB")] for image in images]
         texts = [prompt + letter for letter in string.ascii_uppercase[:count]]
         ids = [processor(text=[answer], images=pictures[:1])["input_ids"][0] for answer in texts]
-        # The letter is where the tokens of the answers differ first.
+        # The letter is at the first position at which the tokens of the answers differ.
         differing = [len(set(column)) > 1 for column in zip(*ids, strict=True)]
         if True not in differing:
-            raise InvalidInputError(f"the answers A, B, ... have the same tokens: {list(ids[0])}")
+            raise InvalidInputError(
+                f"judge {self.model}: the answers A, B, ... have the same tokens {list(ids[0])};"
+                " use a model whose tokenizer distinguishes letters"
+            )
         place = differing.index(True)
         letter_ids = [row[place] for row in ids]
         weight = next(model.parameters())
@@ -433,12 +451,11 @@ class VlmJudge(JudgeSpec):
             inputs = processor(text=texts[:1] * len(batch), images=batch, return_tensors="pt")
             inputs_on_device = {}
             for name, tensor in inputs.items():
-                # Ids keep their dtype; pixels get that of the weights.
+                # Token ids keep their dtype; pixels get the dtype of the weights.
                 like = weight if tensor.is_floating_point() else weight.device
                 inputs_on_device[name] = tensor.to(like)
-            # The logits at a place are of the token that comes after it.
+            # The logits at a position predict the next token.
             logits = model(**inputs_on_device).logits[:, place - 1].double().cpu()
-            # Among the letters alone: what else the model might say, such as a sentence, has no
-            # vote.
+            # Only among the letters: other continuations, such as a sentence, are ignored.
             parts.append(logits[:, letter_ids].log_softmax(dim=1).numpy())
         return np.concatenate(parts)

@@ -1,5 +1,7 @@
-"""Plan images in plan.json: prompts, seeds, variants and batches, so that interrupted runs give the
-same pixels."""
+"""Plans of images in plan.json: prompts, seeds, variants and batches.
+
+A run that was interrupted and continued generates the same pixels.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,7 @@ if TYPE_CHECKING:
 
 PLAN = "plan.json"
 SEED_STEP = 10_000  # seeds of one run: SEED_STEP * seed, SEED_STEP * seed + 1, ...
-# Prompts as people write them, for each concept: in a place, doing something, with an object,
-# adjectives, tags.
+# Prompts as people write them, per concept: place, activity, object, adjectives, tags.
 WORDINGS = (
     "A picture of a {concept} in a green room.",
     "A photo of a {concept} laughing.",
@@ -56,25 +57,30 @@ PlannedPrompt = tuple[str, str, str, str | None]
 
 
 def hash_of(value: Any) -> str:
-    """Return a short hash of a JSON value; the order of keys counts."""
+    """Return a short hash of a JSON value; the order of keys matters."""
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
 
 
 @cache
 def _path(variant: str, prompt: str, seed: int) -> str:
-    # A hash as well: "A photo." and "a photo" have one slug.
+    # Add a hash, since "A photo." and "a photo" have the same slug.
     prompt_hash = hashlib.sha256(prompt.encode()).hexdigest()[:8]
     return f"{file_slug(variant)[:60]}/{file_slug(prompt)[:60]}-{prompt_hash}/{seed}.png"
 
 
 @dataclass(frozen=True)
 class PlannedImage:
-    """Hold one image of a plan, or of any folder.
+    """One image of a plan, or of any folder.
 
-    concept: what the prompt asks for ("nurse"), or the kind of OTHERS. part: "train" if its concept
-    is used for fitting, "unseen", "wordings" or "others". stated: the value that it names. path:
-    below the folder of images, with forward slashes: its name in annotations and judgements.
-    variant: "none" for the unchanged pipeline.
+    Attributes:
+        prompt: the prompt.
+        concept: concept of the prompt ("nurse"), or the kind of OTHERS.
+        part: "train" if the concept is used for fitting, "unseen", "wordings" or "others".
+        stated: value that the prompt states, if any.
+        path: path relative to the folder of images, with forward slashes; the name of the image in
+            annotations and judgements.
+        variant: method, "none" for the unchanged pipeline.
+        seed: number of the image.
     """
 
     prompt: str
@@ -88,32 +94,34 @@ class PlannedImage:
 
     @property
     def noise(self) -> int:
-        """Return the seed of this image's generator: the same under every variant, different for
-        every prompt.
+        """Return the seed of the generator: equal for all variants, different for every prompt.
 
-        Some noise favours one gender; if all prompts shared it, all of them would be biased the
-        same way.
+        Some noise favours one gender; if all prompts shared it, they would all be biased the same
+        way.
         """
         hashed = hashlib.sha256(f"{self.seed}\0{self.prompt}".encode()).digest()
         return int.from_bytes(hashed[:6], "big")
 
     def under(self, variant: str) -> PlannedImage:
-        """Return the image of the same prompt and seed under another variant."""
+        """Return the image of the same prompt and seed for another variant."""
         return replace(self, variant=variant, path=_path(variant, self.prompt, self.seed))
 
 
 def planned_prompts(
     prompts: PromptSet, concepts: str, *, stated: bool, as_written: bool
 ) -> list[PlannedPrompt]:
-    """Return the class prompts of a set and, as requested, its stated prompts, the WORDINGS of its
-    concepts, and OTHERS.
+    """Return the prompts of a plan.
 
-    concepts: "train", "unseen" or "both". WORDINGS are of the unseen concepts where there are some.
+    Args:
+        prompts: prompt set whose class prompts are used.
+        concepts: "train", "unseen" or "both".
+        stated: add the prompts that state a value.
+        as_written: add the WORDINGS of the concepts (unseen ones if there are any) and OTHERS.
 
     Raises:
-        InvalidInputError: no class prompts, or no prompts that state one value.
+        InvalidInputError: there are no class prompts, or no prompts that state one value.
     """
-    # Of each part the class prompts, the names of their concepts, and the groups of stated prompts.
+    # Part -> class prompts, names of their concepts, groups of stated prompts.
     parts = {
         "train": (prompts.classes, prompts.class_names, prompts.groups),
         "unseen": (prompts.held_out_classes, prompts.held_out_class_names, prompts.held_out_groups),
@@ -126,10 +134,10 @@ def planned_prompts(
         for prompt, name in zip(class_prompts, names, strict=True):
             planned.append((prompt, name, part, None))
         if class_prompts:
-            concepts_as_written = names  # of the last part that has some
+            concepts_as_written = names  # the last non-empty part
     if not planned:
         raise InvalidInputError(
-            f"{prompts.name}: has no {concepts} classes, so there is no prompt to generate"
+            f"{prompts.name}: the set has no {concepts} classes, so there is nothing to generate"
         )
     if stated:
         for part, (_, names, groups) in parts.items():
@@ -147,16 +155,16 @@ def planned_prompts(
 def _stated_prompts(
     prompts: PromptSet, part: str, names: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[PlannedPrompt]:
-    """Return the prompts of a part that state a value, each once.
+    """Return the prompts of a part that state a value, without repetition.
 
     Raises:
-        InvalidInputError: there is none, or a prompt that does not state exactly one value.
+        InvalidInputError: there are none, or a prompt does not state exactly one value.
     """
     if not groups:
         raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
     concept_words = StatedWords(names)
     planned: list[PlannedPrompt] = []
-    # A text that stands in several groups is generated once.
+    # Generate a text in several groups only once.
     for prompt in dict.fromkeys(chain(*groups)):
         values = prompts.values_in(prompt)
         if len(values) != 1:
@@ -164,20 +172,22 @@ def _stated_prompts(
                 f"{prompts.name}: {prompt!r} states {list(values)}, expected one of the values"
                 f" {list(prompts.attributes)}; use stated=False"
             )
-        # "A photo of a female doctor." is about "doctor"; "" where no concept is named.
+        # "A photo of a female doctor." has the concept "doctor"; "" if it names none.
         concept = next(iter(concept_words.find(prompt)), "")
         planned.append((prompt, concept, part, values[0]))
     return planned
 
 
 class Plan(Strict):
-    """Hold everything that determines the pixels in a folder of images.
+    """Everything that determines the pixels in a folder of images.
 
-    model: see `identity`. variants: name -> `Variant.planned`, first "none". images: of each
-    prompt and seed;
-    stated_images: the same of prompts that state their attribute, wordings and others. options:
-    further arguments of the pipeline. batch_size is part of it: the rounding of a product depends
-    on the size of the batch.
+    Attributes:
+        model: see `identity`.
+        variants: name -> `Variant.planned`; the first is "none".
+        images: number of images per class prompt and seed.
+        stated_images: number of images per other prompt and seed.
+        options: further arguments of the pipeline.
+        batch_size: images per batch; rounding depends on it.
     """
 
     model: dict[str, Any]
@@ -198,24 +208,22 @@ class Plan(Strict):
     def _in_different_folders(
         cls, variants: dict[str, dict[str, Any]]
     ) -> dict[str, dict[str, Any]]:
-        # "cali 1" and "cali-1" would write into one folder, over each other.
+        # "cali 1" and "cali-1" would share a folder.
         folders = {file_slug(name)[:60] for name in variants}
         if variants[NONE] or len(folders - {""}) < len(variants):
             raise ValueError(
-                "expected names that stay different as names of folders, and none that is called"
-                " 'none'"
+                "expected names that differ as folder names, and no method called 'none'"
             )
         return variants
 
     @cached_property
     def all_images(self) -> tuple[PlannedImage, ...]:
-        """Return the images of all variants, one variant after the other, prompt by prompt."""
+        """Return the images of all variants, ordered by variant and prompt."""
         images = []
         for variant, settings in self.variants.items():
             for planned in self.prompts:
                 prompt, _, part, stated_value = planned
-                # Only class prompts make discrepancies, which need many images each; the others
-                # need a rate.
+                # Discrepancies of class prompts need many images; other prompts only need a rate.
                 is_class_prompt = stated_value is None and part in ("train", "unseen")
                 count = self.images if is_class_prompt else self.stated_images
                 if stated_value is None and settings.get("only_stated"):
@@ -227,11 +235,10 @@ class Plan(Strict):
         return tuple(images)
 
     def batches(self, images: Sequence[PlannedImage]) -> list[list[int]]:
-        """Return the numbers of images of one variant that run through the pipeline together,
-        whether they exist or not.
+        """Return batches of indices into the images of one variant, whether they exist or not.
 
-        Prompts that state their attribute share no batch with others, so a variant that leaves them
-        alone copies all.
+        Prompts that state the attribute have separate batches, so that a variant which does not
+        change them can copy all of their images.
         """
         plain = []
         stated = []
@@ -247,31 +254,30 @@ class Plan(Strict):
         return batches
 
     def settle(self, folder: Path) -> GeneratedImages:
-        """Write the plan into a folder and return its images; a plan that has images already is
-        kept.
+        """Write the plan into a folder, unless it has images already, and return its images.
 
         Raises:
-            InvalidInputError: the folder holds images of another plan, or without one; weights may
-                differ by rounding.
+            InvalidInputError: the folder contains images of another plan, or images without a plan.
+                (Weights may differ by rounding.)
         """
-        # Without an image nothing depends on an earlier plan, which may be replaced.
+        # Without images, an earlier plan can be replaced.
         if not any(folder.glob("*/*/*.png")):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
-        # Read back also when it was just written: what is compared is what a later run will read.
+        # Read the plan back even if it was just written, to compare what a later run will read.
         kept = GeneratedImages.open(folder)
         differences = kept.plan._differences(self)
         if differences:
             raise InvalidInputError(
-                f"{folder}: holds images of other settings: {'; '.join(differences)}; use another"
-                " folder, or repeat the settings to go on with these images"
+                f"{folder}: contains images of other settings: {'; '.join(differences)}; use"
+                " another folder, or the same settings to continue"
             )
         return kept
 
     def _differences(self, new: Plan) -> list[str]:
-        """Return the differences of a new plan, in words; weights may differ by rounding."""
+        """Describe the differences of a new plan; weights may differ by rounding."""
         old_settings = self.model_dump(mode="json", exclude={"model"}) | self.model
         new_settings = new.model_dump(mode="json", exclude={"model"}) | new.model
-        # Compared by themselves: two loads of the same weights differ in the last digits.
+        # Compared separately: two loads of the same weights may differ in the last digits.
         old_weights = old_settings.pop("fingerprint", None)
         new_weights = new_settings.pop("fingerprint", None)
         differences = []
@@ -286,15 +292,15 @@ class Plan(Strict):
             after = new_settings.get(key)
             if before != after:
                 differences.append(
-                    f"{key} was {shortened(json.dumps(before), 120)} and is"
-                    f" {shortened(json.dumps(after), 120)} now"
+                    f"{key} was {shortened(json.dumps(before), 120)} and is now"
+                    f" {shortened(json.dumps(after), 120)}"
                 )
         return differences
 
 
 @dataclass(frozen=True)
 class GeneratedImages:
-    """Hold the images of a folder, in the order of the plan; some may not exist yet."""
+    """The images of a folder, in the order of the plan; some may not exist yet."""
 
     folder: Path
     plan: Plan
@@ -302,8 +308,11 @@ class GeneratedImages:
 
     @classmethod
     def open(cls, folder: str | Path) -> GeneratedImages:
-        """Open a folder that `generate` wrote; InvalidInputError: no plan in it, or one that cannot
-        be read."""
+        """Open a folder written by `generate`.
+
+        Raises:
+            InvalidInputError: the folder has no readable plan.
+        """
         path = Path(folder) / PLAN
         try:
             plan = Plan.model_validate_json(read_bytes(path))
@@ -328,17 +337,20 @@ class GeneratedImages:
         return self.folder / image.path
 
     def read(self, image: PlannedImage) -> Image:
-        """Read the pixels of an image as RGB; OSError where the file cannot be read."""
+        """Read the pixels of an image as RGB; OSError if the file cannot be read."""
         return read_png(self.path(image))[0]
 
     def about(self, image: PlannedImage) -> dict[str, Any]:
-        """Read the image file's own record of how it was generated; OSError where it cannot be
-        read."""
+        """Read how an image was generated from its metadata; OSError if it cannot be read."""
         return read_png(self.path(image), pixels=False)[1]
 
     def result(self, *, settings: Mapping[str, Any], **fields: Any) -> TaskResult:
-        """Return an empty block about these images; fields: task, title, description, ...; rows
-        have lam, strength."""
+        """Return an empty result about these images.
+
+        Args:
+            settings: settings of the measurement.
+            fields: further fields of the provenance: task, title, description, ...
+        """
         plan = self.plan
         model = dict(plan.model)
         stated = sum(value is not None for *_, value in plan.prompts)
@@ -362,24 +374,27 @@ class GeneratedImages:
 
 
 def identity(pipe: Any) -> dict[str, Any]:
-    """Return what identifies a pipeline; one fingerprint of all weights, None where some are on
-    meta tensors."""
-    # torch and the hosts are imported when they are used: reading a folder of images needs neither.
+    """Return the identity of a pipeline: class, id, fingerprint, scheduler, adapters, precision.
+
+    The fingerprint covers all weights; it is None if some are meta tensors.
+    """
+    # Import torch and the hosts only here: reading a folder of images does not need them.
     from torch import nn
 
     modules = {}
     for name, component in sorted(pipe.components.items()):
         if isinstance(component, nn.Module):
-            modules[name] = getattr(component, "_orig_mod", component)  # what is compiled
-    # Private entries say which values were defaults, in an order that changes from process to
-    # process.
+            modules[name] = getattr(
+                component, "_orig_mod", component
+            )  # the module inside a compiled one
+    # Private entries list default values, in an order that varies between processes.
     scheduler = sorted(
         (key, value) for key, value in pipe.scheduler.config.items() if not key.startswith("_")
     )
     adapters: set[str] = set()
     precisions: set[str] = set()
     for module in modules.values():
-        # A LoRA that is loaded, or another precision, changes pixels and not the name of the model.
+        # A LoRA or another precision changes the pixels but not the name of the model.
         adapters |= set(getattr(module, "peft_config", None) or ())
         precisions |= {str(p.dtype).removeprefix("torch.") for p in module.parameters()}
     return {
@@ -393,8 +408,7 @@ def identity(pipe: Any) -> dict[str, Any]:
 
 
 def _joint_fingerprint(modules: Mapping[str, nn.Module]) -> dict[str, Any] | None:
-    """Return one fingerprint of the weights of all modules; None where one has weights without
-    values."""
+    """Return one fingerprint of all modules; None if a module has weights without values."""
     from vldebias.hosts.host import weights_fingerprint
 
     fingerprints = []
@@ -402,7 +416,7 @@ def _joint_fingerprint(modules: Mapping[str, nn.Module]) -> dict[str, Any] | Non
         fingerprint = weights_fingerprint(module)
         if fingerprint is not None:
             fingerprints.append(fingerprint.to_dict())
-    # A fingerprint of some of the weights would pass for one of all.
+    # A fingerprint of only some weights would look like one of all.
     if not fingerprints or len(fingerprints) < len(modules):
         return None
     tensors: list[Any] = []

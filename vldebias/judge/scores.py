@@ -1,11 +1,11 @@
-"""Judge generated images, store the answers, and measure quality: CLIPScore against the prompts,
-FID against "none".
+"""Judge generated images, store the answers, and measure quality with CLIPScore and FID.
 
-CLIPScore (Hessel et al., 2021) has the biases of its CLIP: one that associates nurses with women
-scores a man in a nurse's uniform lower. Measure with another backbone than the one that was
-debiased, and read the score together with `recognised` and the labels of people. FID (Heusel et
-al., 2017) uses the features of a CLIP (Kynkäänniemi et al., 2023). A debiased pipeline should move
-away from images that have the bias: a larger distance is not by itself a loss.
+CLIPScore (Hessel et al., 2021) has the biases of its CLIP: a model that associates nurses with
+women gives a man in a nurse's uniform a lower score. Use another backbone than the one that was
+debiased, and compare with `recognised` and human labels. FID (Heusel et al., 2017) uses the
+features of a CLIP (Kynkäänniemi et al., 2023), with the unedited pipeline as the reference. A
+debiased pipeline should move away from biased images, so a larger distance is not necessarily a
+loss.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import file_slug
 
 BATCH = 64
-ENOUGH = 2048  # images for an FID that is read by itself
+ENOUGH = 2048  # images for an FID with a small bias
 ABOUT = {
     "CLIPScore": (
         "CLIPScore of every image with the prompt that it was generated from, max(w cos, 0); the"
@@ -51,17 +51,22 @@ def judge_images(
 ) -> Probabilities:
     """Return attribute -> probabilities (n, values) for n images, in their order.
 
-    Answers are stored in the folder, by path and hash of an image: a new or changed image is
-    judged, others are read.
+    Answers are cached in the folder by path and hash of the image, so only new and changed images
+    are judged.
+
+    Args:
+        judge: the judge.
+        images: the generated images.
+        progress: progress bars.
 
     Raises:
-        InvalidInputError: images are missing, or the judge answers in a wrong shape.
+        InvalidInputError: images are missing, or the judge returns arrays of the wrong shape.
     """
     missing = [image.path for image in images if not images.path(image).is_file()]
     if missing:
         raise InvalidInputError(
             f"{images.folder}: {len(missing)} of {len(images)} images are missing, such as"
-            f" {missing[0]}; generate again, which goes on where it stopped"
+            f" {missing[0]}; run the generation again to continue"
         )
     path = answers_file(judge, images)
     answer_of_key = stored_answers(path)
@@ -76,15 +81,14 @@ def judge_images(
         for start in range(0, len(unjudged), BATCH):
             batch = list(unjudged)[start : start + BATCH]
             predicted = predict(judge, [images.read(unjudged[key]) for key in batch])
-            # Rounded before they are used, not only where they are stored: a run that reads answers
-            # and one that has just judged give the same figures.
+            # Round before use as well, so that cached and new answers give the same figures.
             rows = {name: np.round(chances, 6).tolist() for name, chances in predicted.items()}
             for place, key in enumerate(batch):
                 answer = {attribute: chances[place] for attribute, chances in rows.items()}
                 answer_of_key[key] = answer
-                # A line break comes first, since the line before may be torn by a kill.
+                # Start with a line break, since the previous line may be incomplete.
                 file.write("\n" + json.dumps({key: answer}))
-            # A judge may take minutes a batch: what is judged has to outlive a kill.
+            # A batch may take minutes, so save it in case the process is killed.
             file.flush()
             advance(len(batch))
     rows_of_attribute = {}
@@ -94,10 +98,9 @@ def judge_images(
 
 
 def answers_file(judge: Judge, images: GeneratedImages) -> Path:
-    """Return the file of a judge's answers about the images of a folder; a new one begins with its
-    name and values.
+    """Return the file of a judge's answers; create it with the judge's name and values if needed.
 
-    Weights that changed under the same name are another judge, with another file.
+    A judge with the same name but other weights has another file.
     """
     name = f"{file_slug(judge.name)}-{file_slug(judge.fingerprint)[:16]}.jsonl"
     path = images.folder / "judgements" / name
@@ -117,23 +120,28 @@ def scored(
     fid: bool,
     **resampling: Any,
 ) -> list[TaskResult]:
-    """Return the blocks of CLIPScore and FID, as far as requested, of the images of prompts that
-    state no value.
+    """Return the results of CLIPScore and FID for images of prompts that state no value.
 
-    encoder, texts: the image and the text side of the same model. resampling: resamples, seed.
+    Args:
+        generated: the images.
+        encoder: image encoder of the scoring model.
+        texts: text side of the same model.
+        name: name of the task.
+        clip: whether to compute CLIPScore.
+        fid: whether to compute FID.
+        resampling: `resamples` and `seed`.
     """
     # "none", which FID compares with, is the first variant.
     images_of_variant: dict[str, list[PlannedImage]]
     images_of_variant = {variant: [] for variant in generated.plan.variants}
     for image in generated:
-        # The score of a prompt that states a value would say whether the value is shown, not how
-        # good the images are.
+        # For a prompt that states a value, the score would measure whether the value is shown.
         if image.stated is None:
             images_of_variant[image.variant].append(image)
     # variant -> (n, d) of its images
     features = {}
     for variant, images in images_of_variant.items():
-        # The same order under every variant: row i of each is of the same prompt and seed.
+        # Same order for every variant: row i has the same prompt and seed.
         images.sort(key=lambda image: (image.prompt, image.seed))
         batches = []
         for start in range(0, len(images), BATCH):
@@ -159,7 +167,7 @@ def _block(
     n: Mapping[str, int],
     settings: Mapping[str, Any],
 ) -> TaskResult:
-    """Return an empty block of a measure of quality, with its description."""
+    """Return an empty result of a quality metric, with its description."""
     return generated.result(
         task=f"{name}: {quality}",
         title=f"{quality} of generated images",
@@ -178,14 +186,14 @@ def _clip_scores(
     prompts: Sequence[str],
     **resampling: Any,
 ) -> TaskResult:
-    """Return the block of CLIPScore; prompts: of each image of a variant."""
+    """Return the result of CLIPScore; `prompts` are the prompts of each image of a variant."""
     names, index, sizes = np.unique(prompts, return_inverse=True, return_counts=True)
     text_rows = normalize(texts.embed(names.tolist()).double(), dim=1)[index]
     values = {}
     for variant, rows in features.items():
-        # Hessel et al., section 3: cut off at zero for each image; torchmetrics cuts the mean off.
+        # Hessel et al., section 3: clipped at zero per image; torchmetrics clips the mean.
         scores = 100 * (normalize(rows, dim=1) * text_rows).sum(1).clamp(min=0).numpy()
-        # Means of prompts are the units, or the images where there is one prompt.
+        # Resample prompt means, or images if there is a single prompt.
         if len(sizes) > 1:
             scores = np.bincount(index, weights=scores) / sizes
         values[variant] = scores
@@ -206,18 +214,20 @@ def _clip_scores(
 def _frechet_distances(
     generated: GeneratedImages, encoder: ImageEncoder, name: str, features: Mapping[str, Tensor]
 ) -> TaskResult:
-    """Return the block of FID of each variant against the images without a method."""
+    """Return the result of FID of each variant against the images without a method."""
     count, dim = features[NONE].shape
-    # With no more images than dimensions the covariance is singular, and FID is mostly bias.
+    # With fewer images than dimensions, the covariance is singular and FID mostly bias.
     enough = max(ENOUGH, dim + 1)
     if count < enough:
         warn(
-            f"FID of {count} images: fewer than {enough} bias it upwards; compare figures of as"
-            " many images"
+            f"FID of {count} images: fewer than {enough} bias it upwards; only compare figures with"
+            " the same number of images"
         )
-    network: Any = nn.Identity()  # features are there, where torchmetrics expects a network
+    network: Any = (
+        nn.Identity()
+    )  # torchmetrics expects a network, but features are computed already
     network.num_features = dim
-    # The features of "none" are kept over `reset`: they are the reference of every variant.
+    # Keep the features of "none" after `reset`: they are the reference of every variant.
     metric = need("torchmetrics.image.fid").FrechetInceptionDistance(
         network, reset_real_features=False
     )

@@ -1,9 +1,8 @@
-"""Measure accuracy by group, areas under the curve, the spread of a class, and how far annotators
-agree.
+"""Accuracy by group, areas under the ROC curve, k-variance, and inter-annotator agreement.
 
-`group_accuracy` takes the rows of a test split; the functions of counts (..., g) take many
-resamples at once. A group is a target class x spurious attribute, as in Sagawa et al.,
-"Distributionally Robust Neural Networks" (2020).
+`group_accuracy` takes the rows of a test split; functions of counts (..., g) accept many resamples
+at once. A group is a target class x spurious attribute, as in Sagawa et al., "Distributionally
+Robust Neural Networks" (2020).
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ Statistic = Callable[[Counts, Counts], Floats]  # of hits and sizes (..., g)
 
 
 def lowest_accuracy(hits: Counts, size: Counts) -> Floats:
-    """Return min_g acc_g from hits and sizes (..., g); a group without images has no accuracy and
-    is left out."""
+    """Return min_g acc_g from hits and sizes (..., g); groups without images are left out."""
     return np.where(size > 0, hits / np.maximum(size, 1), np.inf).min(axis=-1)
 
 
@@ -76,16 +74,19 @@ class ReweightedGap:
 def interval_of(
     statistic: Statistic, cells: Counts, drawn: Counts
 ) -> tuple[float, Bounds, tuple[float, float, float]]:
-    """Return a statistic's value with the method, its interval, and its paired change from the
-    value without.
+    """Return the value of a statistic with a method, its interval, and its paired change.
 
-    Where all images that decide are right, or all wrong, no resample varies, and Wilson's interval
-    is taken. Where several groups may be the worst, the lowest of them is lower than the worst is,
-    and that of a resample lower still: the interval then reaches up to `_most_of_worst`.
+    If all deciding images are right, or all wrong, resamples do not vary, and Wilson's interval is
+    used. If several groups may be the worst, the observed minimum is biased downwards, and the
+    minimum of a resample even more, so the interval is extended up to `_most_of_worst`.
 
     Args:
-        cells: counts (g, 2, 2) of group, right without, right with the method.
-        drawn: resamples of them (b, g, 2, 2).
+        statistic: function of hits and sizes (..., g).
+        cells: counts (g, 2, 2): group, right without the method, right with the method.
+        drawn: resampled cells (b, g, 2, 2).
+
+    Returns:
+        The value, its interval, and the change with its interval.
     """
     # cells[g, 1, :] were right without the method, cells[g, :, 1] with it: (g,) hits of each
     before = cells[:, 1].sum(-1)
@@ -93,7 +94,7 @@ def interval_of(
     size = cells.sum((-1, -2))
     value = float(statistic(hits, size))
     sizes = drawn.sum((-1, -2))
-    with np.errstate(invalid="ignore"):  # a resample without an image of the groups is not a number
+    with np.errstate(invalid="ignore"):  # NaN for a resample without images of the groups
         draws_after = statistic(drawn[..., 1].sum(-1), sizes)
         draws_before = statistic(drawn[:, :, 1].sum(-1), sizes)
     # The same resamples for both sides, so that the interval of the change is paired.
@@ -105,11 +106,11 @@ def interval_of(
         return value, wilson_interval(int(value * n), n), change
     if value in (0.0, 1.0) and statistic is lowest_accuracy:
         is_lowest = (size > 0) & (hits == value * size)
-        # Several groups may be at 0 or 1: the smallest of them is the least certain.
+        # If several groups are at 0 or 1, the smallest is the least certain.
         n = int(size[is_lowest].min())
         low, high = wilson_interval(int(value * n), n)
         return value, (low, max(high, _most_of_worst(hits, size))), change
-    # Part of a weighted mean may be constant: the bootstrap would take these groups for certain.
+    # The bootstrap has no variance for groups that are all right or all wrong.
     if isinstance(statistic, Reweighted):
         is_constant = (size > 0) & ((hits == 0) | (hits == size))
         if is_constant[statistic.weights > 0].any():
@@ -118,19 +119,18 @@ def interval_of(
     if statistic is lowest_accuracy:
         return value, (low, max(high, _most_of_worst(hits, size))), change
     if statistic is accuracy_gap or isinstance(statistic, ReweightedGap):
-        # What the worst group may be higher, the gap may be smaller; the average moves by less.
+        # If the worst group may be higher, the gap may be smaller; the average changes less.
         rise = _most_of_worst(hits, size) - float(lowest_accuracy(hits, size))
         return value, (max(0.0, min(low, value - rise)), high), change
     return value, (low, high), change
 
 
 def _most_of_worst(hits: Counts, size: Counts) -> float:
-    """Return the upper end of the lowest accuracy where several groups may have it, else that
-    accuracy.
+    """Return the upper end of the lowest accuracy if several groups may have it, else the accuracy.
 
-    These are the groups whose Wilson interval begins below the end of another. The worst is above
-    the upper end of all intervals only if it is above one of them, so that each is of the level
-    that g such chances leave (Bonferroni).
+    Candidates are the groups whose Wilson intervals overlap with the lowest one. Their intervals
+    have a Bonferroni-corrected level, since the worst group exceeds the lowest upper end only if
+    one of them does.
     """
     has_images = np.flatnonzero(size)
     intervals = [wilson_interval(int(hits[g]), int(size[g])) for g in has_images]
@@ -144,18 +144,17 @@ def _most_of_worst(hits: Counts, size: Counts) -> float:
 
 
 def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:
-    """Return the interval of a weighted mean of groups, made of their Wilson intervals.
+    """Return the interval of a weighted mean of groups from their Wilson intervals.
 
-    Half-widths times weights are squared and added (Zou and Donner, 2008, "Construction of
-    confidence limits about effect measures").
+    Weighted half-widths are added in quadrature (Zou and Donner, 2008, "Construction of confidence
+    limits about effect measures").
     """
     used = (weights > 0) & (size > 0)
     share = weights[used] / weights[used].sum()
     accuracy = hits[used] / size[used]
     intervals = [wilson_interval(right, n) for right, n in zip(hits[used], size[used], strict=True)]
     low, high = np.array(intervals).T
-    # Each side by itself: Wilson's intervals are not symmetric, and near 1 a symmetric one would
-    # pass it.
+    # Separately per side: Wilson's intervals are asymmetric, and a symmetric one could exceed 1.
     below = float(np.linalg.norm(share * (accuracy - low)))
     above = float(np.linalg.norm(share * (high - accuracy)))
     mean = float(share @ accuracy)
@@ -163,8 +162,7 @@ def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:
 
 
 class GroupAccuracy(NamedTuple):
-    """Hold accuracy and number of rows of each group that occurs, by its label, the lowest and that
-    of all rows."""
+    """Accuracy and size of each group by label, and the lowest and the average accuracy."""
 
     accuracy: dict[Any, float]
     n: dict[Any, int]
@@ -173,12 +171,19 @@ class GroupAccuracy(NamedTuple):
 
 
 def group_accuracy(predictions: Values, labels: Values, groups: Values) -> GroupAccuracy:
-    """Return acc_g, the mean over rows of group g of 1[prediction = label], from (n,) each, of any
-    kind that compares.
+    """Compute the accuracy of each group.
+
+    Args:
+        predictions: predicted classes (n,), texts or numbers.
+        labels: true classes (n,), of the same type.
+        groups: group labels (n,).
+
+    Returns:
+        Accuracy and size by group, and the worst and average accuracy.
 
     Raises:
-        InvalidInputError: shapes that are not (n,), no rows, NaN, texts together with numbers,
-            scores for predictions.
+        InvalidInputError: shapes differ from (n,), there are no rows, values are NaN, texts are
+            mixed with numbers, or predictions are scores.
     """
     predicted, true, group = vectors(predictions=predictions, labels=labels, groups=groups)
     if (predicted.dtype.kind in "SU") != (true.dtype.kind in "SU"):  # "0" is never 0
@@ -186,12 +191,12 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
             "predictions and labels: expected both as texts or both as numbers, got"
             f" {predicted.dtype} and {true.dtype}; convert one of them"
         )
-    # 0.0 and 1.0 are labels that were read as floats; .37 is a probability or score.
+    # 0.0 and 1.0 may be labels stored as floats; .37 is a probability or score.
     is_fraction = predicted.dtype.kind == "f" and bool((predicted != np.round(predicted)).any())
     if is_fraction and not np.isin(predicted, true).all():
         raise InvalidInputError(
-            f"predictions: expected classes, got {np.unique(predicted)[:3].tolist()}; of"
-            " probabilities take the likeliest class"
+            f"predictions: expected classes, got {np.unique(predicted)[:3].tolist()}; pass the"
+            " likeliest class instead of probabilities"
         )
     names, index = codes(group, None)
     size = np.bincount(index)
@@ -205,13 +210,12 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
 
 
 def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) -> float:
-    """Return min_g acc_g over the groups that occur. Raises: see `group_accuracy`."""
+    """Return the lowest accuracy over groups; see `group_accuracy` for arguments and errors."""
     return group_accuracy(predictions, labels, groups).worst
 
 
 def share_below(scores: NDArray[Any], compared: NDArray[Any]) -> Floats:
-    """Return the share of the compared scores that each score is above; a tie counts half. The mean
-    is the area (AUC)."""
+    """Return the share of `compared` below each score; ties count half. The mean is the AUC."""
     ordered = np.sort(compared)
     below = np.searchsorted(ordered, scores, "left")
     not_above = np.searchsorted(ordered, scores, "right")
@@ -226,16 +230,23 @@ def worst_areas(
     resamples: int,
     seed: int,
 ) -> tuple[dict[str, float], dict[str, Floats], dict[str, int]]:
-    """Return method -> its lowest area under the curve over groups, its draws (resamples,), and how
-    much counts.
+    """Compute the lowest area under the ROC curve over groups, for several methods.
 
     Draws are normal with the covariance of all methods (DeLong et al., "Comparing the areas under
-    two or more correlated receiver operating characteristic curves", 1988), each group by itself;
-    the lowest is picked again in each. A group of one class has no area and does not count; without
-    another nothing is returned.
+    two or more correlated receiver operating characteristic curves", 1988), independent between
+    groups; the lowest area is selected again in each draw. Groups with a single class have no area
+    and are left out.
 
-    margins: method -> (n,), high for positive rows. positive: (n,) whether a row has that class.
-    groups: (n,) codes.
+    Args:
+        margins: method -> scores (n,), high for positive rows.
+        positive: whether each row is positive (n,).
+        groups: group codes (n,).
+        resamples: number of draws.
+        seed: random seed.
+
+    Returns:
+        Method -> lowest area, method -> draws (resamples,), and the numbers of images and groups.
+        All are empty if no group has both classes.
     """
     first_method = next(iter(margins.values()))
     rng = np.random.default_rng(seed)
@@ -244,18 +255,17 @@ def worst_areas(
     images = 0
     for code in range(groups.max() + 1):
         rows = np.flatnonzero(groups == code)
-        # Sorted, so that the order of the rows changes no last digit.
+        # Sorted, so that the result does not depend on the order of the rows.
         rows = rows[np.lexsort((first_method[rows], positive[rows]))]
         is_positive = positive[rows]
-        # An area compares positive with negative rows: a group of one class has none.
+        # The area compares positive with negative rows.
         if is_positive.all() or not is_positive.any():
             continue
         scores = [margin[rows] for margin in margins.values()]
-        # Draws and not an interval by formula: the lowest of several groups has no formula, and it
-        # is picked again in each draw.
+        # The minimum over groups has no closed-form interval, so draw and select it again in each.
         area, root = _areas_of_group(scores, is_positive)
         noise = rng.standard_normal((resamples, len(scores))) @ root
-        # Methods that score alike have equal draws, to the last bit.
+        # Methods with equal scores get bit-identical draws.
         _, first, alike = np.unique(
             np.stack(scores), axis=0, return_index=True, return_inverse=True
         )
@@ -271,8 +281,8 @@ def worst_areas(
 
 
 def _areas_of_group(scores: Sequence[NDArray[Any]], is_positive: Mask) -> tuple[Floats, Floats]:
-    """Return the area (m,) of each method's scores (n,), and the symmetric root (m, m) of the
-    areas' covariance (DeLong et al., 1988)."""
+    """Return the areas (m,) of the methods, and the symmetric square root (m, m) of their
+    covariance (DeLong et al., 1988)."""
     m = len(scores)
     of_positives = []
     of_negatives = []
@@ -286,28 +296,33 @@ def _areas_of_group(scores: Sequence[NDArray[Any]], is_positive: Mask) -> tuple[
         # DeLong's S10 / m + S01 / n, the covariances of both kinds of rows. ddof=0 over n - 1 is
         # the same as ddof=1 over n, and gives 0 and not NaN for a single row.
         covariance = covariance + np.cov(parts, ddof=0).reshape(m, m) / max(parts.shape[1] - 1, 1)
-    # By eigenvalues, since the covariance of methods that score alike is singular, where Cholesky
-    # fails.
+    # By eigenvalues: the covariance of methods with equal scores is singular, so Cholesky fails.
     spectrum, vectors = np.linalg.eigh(covariance)
-    # The one root that no choice of eigenvectors changes.
+    # The symmetric root does not depend on the choice of eigenvectors.
     root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T
     return np.stack(of_positives).mean(axis=1), root
 
 
 def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
-    """Return P(score of a wrong row < score of a right row); ties count half, 0.5 is chance, 1
-    finds all.
+    """Return the AUROC of finding wrong rows by low scores: P(wrong score < right score).
 
-    scores: (n,); low scores are taken as suspicious. wrong: (n,) truth values, of both kinds. The
-    interval is that of `worst_areas`. Source: Hanley and McNeil, "The meaning and use of the area
+    Ties count half; 0.5 is chance. Source: Hanley and McNeil, "The meaning and use of the area
     under a ROC curve" (1982).
+
+    Args:
+        scores: scores (n,); low scores are suspicious.
+        wrong: whether each row is wrong (n,); must contain both values.
+        resamples: number of draws for the interval (DeLong et al., 1988).
+
+    Returns:
+        The area with its 95 % interval.
     """
     values, mask = vectors(scores=scores, wrong=wrong)
     if values.dtype.kind not in "iufb":
         raise InvalidInputError(f"scores: expected numbers, got {values.dtype}")
-    if np.unique(mask).tolist() != [0, 1]:  # a text "0" would be true, and so would -1
+    if np.unique(mask).tolist() != [0, 1]:  # the text "0" and -1 would count as true
         raise InvalidInputError(
-            f"wrong: expected truth values of both kinds, got {np.unique(mask)[:8].tolist()}"
+            f"wrong: expected both True and False, got {np.unique(mask)[:8].tolist()}"
         )
     areas, draws, _ = worst_areas(
         {"": values}, mask == 0, np.zeros(len(mask), np.int64), resamples=resamples, seed=0
@@ -316,12 +331,12 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
 
 
 def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> float:
-    """Return the mean Wasserstein-1 distance between disjoint pairs of random k-row subsets of
-    `features` (n, d).
+    """Return the mean Wasserstein-1 distance between disjoint random k-row subsets of `features`.
 
-    It is small where the features of the class are concentrated. The distance of two subsets is the
-    cheapest one-to-one matching by Euclidean length, divided by k; cubic in k. As many disjoint
-    pairs are sampled as fit (Lemma 8.5).
+    It is small if the features of a class are concentrated. The distance between two subsets is the
+    cheapest one-to-one matching by Euclidean distance, divided by k. As many disjoint pairs are
+    sampled as possible (Lemma 8.5).
+
     Source: Solomon et al., "k-variance: a clustered notion of variance" (2022), unnormalised as in
     definition 8.1 of Chuang's thesis.
 
@@ -413,7 +428,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
     totals = sums[:, :-2]
     observed = sums[:, -2]
     n = totals.sum(1)
-    with np.errstate(invalid="ignore"):  # alpha is 0 / 0 where one value is left
+    with np.errstate(invalid="ignore"):  # alpha is 0 / 0 if only one value is left
         expected = (n**2 - (totals**2).sum(1)) / (n * (n - 1))
         alphas = 1 - observed / n / expected
     return Agreement(
@@ -422,7 +437,6 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
 
 
 def _interval_of_draws(sample_and_draws: Floats) -> Interval:
-    """Return the first of (1 + b,) values with the percentile interval of the finite ones after
-    it."""
+    """Return the first value with the percentile interval of the finite values after it."""
     draws = sample_and_draws[1:]
     return Interval(float(sample_and_draws[0]), *percentile_interval(draws[np.isfinite(draws)]))

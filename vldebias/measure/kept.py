@@ -1,10 +1,9 @@
-"""Measure what an edit of queries costs without captions: of the first hits inside each value, how
-many are still there?
+"""Cost of a query edit without captions: the share of the first hits of each value that are kept.
 
-An edit is meant to change how many of the first images show each value, and not which of them do.
-So the images of each value are ranked by themselves, and the first k / groups before and after are
-compared. A hit that is replaced by an equally good one counts as lost: 1 - the share is an upper
-bound of the cost ("at most").
+An edit should change how many of the first images show each value, but not which ones. The images
+of each value are therefore ranked separately, and the first k / groups before and after are
+compared. A hit that is replaced by an equally good one counts as lost, so 1 - share is an upper
+bound of the cost.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 def hits_of_value(k: int, groups: int) -> int:
-    """Return how many of the first k results each of the groups has where all are even.
+    """Return the number of results per group among the first k, for even shares.
 
     >>> hits_of_value(50, 2)
     25
@@ -30,10 +29,12 @@ def hits_of_value(k: int, groups: int) -> int:
 
 
 def kept_share(before: Rows, after: Rows, first: int) -> float:
-    """Return the share of the first rows of one ranking that are among the first of another.
+    """Return the share of the first rows of one ranking that are also among the first of another.
 
     Args:
-        before, after: (m,) rows of one value, best first. first: how many are compared, at most m.
+        before: rows (m,) of one value, best first.
+        after: the same rows in another ranking.
+        first: number of rows to compare, at most m.
 
     >>> kept_share(np.array([4, 2, 7]), np.array([2, 9, 4]), first=2)
     0.5
@@ -44,12 +45,11 @@ def kept_share(before: Rows, after: Rows, first: int) -> float:
 def resampled_kept_shares(
     before: Rows, rankings: Mapping[str, Rows], first: int, n: int, resamples: int, seed: int
 ) -> dict[str, Floats]:
-    """Return for each ranking the share of `kept_share` (resamples,) in resamples of the n rows.
+    """Return `kept_share` (resamples,) of each ranking in shared resamples of the n rows.
 
-    The same resamples serve every ranking. A row that is drawn twice counts twice. Rankings hold
-    `reach(first, n)` rows.
+    A row that is drawn twice counts twice. Rankings contain `reach(first, n)` rows.
     """
-    # Only rows that some ranking reads can be among the first ones.
+    # Only rows in some ranking can be among the first.
     read = np.unique(np.concatenate([before, *rankings.values()]))
     place_before = np.searchsorted(read, before)
     place_after = {name: np.searchsorted(read, ranking) for name, ranking in rankings.items()}
@@ -58,15 +58,14 @@ def resampled_kept_shares(
         counts_before = _counts_of_first(place_before, weights, first)
         for name, places in place_after.items():
             counts = _counts_of_first(places, weights, first)
-            # A row that a resample holds twice may be among the first once before and twice after:
-            # one is kept.
+            # A row drawn twice may be among the first once before and twice after: one is kept.
             both = np.minimum(counts, counts_before).sum(axis=1)
             parts[name].append(both / first)
     return {name: np.concatenate(blocks) for name, blocks in parts.items()}
 
 
 def _counts_of_first(ranking: Rows, weights: NDArray[np.int32], first: int) -> NDArray[np.int64]:
-    """Return how often each read row is among the first of a ranking (b, rows), by resample."""
+    """Return how often each row is among the first of a ranking in each resample (b, rows)."""
     rows = ranking[resampled_places(ranking, weights, first)]
     resamples, number = weights.shape
     cells = np.arange(resamples)[:, None] * number + rows
@@ -75,8 +74,7 @@ def _counts_of_first(ranking: Rows, weights: NDArray[np.int32], first: int) -> N
 
 
 def chance_kept(first: int, n: int, draws: int, seed: int) -> Floats:
-    """Return the share that a random ranking of n rows keeps, in (draws,) random rankings."""
+    """Return the kept share (draws,) of random rankings of n rows."""
     rng = np.random.default_rng(seed)
-    # Of `first` rows drawn from n, how many are among the `first` before: no ranking has to be
-    # drawn.
+    # The overlap of two sets of `first` rows is hypergeometric, so no ranking has to be drawn.
     return rng.hypergeometric(first, n - first, first, size=draws) / first

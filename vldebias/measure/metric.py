@@ -1,9 +1,9 @@
-"""Define metrics and list the known ones, each with its title and the direction that is better.
+"""Metrics, with their titles, kinds and directions.
 
-Define your own metric as a `Metric`; register it with `register_metric`, or name it as an entry
-point of the group "vldebias.metrics". `TaskResult.add` then takes its name, and every table and
-page its title, kind and direction. With `compute` every task that has what it `reads` also measures
-it.
+Define your own metric as a `Metric` and register it with `register_metric`, or declare it as an
+entry point of the group "vldebias.metrics". `TaskResult.add` then accepts its name, and tables and
+pages use its title, kind and direction. If it has `compute`, every task with the inputs that it
+`reads` measures it.
 """
 
 from __future__ import annotations
@@ -31,26 +31,30 @@ ANY = (-math.inf, math.inf)
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
 BOTH = (-1.0, 1.0)
-# value of a method less that of the threshold at the median, on the same images; the subset is the
-# title of the measure
+# value of a method minus the value with a threshold at the median, on the same images; the subset
+# is the title of the metric
 TO_MEDIAN = "difference_to_median"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Describe one measure.
+    """Describe a metric.
 
-    name: in rows and files. title: what a reader calls it. kind: "bias" (what a method is for),
-    "utility" (what it costs), "similarity" (how far it moves embeddings, which is neither) or
-    "fact" (for which no change is reported).
-    bounds: least and most that it can be; intervals are cut there. compute: the function, or None
-    where a task measures it in its own way. reads: "texts" where no image is looked at; else what
-    `compute` takes, to give (...) or (r,):
+    Attributes:
+        name: name in rows and files.
+        title: name in reports.
+        kind: "bias" (what methods should improve), "utility" (what they cost), "similarity" (how
+            far they move embeddings) or "fact" (no change is reported).
+        better: direction, "higher", "lower" or "neither".
+        bounds: smallest and largest possible value; intervals are clipped to them.
+        reads: "texts" if no image is used; otherwise the arguments of `compute`:
 
-    - "groups": hits and sizes (..., g), images of each group that are right and all of them;
-    - "shares": counts (..., |A|) of images that show each value of an attribute;
-    - "rankings": group codes (r, k) of the first k of r rankings, and the prior (g,) or (r, g);
-      rows name k: "ndkl@9".
+            - "groups": hits and sizes (..., g), the correct images and all images of each group;
+            - "shares": counts (..., |A|) of images that show each value of an attribute;
+            - "rankings": group codes (r, k) of the first k of r rankings, and the prior (g,) or
+              (r, g); row names contain k, such as "ndkl@9".
+        compute: function that returns values (...) or (r,); None if tasks compute the metric
+            themselves.
     """
 
     name: str
@@ -85,9 +89,16 @@ METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", Metric)
 
 
 def register_metric(metric: Metric) -> Metric:
-    """Register a metric by its name, for every task, table and page of this process, and return it.
+    """Register a metric for all tasks, tables and pages of this process.
 
-    An InvalidInputError says that it is no Metric, or that another one has the name.
+    Args:
+        metric: the metric.
+
+    Returns:
+        The metric.
+
+    Raises:
+        InvalidInputError: it is not a `Metric`, or its name is taken.
     """
     return METRICS.register(metric)
 
@@ -97,25 +108,24 @@ def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
 
     Args:
         name: a name, such as "max_skew@10", or a metric.
-        strict: refuse an unknown name; else make a metric of it, as for a row that another package
-            measured.
+        strict: raise an error for unknown names. Otherwise create a metric, for rows that were
+            measured by another package.
     """
     if isinstance(name, Metric):
         return name
     base, _, k = name.partition("@")
-    # A metric of a package that is not installed here: a bias, so that a conclusion is written
-    # about it.
+    # A metric of a package that is not installed: treated as a bias, so that conclusions cover it.
     if not strict and base not in METRICS:
         return Metric(name, name.replace("_", " "), "bias")
     metric = METRICS[base]
     if not k:
         return metric
-    # "max_skew@10" is the MaxSkew of the first ten; there is no end to k, so none is registered.
+    # "max_skew@10" is the MaxSkew of the first ten; any k is allowed, so none is registered.
     return replace(metric, name=name, title=f"{metric.title}@{k}")
 
 
 def computed(reads: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
-    """Return the metrics that are computed from one kind of counts, with their functions."""
+    """Return the metrics that read one kind of counts, with their functions."""
     metrics: list[tuple[Metric, Callable[..., np.ndarray]]] = []
     for metric in METRICS.values():
         if metric.reads != reads or metric.compute is None:
@@ -129,7 +139,7 @@ def computed(reads: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
 
 
 def _values(name: str, compute: Callable[..., np.ndarray], *counts: np.ndarray) -> np.ndarray:
-    """Return what a metric computes from counts; refuse a function without a result."""
+    """Compute a metric from counts; raise an error if it returns None."""
     values = compute(*counts)
     if values is None:
         raise InvalidInputError(
@@ -139,7 +149,7 @@ def _values(name: str, compute: Callable[..., np.ndarray], *counts: np.ndarray) 
     return values
 
 
-# how most measures of bias, and of what a method costs, are described
+# most metrics of bias and of utility
 _bias = partial(Metric, kind="bias", better="lower")
 _utility = partial(Metric, kind="utility", better="higher", bounds=SHARE)
 BUILT_IN = (

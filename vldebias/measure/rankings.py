@@ -1,11 +1,10 @@
-"""Rank a gallery and measure its skew: are the first k results spread over the groups as they
-should be?
+"""Rank a gallery and measure the skew of groups among the first k results.
 
 Source of the skew: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems"
 (2019), equations 1-5, with the uniform prior that Berg et al. (2022) and chapter 7 of the thesis
-use for retrieval. Values are in nats; ties keep the order of the rows. A resample of the gallery
-needs no new sort: it holds row i w_i times, so its ranking is the old one with each row repeated
-w_i times, of which only about k rows are read.
+use for retrieval. Values are in nats; ties keep the order of the rows. Resamples of the
+gallery need no new sort: a resample contains row i w_i times, so its ranking is the original one
+with repeated rows, of which only about k are read.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ Groups = NDArray[np.integer]
 Leaders = tuple[
     Floats, NDArray[np.int64]
 ]  # exact scores (q, m) of the first items, best first, and their places
-_SCORES = 1 << 24  # scores that are held at once
-_READ = 1 << 12  # items that are read at once
-# decimals of an exact score: far below its meaning, so that equal images tie whatever the order of
-# sums
+_SCORES = 1 << 24  # maximum number of scores in memory
+_READ = 1 << 12  # maximum number of items to read at once
+# decimals of a score, so that equal images tie regardless of the order of summation
 _ROUND = 12
 
 
@@ -45,19 +43,23 @@ def max_skew(
     prior: str | Values = "uniform",
     n_groups: int | None = None,
 ) -> float:
-    """Return MaxSkew@k = max_a log(r_{a,k} / p_a), r_{a,k} the share of group a among the k highest
-    scores; 0 is fair.
+    """Return MaxSkew@k = max_a log(r_{a,k} / p_a); 0 is fair.
 
-    scores: (n,), higher is ranked first; equal scores keep the order of the rows. groups: (n,)
-    labels.
-    k: rows that are looked at, 1 <= k <= n.
-    prior: p_a: "uniform" (1 / number of groups), "dataset" (shares among all n rows), or shares
-    (n_groups,) in the
-        order of the sorted labels, all above 0.
-    n_groups: number of groups where some may not occur; labels are then 0 .. n_groups - 1.
+    r_{a,k} is the share of group a among the k highest scores, and p_a its prior.
+
+    Args:
+        scores: scores (n,), highest first; ties keep the order of the rows.
+        groups: group labels (n,).
+        k: number of first rows, 1 <= k <= n.
+        prior: "uniform" (1 / number of groups), "dataset" (shares among all n rows), or positive
+            shares (n_groups,) in the order of the sorted labels.
+        n_groups: number of groups, if some may not occur; labels are then 0 .. n_groups - 1.
+
+    Returns:
+        The skew in nats.
 
     Raises:
-        InvalidInputError: shapes, k > n, groups that are fractions, a prior that is no
+        InvalidInputError: shapes do not match, k > n, groups are fractions, or the prior is not a
             distribution.
 
     >>> # log 2: one group where there should be two
@@ -76,14 +78,23 @@ def min_skew(
     floor: float = 0.0,
     n_groups: int | None = None,
 ) -> float:
-    """Return MinSkew@k = min_a log(r_{a,k} / p_a) <= 0: how far the worst served group falls short;
-    see `max_skew`.
+    """Return MinSkew@k = min_a log(r_{a,k} / p_a) <= 0, the deficit of the rarest group.
 
-    It is -inf where a group is missing; floor: shares below it count as this, such as 1 / (2 k),
-    half an image.
+    It is -inf if a group is missing and `floor` is 0.
+
+    Args:
+        scores: see `max_skew`.
+        groups: see `max_skew`.
+        k: see `max_skew`.
+        prior: see `max_skew`.
+        floor: lower bound of shares, such as 1 / (2 k), half an image.
+        n_groups: see `max_skew`.
+
+    Returns:
+        The skew in nats.
 
     Raises:
-        InvalidInputError: a floor that is no share, and what `max_skew` refuses.
+        InvalidInputError: `floor` is not a share, or an argument is invalid for `max_skew`.
     """
     if not isinstance(floor, Real) or not 0 <= floor <= 1:
         raise InvalidInputError(
@@ -100,11 +111,19 @@ def ndkl(
     prior: str | Values = "uniform",
     n_groups: int | None = None,
 ) -> float:
-    """Return NDKL = 1/Z sum_{i=1}^{k} KL(r_{.,i} || p) / log2(i + 1), Z = sum_i 1 / log2(i + 1); 0
-    is fair.
+    """Return NDKL = 1/Z sum_{i=1}^{k} KL(r_{.,i} || p) / log2(i + 1); 0 is fair.
 
-    k: length of the ranking that is looked at; None for all n rows. Other arguments and Raises: see
-    `max_skew`.
+    Z = sum_i 1 / log2(i + 1). Errors: see `max_skew`.
+
+    Args:
+        scores: see `max_skew`.
+        groups: see `max_skew`.
+        k: length of the ranking; None: all n rows.
+        prior: see `max_skew`.
+        n_groups: see `max_skew`.
+
+    Returns:
+        The divergence in nats.
     """
     return float(ndkls(*_ranking(scores, groups, k, prior, n_groups))[0])
 
@@ -121,13 +140,13 @@ def _ranking(
         raise InvalidInputError(f"scores: expected numbers, got {score.dtype}")
     if not isinstance(k, (int, np.integer)) or k not in range(1, len(score) + 1):
         raise InvalidInputError(
-            f"k: expected an integer 1 .. {len(score)}, the rows that are ranked, got {k!r}"
+            f"k: expected an integer from 1 to {len(score)}, the number of rows, got {k!r}"
         )
-    # log(1 / 1) is 0: every ranking of one group looks perfectly fair.
+    # With one group, every ranking has skew 0.
     if len(names) < 2:
         warn(
-            f"groups: all rows are of {names.tolist()}, so every ranking is fair; give n_groups="
-            " where others may occur",
+            f"groups: all rows are in {names.tolist()}, so every ranking is fair; pass n_groups="
+            " if other groups may occur",
             SuspectInputWarning,
         )
     if not isinstance(prior, str):
@@ -145,13 +164,12 @@ def _ranking(
             f"prior: expected {len(names)} positive shares that sum to 1, for the groups"
             f" {names.tolist()}, got {shares.tolist()}; leave out groups that cannot occur"
         )
-    # Of negated scores, and stable: sorting and then reversing would turn ties around.
+    # Stable sort of negated scores: reversing a sort would reverse ties.
     order = np.argsort(-score.astype(np.float64), kind="stable")
     return index[order][None, :k], shares
 
 
-# ---- skew of many rankings: group codes (r, k) of their first k rows, prior (g,), or (r, g) where
-# it differs ------
+# ---- many rankings: group codes (r, k) of their first k rows, prior (g,) or (r, g) --------------
 
 
 def max_skews(groups: Groups, prior: Floats) -> Floats:
@@ -160,21 +178,20 @@ def max_skews(groups: Groups, prior: Floats) -> Floats:
 
 
 def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floats:
-    """Return MinSkew (r,); a share below `floor`, by default half an image, counts as this."""
+    """Return MinSkew (r,); shares are at least `floor`, by default half an image."""
     if floor is None:
         floor = 1 / (2 * groups.shape[1])
     with np.errstate(divide="ignore"):
-        # A group that is missing among the first k would be -inf, and with it the mean over
-        # queries.
+        # A missing group would be -inf, and so would the mean over queries.
         smallest = np.log(floor / prior)
     return np.nanmin(np.maximum(_log_ratios(groups, prior), smallest), axis=1)
 
 
 def _log_ratios(groups: Groups, prior: Floats) -> Floats:
-    """Return log(r_a / p_a) (r, g); a group that has no prior takes no part (NaN)."""
+    """Return log(r_a / p_a) (r, g), NaN for groups with prior 0."""
     shares = counts_of_groups(groups, prior.shape[-1]) / groups.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        # A resample of the gallery may lack a group, whose share in it is 0.
+        # A resample of the gallery may lack a group; its share is then 0.
         return np.where(prior > 0, np.log(shares / prior), np.nan)
 
 
@@ -209,11 +226,16 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
 
 
 def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Leaders:
-    """Return the first k of items (n, d), a tensor or rows that are read when used, all or a part
-    of those to rank.
+    """Return the first k items of each query, with float64 scores rounded to twelve decimals.
 
-    Scores are float64 products, rounded to twelve decimals. place: (n,) where each item stands
-    among all if all scores are equal.
+    Args:
+        queries: queries (q, d).
+        items: all or some of the items (n, d), as a tensor or rows that are read lazily.
+        k: number of items.
+        place: rank (n,) of each item among all items if all scores are equal.
+
+    Returns:
+        Scores and places (q, m) of the first items, m <= k.
     """
     texts = queries.double()
     start = 0
@@ -225,8 +247,8 @@ def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Le
             raise InvalidInputError("queries and items: expected finite values")
         places = place[start : start + len(block)]
         start = start + len(block)
-        if first[0].shape[1] == k:  # all further rows rank after k rows of every query
-            # Equal scores stay in: a tie is decided by place, which may be lower here.
+        if first[0].shape[1] == k:  # skip rows that rank after k rows of every query
+            # Keep ties, which are decided by place.
             near = (scores >= first[0][:, -1:]).any(axis=0)
             scores = scores[:, near]
             places = places[near]
@@ -235,7 +257,7 @@ def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Le
 
 
 def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
-    """Return the first k of both; merging parts in any order and any grouping gives the same."""
+    """Merge two lists of leaders; the result does not depend on the order of merging."""
     scores = np.concatenate([first[0], second[0]], axis=1)
     places = np.concatenate([first[1], second[1]], axis=1)
     # The last key sorts first: by score, then by place.
@@ -244,19 +266,24 @@ def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
 
 
 def reach(k: int, n: int) -> int:
-    """Return how many rows of a ranking of n contain k rows of a resample, except with a chance of
-    about 1e-14."""
-    # The first m rows hold about m rows of a resample, give or take sqrt(m): eight deviations more
-    # than k, and a little for small k.
+    """Return how many of n ranked rows contain k rows of a resample, up to probability 1e-14."""
+    # The first m rows contain m +- sqrt(m) rows of a resample, so add eight standard deviations and
+    # a constant for small k.
     return min(n, k + ceil(8 * sqrt(k)) + 32)
 
 
 def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
-    """Return places (b, k) in one ranking (m,) of the first k rows in each of b resamples with
-    row weights (b, n).
+    """Return the places (b, k) of the first k rows of each resample in a ranking.
 
-    A row sampled twice appears twice. Only as many rows are read as contain k in every resample;
-    fewer raise an error.
+    A row that was sampled twice appears twice. Only as many rows are read as needed.
+
+    Args:
+        ranking: ranked rows (m,).
+        weights: row weights (b, n) of each resample.
+        k: number of first rows.
+
+    Raises:
+        InvalidInputError: a resample contains fewer than k of the rows.
     """
     read = 0
     held = np.zeros(1, dtype=np.intp)
@@ -266,28 +293,28 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
         held = times.sum(axis=1, dtype=np.intp)
     if held.min() < k:
         raise InvalidInputError(
-            f"k: expected at most the {held.min()} rows that a resample holds, got {k}"
+            f"k: expected at most {held.min()}, the number of rows in a resample, got {k}"
         )
-    # (b, read) the places 0, 1, ..., each of which is repeated as often as a resample holds its row
+    # (b, read): places 0, 1, ..., each repeated as often as its row occurs in the resample
     place = np.broadcast_to(np.arange(read, dtype=np.min_scalar_type(read)), times.shape)
     repeated = place.ravel().repeat(times.ravel().astype(np.intp))
-    # Repeats of all resamples stand one after another; each resample's begin at its start.
+    # The places of all resamples are concatenated; `starts` is the offset of each resample.
     starts = np.cumsum(held) - held
     return repeated[starts[:, None] + np.arange(k)]
 
 
 def resampled_quota(ranking: Rows, weights: Groups, k: int, labels: Groups) -> Groups:
-    """Return places (b, k) in one re-ranked list (m,) of the first k rows in each of b resamples.
+    """Return the places (b, k) of the first k rows of each resample in a re-ranked list.
 
-    A resample of the gallery is re-ranked by itself: each label keeps its places, and fills them
-    with its first rows of the resample. Where there are too few of a label to fill them in every
-    resample, the list is resampled as it is.
+    Each resample is re-ranked separately: a label keeps its places and fills them with its first
+    rows in the resample. If a label has too few rows to do so in every resample, the list itself is
+    resampled.
 
     Args:
-        ranking: (m,) rows of the list.
-        weights: (b, n) of the rows in each resample.
-        k: how many of the first rows.
-        labels: (m,) of the rows in the list.
+        ranking: rows (m,) of the list.
+        weights: row weights (b, n) of each resample.
+        k: number of first rows.
+        labels: labels (m,) of the rows in the list.
     """
     pattern = labels[:k]
     top = np.empty((len(weights), k), dtype=np.intp)
@@ -301,14 +328,17 @@ def resampled_quota(ranking: Rows, weights: Groups, k: int, labels: Groups) -> G
 
 
 def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: Tensor) -> Tensor:
-    """Return how many items rank ahead of the first relevant one, (q,) int64; recall@k is the mean
-    of `... < k`.
+    """Return how many items rank ahead of the first relevant one (q,); recall@k is the mean of < k.
 
-    queries, items: (q, d) and (n, d), compared by inner product; of equal scores the earlier row
-    ranks ahead. query_codes, item_codes: (q,) and (n,); an item is relevant where they agree; every
-    query has to have one. Memory grows with the number of items, never with q x n.
+    Memory is proportional to the number of items, not to q x n.
+
+    Args:
+        queries: queries (q, d), compared with the items by inner product.
+        items: items (n, d); ties go to the earlier row.
+        query_codes: codes (q,); every query needs a relevant item.
+        item_codes: codes (n,); an item is relevant to queries with the same code.
     """
-    # Imported here, since all else in this module reads arrays.
+    # Imported here, since the rest of this module only needs arrays.
     import torch
 
     size = max(1, _SCORES // max(1, len(items)))
@@ -317,7 +347,7 @@ def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: 
     for rows, codes_of_rows in zip(queries.split(size), query_codes.split(size), strict=True):
         scores = rows @ items.T
         relevant = codes_of_rows[:, None] == item_codes
-        # The best relevant item decides recall: all that rank ahead of it are counted.
+        # Count the items ahead of the best relevant item.
         best = scores.masked_fill(~relevant, -inf).max(dim=1, keepdim=True).values
         is_tied = scores == best
         first = (is_tied & relevant).int().argmax(dim=1, keepdim=True)

@@ -1,5 +1,4 @@
-"""Measure how far results are from representing a population: the maximal representational gap,
-and the exposure of groups by rank.
+"""Multi-group proportional representation (MPR) and rank-weighted exposure of groups (AWRF).
 
 Sources: Oesterling et al., "Multi-Group Proportional Representation in Retrieval" (NeurIPS 2024);
 Sapiezynski et al., "Quantifying the Impact of User Attention on Fair Group Representation in Ranked
@@ -29,26 +28,29 @@ def representation_gap(
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
     max_depth: int = 3,
 ) -> float:
-    """Return MPR, the maximal gap between the mean of a function over the selected rows and its
-    mean over a curated set, over a class of functions; 0 is proportional, 1 the most.
+    """Return MPR, the largest gap between selected rows and a population; 0 is proportional.
 
-    With a = 1 / k on the k selected of n rows, and -1 / m on the m curated ones, it is
-    sup_c |sum_i a_i c(x_i)| over functions of the class with sum_i c(x_i)^2 = m k / (m + k), i over
-    the n + m rows.
+    The gap is the difference of the means of a function, maximised over a class of functions. With
+    a = 1 / k on the k selected rows and -1 / m on the m curated rows, it is
+    sup_c |sum_i a_i c(x_i)| over functions with sum_i c(x_i)^2 = m k / (m + k). The maximum is 1.
 
     Args:
-        statistics: (n, d) what the functions read of each row: one-hot labels of one or several
-            attributes, probabilities of them, or embeddings.
-        selected: (n,) weights of the rows in [0, 1], or whether each is selected.
-        curated: (m, d) the same of the population that should be represented.
-        functions: "linear" (an intercept included; the supremum in closed form), "trees"
-            (regression trees of `max_depth`, with intersections of attributes; the function is the
-            tree fitted to a, as in the paper), or a function from (rows, a) to the fitted values.
+        statistics: inputs (n, d) of the functions: one-hot labels of one or several attributes,
+            probabilities, or embeddings.
+        selected: weights (n,) in [0, 1], or whether each row is selected.
+        curated: statistics (m, d) of the population.
+        functions: "linear" (with intercept, closed form), "trees" (regression trees fitted to a, as
+            in the paper, which include intersections of attributes), or a function from (rows, a)
+            to fitted values.
+        max_depth: depth of the trees.
+
+    Returns:
+        The gap in [0, 1].
 
     Raises:
-        InvalidInputError: arrays that do not fit, or nothing selected.
+        InvalidInputError: shapes do not match, or nothing is selected.
 
-    >>> # all results of one of two groups that are even in the population
+    >>> # all results are from one of two groups with equal shares in the population
     >>> groups = [[1, 0], [1, 0], [0, 1], [0, 1]]
     >>> round(representation_gap(groups, [1, 1, 0, 0], groups), 3)
     0.408
@@ -81,12 +83,14 @@ def fitted_function(
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
     max_depth: int = 3,
 ) -> Floats:
-    """Return the values (n + m,) of the function of a class that is nearest to the signed weights:
-    the one in which selected rows and the population differ most."""
+    """Return the values (n + m,) of the function in which selection and population differ most.
+
+    This is the function of the class that is closest to the signed weights.
+    """
     if callable(functions):
         return functions(rows, signed)
     if functions == "linear":
-        # The projection on the columns; with orthonormal ones it is U U^T a.
+        # Projection onto the column space, U U^T a.
         with_intercept = np.concatenate([np.ones((len(rows), 1)), rows], axis=1)
         basis, sizes, _ = np.linalg.svd(with_intercept, full_matrices=False)
         basis = basis[:, sizes > sizes[0] * 1e-10]
@@ -97,16 +101,15 @@ def fitted_function(
     raise InvalidInputError(f"functions: expected 'linear' or 'trees', got {functions!r}")
 
 
-# ---- of many rankings: group codes (r, k) of their first k rows, prior (g,) or (r, g) ------------
+# ---- many rankings: group codes (r, k) of their first k rows, prior (g,) or (r, g) ------------
 
 
 def representation_gaps(groups: NDArray[np.integer], prior: Floats) -> Floats:
-    """Return MPR (r,) of the groups of the first k results, against k images with the shares of the
-    prior.
+    """Return MPR (r,) of the first k results against k images with the shares of the prior.
 
     Every function of one label is linear in its one-hot code, so linear functions and trees give
-    the same: sqrt(1/2 sum_a (r_a - p_a)^2 / (r_a + p_a)), which is 0 where the shares are those of
-    the prior and 1 where no group is in both.
+    the same value, sqrt(1/2 sum_a (r_a - p_a)^2 / (r_a + p_a)). It is 0 if the shares equal the
+    prior, and 1 if they have no group in common.
     """
     weights = np.ones(groups.shape[1])
     shares = exposure_shares(groups, prior.shape[-1], weights)
@@ -116,10 +119,9 @@ def representation_gaps(groups: NDArray[np.integer], prior: Floats) -> Floats:
 
 
 def rank_fairness(groups: NDArray[np.integer], prior: Floats) -> Floats:
-    """Return AWRF (r,), 1 less the Jensen-Shannon divergence between the exposure of the groups and
-    the prior; 1 is fair.
+    """Return AWRF (r,), 1 minus the Jensen-Shannon divergence of exposure and prior; 1 is fair.
 
-    Place i weighs 1 / log2(max(i, 2)), and the divergence is in nats, as in TREC's evaluation.
+    Place i has weight 1 / log2(max(i, 2)), and the divergence is in nats, as in TREC's evaluation.
     """
     places = np.arange(1, groups.shape[1] + 1)
     shares = exposure_shares(groups, prior.shape[-1], 1 / np.log2(np.maximum(places, 2)))
@@ -129,15 +131,14 @@ def rank_fairness(groups: NDArray[np.integer], prior: Floats) -> Floats:
 
 
 def exposure_shares(groups: NDArray[np.integer], g: int, weights: Floats) -> Floats:
-    """Return the share (r, g) of the weight of the places (k,) that each group has."""
+    """Return the share (r, g) of each group in the total weight of the places (k,)."""
     return counts_of_groups(groups, g, weights) / weights.sum()
 
 
 def counts_of_groups(
     groups: NDArray[np.integer], g: int, weights: Floats | None = None
 ) -> NDArray[Any]:
-    """Return how many rows, or what weight (k,) of places, each group has in each ranking (r,
-    g)."""
+    """Return the count, or the total weight of the places, of each group in each ranking (r, g)."""
     # One bincount for all rankings: group a of ranking r is cell r g + a.
     cells = np.arange(len(groups))[:, None] * g + groups
     spread = None if weights is None else np.tile(weights, len(groups))

@@ -1,9 +1,8 @@
-"""Check the arrays that metrics accept, resample them, and compute intervals from resampled values.
+"""Validate and resample the arrays of metrics, and compute intervals.
 
-An evaluator gives a value and its draws (resamples,) on the same resamples for every method, so the
-difference of two methods' draws is paired, and a worst group is picked again in each. Resample what
-was sampled independently, such as the images of a test split: rows that repeat an image make
-intervals too narrow.
+All methods share the same resamples, so differences between methods are paired, and the worst group
+is selected again in each resample. Resample what was sampled independently, such as the images of a
+test split: repeated rows of an image would make intervals too narrow.
 
 Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 8 and 13.
 """
@@ -26,26 +25,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Floats = NDArray[np.float64]
-# A tensor is known by its methods, so that what reads arrays alone does not wait for torch.
+# Tensors are recognised by their methods, so that torch is not imported.
 Values: TypeAlias = "Tensor | np.ndarray | Sequence[Any]"
 _BLOCK = 1 << 20  # entries of a block of resampled rows: bounds the memory
 _WEIGHTS = 1 << 23  # entries of a block of weights
-_REPEATED = 8  # rows per different row from which on counts are resampled instead of rows
+_REPEATED = 8  # rows per distinct row from which counts are resampled instead of rows
 
 
 def vectors(ndim: int | None = 1, **named: Values) -> list[np.ndarray]:
-    """Return non-empty arrays of one length, with `ndim` axes or any number; NaN raises an
-    error."""
+    """Return non-empty arrays of the same length and without NaN.
+
+    Args:
+        ndim: required number of axes; None: any.
+        named: name for messages -> values.
+    """
     array_of_name = {name: _array(name, values, ndim) for name, values in named.items()}
     lengths = {name: len(array) for name, array in array_of_name.items()}
     if len(set(lengths.values())) > 1:
-        raise InvalidInputError(f"expected arrays of one length, got {lengths}")
+        raise InvalidInputError(f"expected arrays of the same length, got {lengths}")
     return list(array_of_name.values())
 
 
 def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
-    """Return values as a non-empty array without NaN; other shapes and objects raise an error."""
-    # float64 before anything else: half precision would round means of thousands of rows.
+    """Return values as a non-empty array without NaN, or raise InvalidInputError."""
+    # Convert to float64 first: half precision would round means of thousands of rows.
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         values = values.double() if values.is_floating_point() else values
@@ -59,7 +62,7 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
             f"{name}: expected a non-empty array {expected}, got shape {array.shape} of"
             f" {array.dtype}"
         )
-    # Never dropped here: which rows are unknown is for the caller to say and to count.
+    # NaN is not dropped: the caller decides which rows are unknown, and counts them.
     if array.dtype.kind in "fc" and np.isnan(array).any():
         raise InvalidInputError(
             f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN"
@@ -70,10 +73,12 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
 def codes(
     groups: np.ndarray, n_groups: int | None, name: str = "groups"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the names (g,) of the groups, sorted, and the code (n,) of each row; fractions are
-    refused.
+    """Return the sorted names (g,) of the groups, and the code (n,) of each row.
 
-    With `n_groups`, labels are 0 .. n_groups - 1, and a group may be empty.
+    With `n_groups`, labels are 0 .. n_groups - 1, and groups may be empty.
+
+    Raises:
+        InvalidInputError: the labels are fractions or outside the range.
     """
     names, index = np.unique(groups, return_inverse=True)
     if n_groups is None:
@@ -93,7 +98,7 @@ def codes(
 
 
 class Interval(NamedTuple):
-    """Hold a value with the ends of its interval."""
+    """A value with the ends of its interval."""
 
     value: float
     low: float
@@ -101,8 +106,7 @@ class Interval(NamedTuple):
 
 
 def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, float]:
-    """Return the ends of the middle `level` of the draws (resamples,); a level outside (0, 1)
-    raises an error."""
+    """Return the ends of the central interval that contains a share `level` of the draws."""
     if not 0 < level < 1:
         raise InvalidInputError(f"level: expected a coverage in (0, 1), got {level}")
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
@@ -110,10 +114,9 @@ def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, floa
 
 
 def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tuple[float, float]:
-    """Return the percentile interval, moved so that the mean of the draws is `value`, which it
-    contains.
+    """Return the percentile interval, shifted so that the mean of the draws equals `value`.
 
-    It is for statistics that a resample pushes one way, such as a maximum over groups.
+    For statistics with a bootstrap bias, such as a maximum over groups. Always contains `value`.
     """
     # Example: a value of .30 with draws around .34, [.26, .42], gives [.22, .38].
     low, high = np.add(percentile_interval(draws, level), value - draws.mean()).tolist()
@@ -121,8 +124,9 @@ def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tupl
 
 
 def wilson_interval(hits: float, n: float, level: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's score interval (1927) of a proportion, which covers it with probability
-    `level`; its width is above 0 even if hits is 0 or n.
+    """Return Wilson's score interval (1927) of a proportion.
+
+    Its width is positive even if `hits` is 0 or `n`.
 
     >>> [round(bound, 4) for bound in wilson_interval(0, 20)]
     [0.0, 0.1611]
@@ -132,30 +136,31 @@ def wilson_interval(hits: float, n: float, level: float = 0.95) -> tuple[float, 
     half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
     centre = share + z * z / (2 * n)
     scale = 1 + z * z / n
-    # At 0 and n the formula gives 0 and 1 but for rounding.
+    # Exact at 0 and n, where the formula has rounding errors.
     low = 0.0 if hits == 0 else (centre - half) / scale
     high = 1.0 if hits == n else (centre + half) / scale
     return low, high
 
 
 def images_for_width(width: float) -> tuple[int, int]:
-    """Return how many images of a prompt Wilson's 95 % interval of its share takes to be at most
-    `width` wide: where all images show one value, and where half of them do.
+    """Return the number of images per prompt for a 95 % Wilson interval of at most this width.
 
     Args:
-        width: of the interval, between 0 and 1.
+        width: width of the interval, in (0, 1).
 
     Returns:
-        The number for images that all show one value, and that for a share of a half.
+        The number if all images show the same value, and the number for a share of one half.
 
     >>> images_for_width(0.1)
     (35, 381)
 
     Raises:
-        InvalidInputError: a width that is not between 0 and 1.
+        InvalidInputError: the width is not between 0 and 1.
     """
     if not 0 < width < 1:
-        raise InvalidInputError(f"width: got {width}; expected one between 0 and 1, such as 0.1")
+        raise InvalidInputError(
+            f"width: got {width}; expected a number between 0 and 1, such as 0.1"
+        )
     square = NormalDist().inv_cdf(0.975) ** 2
     # The interval is z / sqrt(n + z^2) wide at a share of a half, and z^2 / (n + z^2) at 0 and 1.
     n_alike = ceil(square * (1 / width - 1))
@@ -164,15 +169,18 @@ def images_for_width(width: float) -> tuple[int, int]:
 
 
 def widest_interval(images: int) -> float:
-    """Return the width of Wilson's 95 % interval of a share of a half among so many images."""
+    """Return the width of Wilson's 95 % interval for a share of one half."""
     z = NormalDist().inv_cdf(0.975)
     return float(z / (images + z * z) ** 0.5)
 
 
 def _blocks(limit: int, size: int, count: int) -> Iterator[int]:
-    """Yield numbers of resamples that add up to `count`, each as large as `limit` numbers allow.
+    """Yield block sizes that add up to `count` resamples.
 
-    size: how many numbers a resample holds. A single one is held whatever the limit.
+    Args:
+        limit: maximum number of entries per block (a block has at least one resample).
+        size: entries per resample.
+        count: number of resamples.
     """
     block = max(limit // size, 1)
     for start in range(0, count, block):
@@ -180,10 +188,9 @@ def _blocks(limit: int, size: int, count: int) -> Iterator[int]:
 
 
 def resampled_weights(n: int, resamples: int, seed: int, among: int) -> Iterator[NDArray[np.int32]]:
-    """Yield how often each of `among` rows occurs in each resample of all n rows: blocks (b,
-    among).
+    """Yield blocks (b, among) of how often each of `among` rows occurs in resamples of n rows.
 
-    The number of draws that fall on a part of the rows is binomial.
+    The number of draws that fall on a subset of the rows is binomial.
     """
     rng = np.random.default_rng(seed)
     for b in _blocks(_WEIGHTS, among, resamples):
@@ -198,12 +205,16 @@ def resampled_weights(n: int, resamples: int, seed: int, among: int) -> Iterator
 def resampled_counts(
     counts: NDArray[np.integer], resamples: int, seed: int, size: int | None = None
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the table of counts in each resample of the counted rows: blocks (b, *counts.shape).
+    """Yield blocks (b, *counts.shape) of resampled counts.
 
-    Rows of one cell are interchangeable, so these are multinomial counts over the cells, at a cost
-    that does not grow with n. size: rows of a resample, n by default; with n - 1 the mean of few
-    rows has the variance of a sample mean (Rao and Wu, 1988, "Resampling inference with complex
-    survey data").
+    Rows of a cell are interchangeable, so the counts are multinomial, at a cost independent of n.
+
+    Args:
+        counts: table of counts.
+        resamples: number of resamples.
+        seed: random seed.
+        size: rows per resample, by default n. With n - 1, the variance of a mean of few rows is
+            unbiased (Rao and Wu, 1988, "Resampling inference with complex survey data").
     """
     rng = np.random.default_rng(seed)
     n = int(counts.sum())
@@ -219,11 +230,17 @@ def resampled_values(
     resamples: int,
     seed: int,
 ) -> tuple[dict[str, float], dict[str, Floats]]:
-    """Return name -> statistic of its values (n, ...), and name -> its draws (resamples,), on the
-    same resamples.
+    """Compute a statistic of several arrays, and its draws on shared resamples.
 
-    The statistic takes resampled values (b, n, ...) and gives (b,); None is the mean of values
-    (n,).
+    Args:
+        values: name -> values (n, ...).
+        statistic: function from resampled values (b, n, ...) to (b,); None: the mean of values
+            (n,).
+        resamples: number of resamples.
+        seed: random seed.
+
+    Returns:
+        Name -> statistic, and name -> draws (resamples,).
     """
     data = [np.asarray(array) for array in values.values()]
     n = len(data[0])
@@ -234,10 +251,10 @@ def resampled_values(
 
     parts = list[Floats]()
     if statistic is None:
-        # Counts of few different rows, such as hits, have the distribution of resampled rows.
+        # With few distinct rows, such as hits, resampling counts is equivalent and faster.
         table = np.stack(data, axis=-1).astype(np.float64)
         different_rows, sizes = np.unique(table, axis=0, return_counts=True)
-        # 10,000 images of which three methods are right or wrong have at most 8 different rows.
+        # For example, hits of three methods have at most 8 distinct rows.
         if len(different_rows) * _REPEATED <= n:
             for counts in resampled_counts(sizes, resamples, seed):
                 parts.append(counts @ different_rows / n)
@@ -257,34 +274,42 @@ def bootstrap_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """Return the percentile interval of `statistic(*arrays)`, a number; by default of the mean of
-    one array.
+    """Return `statistic(*arrays)` with its percentile bootstrap interval.
 
-    arrays: (n, ...) each, resampled together: row i of all belongs to the same image. level:
-    coverage.
+    Args:
+        arrays: arrays (n, ...) that are resampled together: row i of each belongs to the same
+            image.
+        statistic: function that returns a number; default: the mean of one array.
+        level: coverage in (0, 1).
+        resamples: number of resamples.
+        seed: random seed.
+
+    Returns:
+        The value with its interval.
 
     Raises:
-        InvalidInputError: arrays, level or resamples that do not fit, texts without a statistic,
-            or a statistic that gives NaN or no number.
+        InvalidInputError: an argument is invalid, texts have no statistic, or the statistic does
+            not return a finite number.
 
     >>> bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1)
     Interval(value=0.625, low=0.25, high=0.875)
     """
     if not arrays or not isinstance(resamples, (int, np.integer)) or resamples < 1:
         raise InvalidInputError(
-            f"expected one or more arrays and resamples, got {len(arrays)} and {resamples}"
+            f"expected at least one array and resamples >= 1, got {len(arrays)} arrays and"
+            f" resamples={resamples}"
         )
     data = vectors(None, **{f"arrays[{i}]": array for i, array in enumerate(arrays)})
     has_numbers = all(array.dtype.kind in "iufb" for array in data)
     if statistic is np.mean and (len(data) > 1 or not has_numbers):
         raise InvalidInputError(
             f"expected one array of numbers for its mean, got {len(data)} of"
-            f" {', '.join(str(array.dtype) for array in data)}; give statistic=, such as"
+            f" {', '.join(str(array.dtype) for array in data)}; pass statistic=, such as"
             " lambda labels: (labels == 'male').mean()"
         )
     rng = np.random.default_rng(seed)
     n = len(data[0])
-    # The sample itself first, then its resamples: one list of calls for any statistic.
+    # The original sample first, then the resamples.
     picked = chain([np.arange(n)], (rng.integers(n, size=n) for _ in range(resamples)))
     results = [statistic(*(array[index] for array in data)) for index in picked]
     try:

@@ -1,4 +1,4 @@
-"""Hold what is balanced: the values of a prompt set, how they are said, and their shares."""
+"""The attribute to balance: the values of a prompt set, their words, and their shares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUPS = ("mixed", "leave", "same")
 # Kind of attribute -> its name in a placeholder.
 _SLOTS = {"age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
 
-# Kind of attribute -> what variables and wildcards for it are called.
+# Kind of attribute -> names of variables and wildcards for it.
 _NAMES = {
     "gender": ("gender", "genders", "sex", "sexes"),
     "age": ("age", "ages", "age group", "age range"),
@@ -34,22 +34,23 @@ _NAMES = {
 
 
 class Attribute:
-    """Hold how the values of one prompt set are said, and their shares.
+    """The values of one prompt set, with their words and shares.
 
-    Sets are written in English words; a language knows their kind and says them in its own.
+    Prompt sets contain English words. Other languages know the kind of attribute and use words of
+    their own.
 
     Attributes:
         set: the prompt set.
-        words: value -> the English adjective or phrase that says it.
-        has_phrases: whether values are said by phrases after the noun.
+        words: value -> its English adjective or phrase.
+        has_phrases: whether values are phrases after the noun.
         shares: value -> share of the images.
-        kind: "gender", "age", "skin", "origin" (race), "size"; "" if it is another one.
-        gender: whether adjectives say a gender.
-        rank: the place of its adjectives in the English order.
-        stated: finds the words by which an English text states it.
-        slots: finds its placeholders, {gender}.
-        names: how a variable or wildcard for it is called, "gender" or "sex".
-        groups: what happens to groups, one of `GROUPS`.
+        kind: "gender", "age", "skin", "origin" (race) or "size"; "" for any other attribute.
+        gender: whether the adjectives express a gender.
+        rank: position of its adjectives in the English order of adjectives.
+        stated: finds the words with which an English text states a value.
+        slots: finds its placeholders, such as {gender}.
+        names: names of variables and wildcards for it, such as "gender" or "sex".
+        groups: how groups of people are treated, one of `GROUPS`.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Attribute:
         self.words = words_of_values(prompt_set)
         self.has_phrases = bool(prompt_set.phrase)
         self.shares = {value: 1 / len(self.words) for value in self.words}
-        # Shares may be of other sets.
+        # The shares may belong to other sets.
         if set(shares).intersection(self.words):
             self.shares = {value: float(shares.get(value, 0)) for value in self.words}
         is_valid = all(0 <= share <= 1 for share in self.shares.values())
@@ -81,11 +82,11 @@ class Attribute:
 
 
 def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
-    """Return the words by which a prompt states the attribute.
+    """Return the words with which a prompt states the attribute.
 
-    If a value of the set, or a word of one, is a word for a religion or its believers ("Hindu",
-    "Sikh"), then every such word states the attribute: "a Hindu priest" leaves nothing to write to
-    a set of Sikhs and Muslims.
+    If a value of the set, or one of its words, names a religion or its believers ("Hindu", "Sikh"),
+    every such word states the attribute: "a Hindu priest" must stay unchanged even if the set only
+    contains Sikhs and Muslims.
     """
     stated_words = prompt_set.stated_words
     words_of_set = chain(prompt_set.attributes, *prompt_set.attributes.values())
@@ -97,8 +98,10 @@ def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
 
 
 def can_balance(prompts: PromptSet) -> bool:
-    """Return whether a set is about persons: each value has an adjective that goes before a noun
-    for a person, or a phrase that goes after it."""
+    """Return whether a prompt set describes people.
+
+    Each value needs an adjective that goes before a noun for a person, or a phrase after it.
+    """
     if prompts.phrase or prompts.adjectives:
         return True
     if not prompts.attributes:
@@ -107,10 +110,9 @@ def can_balance(prompts: PromptSet) -> bool:
 
 
 def _declared(prompts: PromptSet) -> dict[str, str]:
-    """Return value -> the adjective that a template of the set declares it to be.
+    """Return value -> adjective, if a template of the set contains "{attribute} {concept}".
 
-    Such a template has "{attribute} {concept}". There is none where a value has no single word, or
-    where a concept is no person.
+    Empty if a value has no single word, or if a concept is not a person.
     """
     recipe = vars(prompts).get("recipe")
     templates = () if recipe is None else recipe.templates
@@ -129,8 +131,7 @@ def _declared(prompts: PromptSet) -> dict[str, str]:
 
 
 def words_of_values(prompts: PromptSet) -> dict[str, str]:
-    """Return value -> how it is said beside a noun: its phrase, its adjective, or the first of its
-    words that is one.
+    """Return value -> its phrase, its adjective, or the first of its words that is an adjective.
 
     Raises:
         InvalidInputError: a value has none of them.
@@ -141,7 +142,7 @@ def words_of_values(prompts: PromptSet) -> dict[str, str]:
         return dict(prompts.adjectives)
     if not prompts.attributes:
         raise InvalidInputError(
-            f"prompt set {prompts.name!r}: it has no values; expected a set about persons with"
+            f"prompt set {prompts.name!r}: it has no values; expected a set about people with"
             " `attribute`, such as 'gender'"
         )
     adjective_of_value = {value: _adjective(words) for value, words in prompts.attributes.items()}
@@ -160,7 +161,7 @@ def words_of_values(prompts: PromptSet) -> dict[str, str]:
 
 
 def _adjective(words: Sequence[str]) -> str:
-    """Return the first word of a value that can stand before a noun for a person, else ""."""
+    """Return the first word that can precede a noun for a person, or ""."""
     for word in words:
         last = word.lower().split()[-1]
         is_adjective_alone = adjective(last) and "n" not in classes(last)

@@ -1,4 +1,4 @@
-"""Load and make prompt sets, and find the words by which a text states an attribute."""
+"""Load and create prompt sets, and find the words with which a text states an attribute."""
 
 import hashlib
 import json
@@ -39,13 +39,11 @@ _LISTS = (
     "stated_words",
 )
 _PROSE = {"description", "source", "limits", "note", "templates"}
-# A word is a run of letters and digits; Han and kana, written without spaces, are one word per
-# character.
+# A word is a run of letters and digits; in Han and kana, every character is a word.
 _WORD = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
 )
-# English goes by sound: "yoo" and "won" take "a" though written with a vowel, a silent h takes
-# "an".
+# The article depends on the sound: "university" and "one" take "a", a silent h takes "an".
 _CONSONANT_SOUND = re.compile(
     r"uni(?![mn]|d(?!i))|unanim|us[aeiu]|ut[aeio]|ur[aeiou]|ubiq|uk[ru]|ugand|uygh|eu|ewe|onc?e\b",
     re.IGNORECASE,
@@ -60,10 +58,10 @@ _Groups = tuple[Annotated[_Texts, Field(min_length=2)], ...]
 class StatedWords:
     """Find the words of a prompt set in a text.
 
-    Whole words are matched, ignoring case: "man" is found in "Man," and "man's", not in "manager".
-    Whatever is not a letter or digit only separates words, so "dark-skinned" is "dark skinned",
-    also as a tokenizer decodes it ("dark - skinned"), and "male" is found in "male-dominated": the
-    safe error, since such a prompt is left alone.
+    Matches whole words and ignores case: "man" is found in "Man," and "man's", but not in
+    "manager". Any other characters separate words, so "dark-skinned" equals "dark skinned", also as
+    decoded by a tokenizer ("dark - skinned"). "male" is found in "male-dominated", which is a safe
+    error: such a prompt stays unchanged.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -74,40 +72,39 @@ class StatedWords:
             raise InvalidInputError(
                 f"stated words: got {self._entries['']!r}; expected letters or digits"
             )
-        # "white woman" is found as one phrase, not as "white".
+        # Longest first, so that "white woman" is found as a phrase and not as "white".
         longest_first = "|".join(sorted(self._entries, key=len, reverse=True))
         self._pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)")
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """Return the words and phrases as `split` writes them."""
+        """Return the words and phrases, normalised by `split`."""
         return tuple(self._entries)
 
     @staticmethod
     def split(text: str) -> str:
-        """Return the words of a text, ignoring case, with a space between each two."""
+        """Return the lower-case words of a text, separated by spaces."""
         return _split(text)
 
     @staticmethod
     def spans(text: str) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text whose letters are compared, and the start and end of each word in it."""
+        """Return the normalised text, and the start and end of each word in it."""
         plain = _folded(text)
         return plain, [match.span() for match in _WORD.finditer(plain)]
 
     @staticmethod
     def stands_alone(letter: str) -> bool:
-        """Return whether a letter is a word by itself, as those of Chinese and Japanese are."""
+        """Return whether a character is a word by itself, as in Chinese and Japanese."""
         return _WORD.fullmatch(letter + "a") is None
 
     def find(self, text: str) -> tuple[str, ...]:
-        """Return the words that `text` contains, spelled as given, once each, in order of
-        appearance.
+        """Return the words that `text` contains, without repetition, in order of appearance.
 
-        Matches run from left to right, the longest first, without overlap: "white woman" is one
-        phrase.
+        Words are spelled as they were passed to the constructor. Matches do not overlap, and the
+        longest one wins: "white woman" is one phrase.
         """
         matches = self._pattern.findall(_split(text))
-        # A set without words has a pattern that matches nothing but "".
+        # Without words, the pattern only matches "".
         return tuple(dict.fromkeys(self._entries[match] for match in matches if match))
 
 
@@ -116,13 +113,12 @@ def _split(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    """Return a text without case, in which full-width letters are plain ones."""
+    """Return a text in lower case, with full-width characters replaced by plain ones."""
     return unicodedata.normalize("NFKC", text).casefold()
 
 
 def append_word(text: str, word: str) -> str:
-    """Append a word to a text; an "a" or "an" at the end of the text is changed to the one that
-    fits the word.
+    """Append a word to a text, and correct an "a" or "an" in front of it.
 
     >>> [append_word("a ", word) for word in ("Asian", "doctor", "university", "hour")]
     ['an Asian', 'a doctor', 'a university', 'an hour']
@@ -133,8 +129,7 @@ def append_word(text: str, word: str) -> str:
 
 
 def fill(template: str, **words: str) -> str:
-    """Fill the slots of a template, which have to be those of `words`; an "a" or "an" before one is
-    made to fit.
+    """Fill the slots of a template, and correct "a" and "an" in front of them.
 
     >>> fill("A photo of a {attribute} {concept}.", attribute="Asian", concept="architect")
     'A photo of an Asian architect.'
@@ -159,32 +154,30 @@ def _pairs_of(groups: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Hold the prompts about an attribute on which predictions of the classes should not depend.
+    """Prompts about an attribute on which the predictions should not depend.
 
     Attributes:
-        name: stem of the YAML file it comes from, or the name it was made with.
-        groups: prompts that differ in the attribute alone; every two prompts of a group are a pair.
-        spurious: prompts that describe the attribute (columns of A in P0 = I - A (A^T A)^+ A^T).
-        classes: prompts of the classes, whose differences should be kept; one per name in
-            `class_names`.
+        name: stem of its YAML file, or the name passed to `make_prompt_set`.
+        groups: prompts that only differ in the attribute; any two prompts of a group are a pair.
+        spurious: prompts that describe only the attribute (columns of A in
+            P0 = I - A (A^T A)^+ A^T).
+        classes: class prompts, whose differences should be kept; one per name in `class_names`.
         held_out_groups, held_out_classes, held_out_class_names: the same for held-out concepts.
-        attributes: value of the attribute -> words for it.
-        templates: templates that `groups` were made from; empty if the groups are listed one by
-            one.
-        stated_words: words and phrases by which a prompt states the attribute (see `StatedWords`).
-        adjectives: value -> the adjective by which it is said before a noun ("blind"); empty: the
-            words of `attributes` that are adjectives.
-        phrase: value -> the phrase by which it is said after a noun ("who is deaf"); empty: values
-            are said by adjectives.
-        languages: code of a language -> value -> its adjective there, {"de": {"blind": "blind"}}.
-        parts: the one-attribute sets of a set over several attributes, else empty. Solve them
-            jointly, with one term each: `groups` pools them, and there the attribute with the most
-            pairs drowns the others.
-        description, source, limits, note: purpose, origin, limitations and anything else to know.
+        attributes: attribute value -> words for it.
+        templates: templates of `groups`; empty if the groups were listed explicitly.
+        stated_words: words and phrases with which a prompt states the attribute (see
+            `StatedWords`).
+        adjectives: value -> adjective before a noun ("blind"); empty: use the words of `attributes`
+            that are adjectives.
+        phrase: value -> phrase after a noun ("who is deaf"); empty: use adjectives.
+        languages: language code -> value -> adjective, such as {"de": {"blind": "blind"}}.
+        parts: the sets of the single attributes, if there are several. Solve them jointly with one
+            term each: in the pooled `groups`, the attribute with the most pairs would dominate.
+        description, source, limits, note: purpose, origin, limitations and other notes.
 
     Raises:
-        InvalidInputError: other values than texts, a group of one, a repeated prompt, or classes
-            without names.
+        InvalidInputError: a value is not a text, a group has one prompt, a prompt is repeated, or
+            classes have no names.
     """
 
     name: str
@@ -218,18 +211,18 @@ class PromptSet:
             n = len(getattr(self, f"{part}classes"))
             if len(names) != n:
                 raise InvalidInputError(
-                    f"{part}class_names: got {len(names)} names; expected {n}, one for each class"
+                    f"{part}class_names: got {len(names)} names; expected {n}, one per class"
                 )
         self._check_ways_of_saying()
 
     def _check_repetitions(self) -> None:
-        """Raise InvalidInputError where a prompt, a pair or a word is listed twice."""
+        """Raise InvalidInputError if a prompt, a pair or a word is listed twice."""
         groups = (*self.groups, *self.held_out_groups)
         entries_of_key: dict[str, Sequence[object]] = {
             f"groups[{i}]": group for i, group in enumerate(groups)
         }
         entries_of_key |= {key: getattr(self, key) for key in _LISTS}
-        # A prompt may be in several groups, but not in one to train on and in one held out.
+        # A prompt may be in several groups, but not in both a training and a held-out group.
         trained = set(chain(*self.groups))
         held_out = set(chain(*self.held_out_groups))
         entries_of_key["held_out_groups"] = (*trained, *held_out)
@@ -243,11 +236,11 @@ class PromptSet:
                 raise InvalidInputError(f"{key}: got {repeated!r} twice; expected it once")
 
     def _check_ways_of_saying(self) -> None:
-        """Raise InvalidInputError unless `adjectives` or `phrase` say each value."""
+        """Raise InvalidInputError unless `adjectives` or `phrase` cover every value."""
         if self.adjectives and self.phrase:
             raise InvalidInputError(
-                "phrase: got adjectives as well; expected values that are said before the noun or"
-                " behind it, not both"
+                "got both adjectives and phrase; expected either adjectives before the noun or"
+                " phrases after it"
             )
         ways = {"adjectives": self.adjectives, "phrase": self.phrase}
         for code, words in self.languages.items():
@@ -272,8 +265,7 @@ class PromptSet:
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """Return every text that is embedded, without repetition: classes, spurious prompts and the
-        groups."""
+        """Return all texts to embed, without repetition: classes, spurious prompts and groups."""
         classes = (*self.classes, *self.held_out_classes)
         groups = chain(*self.groups, *self.held_out_groups)
         texts_of_parts = chain(*(part.texts for part in self.parts))
@@ -281,8 +273,7 @@ class PromptSet:
 
     @cached_property
     def hash(self) -> str:
-        """Return the SHA-256 of prompts, words and their order, without name, prose and file
-        formatting."""
+        """Return the SHA-256 of the prompts and words; name, prose and formatting do not count."""
         content: dict[str, Any] = {
             key: getattr(self, key) for key in (*_LISTS, "groups", "held_out_groups")
         }
@@ -294,15 +285,17 @@ class PromptSet:
             "adjectives",
             "phrase",
             "languages",
-        ):  # sets without them keep the hash that they had
+        ):  # left out if empty, which keeps the hashes of older sets
             if getattr(self, key):
                 content[key] = list(getattr(self, key).items())
         text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def values_in(self, text: str) -> tuple[str, ...]:
-        """Return the values that a text names, in order; "an East Asian man" does not name "Asian"
-        as well."""
+        """Return the values that a text names, in order.
+
+        The longest match wins: "an East Asian man" does not also name "Asian".
+        """
         words, words_of_value = self._words_of_values
         named = set(words.find(text))
         return tuple(value for value, spelled in words_of_value.items() if named & spelled)
@@ -316,11 +309,14 @@ class PromptSet:
         return StatedWords(chain(*words_of_value.values())), words_of_value
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
-        """Return attribute value -> the texts that name it and no other, as for a zero-shot
-        classifier.
+        """Return attribute value -> texts that name only this value, as for a zero-shot classifier.
 
-        texts: to choose from. None: the spurious prompts if they cover every value, else the
-        groups; then InvalidInputError is raised unless `names_values`.
+        Args:
+            texts: texts to choose from. None: the spurious prompts if they cover every value,
+                otherwise the groups.
+
+        Raises:
+            InvalidInputError: `texts` is None and `names_values` is False.
         """
         if texts is not None:
             return self._sorted_by_value(texts)
@@ -332,13 +328,13 @@ class PromptSet:
         if empty or not has_one_attribute:
             raise InvalidInputError(
                 f"prompt set {self.name!r}: got {max(1, len(self.parts))} attributes and no prompt"
-                f" for {empty}; expected one attribute, and for each value a prompt that names it"
-                " alone, such as one of `spurious`"
+                f" for {empty}; expected one attribute, and for each value a prompt that names only"
+                " this value, such as one of `spurious`"
             )
         return texts_of_value
 
     def _sorted_by_value(self, texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Return value -> those of the texts that name it and no other."""
+        """Return value -> texts that name only this value."""
         _, words_of_value = self._words_of_values
         named_alone: dict[str, list[str]] = {value: [] for value in words_of_value}
         for text in dict.fromkeys(texts):
@@ -349,8 +345,7 @@ class PromptSet:
 
     @property
     def names_values(self) -> bool:
-        """Return whether `by_value()` succeeds: the set has one attribute, and each value has
-        prompts of its own."""
+        """Return whether the set has one attribute whose values all have prompts of their own."""
         with suppress(InvalidInputError):
             return bool(self.by_value())
         return False
@@ -362,7 +357,7 @@ class PromptSet:
         return f"PromptSet({self.name!r}, {counts}, hash={self.hash[:12]})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the values with their words, and prompts of each kind."""
+        """Return an HTML table for notebooks: values with their words, and example prompts."""
         rows: list[tuple[str, str, str]] = []
         for part in self.parts or (self,):
             rows += [("value", value, ", ".join(words)) for value, words in part.attributes.items()]
@@ -373,20 +368,26 @@ class PromptSet:
         return html_table(repr(self), ("kind", "text", "words or partner"), rows)
 
     def to_yaml(self, path: str | Path) -> Path:
-        """Write a YAML file that `load_prompts` can read (its stem becomes the name) and return its
-        path.
+        """Write a YAML file for `load_prompts`; the stem of the file becomes the name.
+
+        Args:
+            path: path that ends in .yaml.
+
+        Returns:
+            The path.
 
         Raises:
-            InvalidInputError: the path does not end in .yaml, or the set was made by hand or
-                changed.
+            InvalidInputError: the path does not end in .yaml, or the set was constructed directly
+                or modified.
         """
         path = Path(path)
         recipe = vars(self).get("recipe")
         if path.suffix != ".yaml":
-            raise InvalidInputError(f"path: got {str(path)!r}; expected a name that ends in .yaml")
+            raise InvalidInputError(f"path: got {str(path)!r}; expected a name ending in .yaml")
         if recipe is None:
             raise InvalidInputError(
-                f"{self!r}: got a set made by hand or changed; expected one of make_prompt_set"
+                f"{self!r}: cannot write a set that was constructed directly or modified; create it"
+                " with make_prompt_set"
             )
         content = recipe.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         import yaml
@@ -401,7 +402,7 @@ _CHECKS = create_model("PromptSet", **_FIELDS)
 
 
 class _Concepts(BaseModel, extra="forbid"):
-    """Define what the pairs are about; `like` adds the concepts of another set."""
+    """Concepts of the pairs; `like` adds the concepts of another set."""
 
     like: _Text = ""
     train: _Texts = ()
@@ -409,7 +410,7 @@ class _Concepts(BaseModel, extra="forbid"):
 
 
 class _Stated(BaseModel, extra="forbid"):
-    """Define stated words; those in `before_person` count only before a word for a person."""
+    """Stated words; those in `before_person` only count before a word for a person."""
 
     like: _Text = ""
     words: _Texts = ()
@@ -417,7 +418,7 @@ class _Stated(BaseModel, extra="forbid"):
 
 
 def _mapping(key: str) -> Any:
-    """Return a validator that takes a list in place of a mapping with this key."""
+    """Return a validator that also accepts a list, as a mapping with this single key."""
 
     def as_mapping(content: Any) -> Any:
         return content if isinstance(content, dict) else {key: content}
@@ -426,7 +427,7 @@ def _mapping(key: str) -> Any:
 
 
 class Recipe(BaseModel, extra="forbid"):
-    """Define the schema of a file of prompts/; prompts/README.md describes its keys."""
+    """Schema of the files in prompts/; prompts/README.md describes the keys."""
 
     description: _Text = ""
     source: _Text = ""
@@ -449,9 +450,9 @@ class Recipe(BaseModel, extra="forbid"):
 
 
 def _build(content: Mapping[str, Any], name: str) -> PromptSet:
-    """Return the set that the content of a file describes; ValueError says what is wrong."""
+    """Build a prompt set from the content of a file; raise ValueError if it is invalid."""
     recipe = Recipe.model_validate(content)
-    # The concepts to train on, and those held out, with those of the set that they are `like`.
+    # Training and held-out concepts, with the concepts of the set named by `like`.
     trained = recipe.concepts.train
     held_out = recipe.concepts.test
     if recipe.concepts.like:
@@ -459,7 +460,7 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
         trained += like.class_names
         held_out += like.held_out_class_names
     _check_recipe(recipe, trained, held_out)
-    # A slot of a prompt about the attribute alone is filled with each of its words.
+    # Fill the slot of a spurious prompt with each word of the attribute.
     words = list(chain(*recipe.attribute.values()))
     spurious: list[str] = []
     for template in recipe.spurious:
@@ -480,7 +481,7 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
         "held_out_classes": tuple(held_out_classes.values()),
         "held_out_class_names": tuple(held_out_classes),
     }
-    # A set over several attributes pools the prompts of its sets of one.
+    # A set over several attributes pools the prompts of its parts.
     parts: list[PromptSet] = []
     for part in map(_packaged, recipe.parts):
         parts += part.parts or (part,)
@@ -502,7 +503,7 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
 
 
 def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str]) -> None:
-    """Raise ValueError unless a recipe says how its pairs are made, in a number that can be."""
+    """Raise ValueError unless a recipe defines its pairs, and not too many of them."""
     # Pairs come from templates, from groups or from parts.
     keys = recipe.model_fields_set & {"templates", "concepts", "groups", "parts"}
     is_known = keys in ({"templates", "concepts"}, {"groups"}, {"parts"})
@@ -519,10 +520,10 @@ def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str
     is_uneven = bool(recipe.templates) and len(lengths) > 1
     if len(set(words)) < len(words) or is_uneven:
         raise ValueError(
-            f"attribute: got {recipe.attribute}; expected each word once, and equally many for each"
-            " value"
+            f"attribute: got {recipe.attribute}; expected each word once, and the same number"
+            " of words per value"
         )
-    # Counted before they are made: a file can ask for millions.
+    # Count the pairs before building them: a file can request millions.
     pairs = sum(comb(len(group), 2) for group in recipe.groups)
     if recipe.templates:
         words_of_a_value = len(next(iter(recipe.attribute.values())))
@@ -534,7 +535,7 @@ def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str
 
 
 def _stated_words_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the words by which a prompt states the attribute."""
+    """Return the words with which a prompt states the attribute."""
     stated = recipe.stated_words
     if stated is None:
         words = chain(*recipe.attribute.values())
@@ -553,12 +554,12 @@ def _stated_words_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _class_prompts(recipe: Recipe, concepts: Sequence[str]) -> dict[str, str]:
-    """Return concept -> its prompt without the attribute."""
+    """Return concept -> class prompt (without the attribute)."""
     return {concept: fill(recipe.class_template, concept=concept) for concept in concepts}
 
 
 def _filled_groups(recipe: Recipe, concepts: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return one group for each concept, template and row of words that differ in the value."""
+    """Return one group per concept, template and row of corresponding words."""
     if not recipe.templates:
         return ()
     rows = list(zip(*recipe.attribute.values(), strict=True))
@@ -570,29 +571,34 @@ def _filled_groups(recipe: Recipe, concepts: Sequence[str]) -> tuple[tuple[str, 
 
 
 def _joined(first: Iterable[Any], rest: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
-    """Return all entries in their order, each once."""
+    """Return all entries in order, without repetition."""
     return tuple(dict.fromkeys(chain(first, *rest)))
 
 
-@cache  # what comes with the package does not change
+@cache  # packaged sets do not change
 def _packaged(name: str) -> PromptSet:
-    """Return the packaged set of a name."""
+    """Return a packaged set."""
     return load_prompts(packaged_set(name))
 
 
 def list_prompts() -> list[str]:
-    """Return the sorted names of the packaged prompt sets, the stems of prompts/*.yaml."""
+    """Return the sorted names of the packaged prompt sets."""
     return list(packaged("prompts"))
 
 
 def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> PromptSet:
-    """Return a prompt set by its name, from a YAML file, or from the content of one as a mapping
-    (with a `name`).
+    """Load a prompt set.
 
-    A text with a folder or .yaml in it is a path. A PromptSet is returned as it is.
+    Args:
+        name_or_path: name of a packaged set, path of a YAML file (contains a folder or ends in
+            .yaml), content of such a file as a mapping (with a `name`), or a PromptSet, which is
+            returned unchanged.
+
+    Returns:
+        The prompt set.
 
     Raises:
-        InvalidInputError: an unknown name, an unreadable file, or one that does not follow the
+        InvalidInputError: the name is unknown, or the file cannot be read or does not match the
             schema.
     """
     if isinstance(name_or_path, PromptSet):
@@ -609,7 +615,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
 
 
 def _read(name_or_path: str | Path) -> PromptSet:
-    """Return the packaged set of a name, or the set in a file."""
+    """Read a packaged set by name, or a set from a file."""
     if isinstance(name_or_path, str) and not is_file_of_set(name_or_path):
         return _packaged(name_or_path)
     path = Path(name_or_path).expanduser()
@@ -617,7 +623,7 @@ def _read(name_or_path: str | Path) -> PromptSet:
 
 
 def _checked(content: Mapping[str, Any], name: str, place: str) -> PromptSet:
-    """Build a set; the error names the place that its content is from."""
+    """Build a set; errors name the source of the content."""
     try:
         return _build(content, name)
     except ValidationError as error:
@@ -627,7 +633,7 @@ def _checked(content: Mapping[str, Any], name: str, place: str) -> PromptSet:
     raise InvalidInputError(f"{place}: {problem}; see prompts/README.md")
 
 
-def make_prompt_set(  # noqa: PLR0913 - a recipe has as many keys
+def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
     name: str,
     attribute: Mapping[str, Sequence[str]],
     concepts: Sequence[str],
@@ -641,28 +647,31 @@ def make_prompt_set(  # noqa: PLR0913 - a recipe has as many keys
     phrase: Mapping[str, str] | None = None,
     languages: Mapping[str, Mapping[str, str]] | None = None,
 ) -> PromptSet:
-    """Make a prompt set from word lists: the pairs combine attribute words, templates and concepts.
+    """Create a prompt set from word lists; pairs combine attribute words, templates and concepts.
 
     Args:
-        attribute: value -> words, equally many for each: {"male": ["male", "man"], "female":
-            ["female", "woman"]}.
-        concepts, test_concepts: what the pairs are about, ["doctor", "nurse"], and concepts of the
-            held-out groups.
-        templates: each with {attribute} and {concept}; "a" before either becomes "an" where it has
-            to.
-        spurious: prompts for the attribute alone, in which {attribute} stands for each word; empty:
-            no such prompts.
+        name: name of the set.
+        attribute: value -> words, the same number for each value: {"male": ["male", "man"],
+            "female": ["female", "woman"]}.
+        concepts: concepts of the pairs, such as ["doctor", "nurse"].
+        templates: templates with {attribute} and {concept}; "a" becomes "an" if needed.
+        spurious: prompts about the attribute alone, with {attribute} for each word; may be empty.
+        test_concepts: concepts of the held-out groups.
         class_template: the prompt without the attribute, with {concept}.
-        stated_words: words by which a prompt states the attribute; none: the words of `attribute`.
-        adjectives: value -> how balanced prompts say it before a noun, {"blind": "blind"}; None:
-            by the words of `attribute` that are known as adjectives.
-        phrase: value -> how they say it after a noun, {"deaf": "who is deaf"}, in place of
-            adjectives.
-        languages: code -> value -> its adjective in that language, {"de": {"blind": "blind"}}:
-            German without an ending, Romance ones in the masculine singular.
+        stated_words: words with which a prompt states the attribute; empty: the words of
+            `attribute`.
+        adjectives: value -> adjective for balanced prompts, such as {"blind": "blind"}; None: the
+            words of `attribute` that are known adjectives.
+        phrase: value -> phrase after the noun for balanced prompts, such as
+            {"deaf": "who is deaf"}, instead of adjectives.
+        languages: language code -> value -> adjective, such as {"de": {"blind": "blind"}}: German
+            without an ending, Romance languages in the masculine singular.
+
+    Returns:
+        The prompt set.
 
     Raises:
-        InvalidInputError: as `load_prompts`, naming the argument.
+        InvalidInputError: an argument is invalid; the message names it.
     """
     content: dict[str, Any] = {
         "name": name,

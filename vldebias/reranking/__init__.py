@@ -1,7 +1,6 @@
-"""Re-rank results that a search returned: scores and groups in, positions out.
+"""Re-rank search results: scores and groups in, positions out.
 
-`rerank` is what users call; the methods are functions of `Candidates` and k, and a function of
-yours is one too.
+`rerank` is the entry point. A method is a function of `Candidates` and k, so you can pass your own.
 """
 
 from vldebias.reranking.candidates import Candidates

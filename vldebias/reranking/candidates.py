@@ -1,4 +1,4 @@
-"""Hold the candidates of one query: their scores, their groups, and the requested shares."""
+"""The candidates of one query: scores, groups and requested shares."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from vldebias.errors import InvalidInputError
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
-UNKNOWN = -1  # the code of a candidate whose group is not known
+UNKNOWN = -1  # code of a candidate whose group is not known
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Hold what a method re-ranks.
+    """The candidates of one query, the input of a re-ranking method.
 
     Attributes:
-        scores: (n,) of one query, higher is better; equal scores keep the order of the rows.
-        codes: (n,) positions in `names`, -1 where the group is unknown.
-        names: of the g groups.
-        shares: (g,) requested among the first results, with sum 1.
-        features: (n, d) of length 1, for methods that compare candidates with each other.
-        probabilities: (n, g) of the groups, for methods that read more than the likeliest.
+        scores: scores (n,), higher is better; equal scores keep the order of the rows.
+        codes: group of each candidate (n,) as a position in `names`, -1 if unknown.
+        names: names of the g groups.
+        shares: requested shares (g,) among the first results, with sum 1.
+        features: unit vectors (n, d), for methods that compare candidates with each other.
+        probabilities: group probabilities (n, g), for methods that use more than the likeliest
+            group.
     """
 
     scores: Floats
@@ -46,14 +47,16 @@ class Candidates:
 
     @property
     def statistics(self) -> Floats:
-        """Return the membership of each candidate in the groups (n, g): probabilities where they
-        are known, else 1 for its group and 0 for the others."""
+        """Return the membership of each candidate in the groups (n, g).
+
+        These are the probabilities if they are known, otherwise one-hot vectors.
+        """
         if self.probabilities is not None:
             return self.probabilities
         return (self.codes[:, None] == np.arange(len(self.names))).astype(np.float64)
 
     def best_of_groups(self, k: int) -> Rows:
-        """Return the rows of the best k of each group, and of unknown group, in ascending order."""
+        """Return the best k rows of each group, and of unknown group, in ascending order."""
         best = []
         for group in range(UNKNOWN, len(self.names)):
             rows = np.flatnonzero(self.codes == group)
@@ -61,7 +64,7 @@ class Candidates:
         return np.sort(np.concatenate(best))
 
     def picked(self, rows: Rows) -> Candidates:
-        """Return some of the candidates, in the order of `rows`."""
+        """Return a subset of the candidates, in the order of `rows`."""
         return Candidates(
             self.scores[rows],
             self.codes[rows],
@@ -73,14 +76,13 @@ class Candidates:
 
 
 def best_rows(scores: Floats, k: int) -> Rows:
-    """Return the rows of the k highest scores, in ascending order; of equal scores the earlier
-    rows.
+    """Return the rows of the k highest scores in ascending order; ties go to earlier rows.
 
-    It partitions and does not sort, so that its cost is linear in n.
+    Partitions instead of sorting, so the cost is linear in n.
     """
     if k >= len(scores):
         return np.arange(len(scores))
-    # The k-th highest score; rows above it are in, rows equal to it fill what is left.
+    # The k-th highest score: rows above it are selected, rows equal to it fill up to k.
     threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
     is_in = scores > threshold
     tied = np.flatnonzero(scores == threshold)
@@ -89,7 +91,7 @@ def best_rows(scores: Floats, k: int) -> Rows:
 
 
 def as_floats(values: Any, name: str) -> Floats:
-    """Return numbers as float64: an array, a tensor on any device, or a list."""
+    """Convert an array, a list, or a tensor on any device to float64."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().double().numpy()
     try:
@@ -99,7 +101,7 @@ def as_floats(values: Any, name: str) -> Floats:
 
 
 def unit_rows(features: Any) -> Floats:
-    """Return features (n, d) at length 1."""
+    """Normalise features (n, d) to length 1."""
     rows = as_floats(features, "features")
     if rows.ndim != 2:
         raise InvalidInputError(f"features: expected (n, d), got shape {rows.shape}")

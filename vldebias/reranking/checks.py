@@ -1,4 +1,4 @@
-"""Estimate the true shares of groups among re-ranked results, from candidates that were checked."""
+"""Estimate the true shares of groups in re-ranked results from checked candidates."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from vldebias.measure.resampling import Interval
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows
 
-# Checked candidates below which there is no interval, unless all results were checked.
+# Minimum number of checked candidates for an interval, unless all results were checked.
 ENOUGH = 20
 
 # Prior standard deviations of the coefficients, in log odds. `python -m eval.photographs.rerank`
-# measures how often the intervals then cover the true share.
+# measures the coverage of the resulting intervals.
 _LABEL = 2.5
 _SCORE = 1.0
 _SHOWN = 1.0
@@ -22,38 +22,38 @@ _OTHER_LABEL = 1.0
 
 _DRAWS = 1000
 _PROPOSALS = 4 * _DRAWS
-_STEPS = 100  # of Newton's method, which needs about ten
-_FREEDOM = 6  # of the t distribution that proposes coefficients
+_STEPS = 100  # maximum for Newton's method, which needs about ten
+_FREEDOM = 6  # degrees of freedom of the proposal
 
 
 def true_shares(
     candidates: Candidates, first: Rows, checked: NDArray[np.integer], *, seed: int = 0
 ) -> dict[str, Interval] | None:
-    """Estimate the true share of each group among the results of known label.
+    """Estimate the true share of each group among the results with a known label.
 
-    Results that were checked are counted. The true group of every other result is predicted by a
-    logistic regression that is fitted to the checked candidates,
+    Checked results are counted. The true group of every other result is predicted by a logistic
+    regression, fitted to the checked candidates:
 
         log odds(true group is a) = u[label is a] + b z + v[label is a] * is_shown + w[label],
 
-    where z is the normal score of the candidate's rank by the query, and is_shown is 1 for the
-    results and 0 for the other candidates. With three groups or more, w lets labels other than a
-    differ; with two it is left out. A query that prefers a group also brings mislabelled
-    members of it to the top, so that labels of the results err more often than labels in general:
-    b and v account for this. The coefficients have independent normal priors with mean 0; they are
-    sampled from their posterior, and the true groups are sampled given them. The checked
-    candidates may be any random sample: results, other candidates, or both.
+    where z is the normal score of the candidate's rank for the query, and is_shown is 1 for results
+    and 0 for other candidates. For three or more groups, w distinguishes labels other than a. A
+    query that prefers a group also moves its mislabelled members to the top, so the labels of
+    results are wrong more often than labels in general; b and v account for this. The coefficients
+    have independent normal priors with mean 0. They are sampled from their posterior, and the true
+    groups given the coefficients. The checked candidates may be any random sample of results, other
+    candidates, or both.
 
     Args:
-        candidates: of one query.
-        first: (k,) rows of the results.
-        checked: (n,) true group of each candidate as a position in `candidates.names`, -1 if it was
+        candidates: the candidates of one query.
+        first: rows (k,) of the results.
+        checked: true group of each candidate (n,) as a position in `candidates.names`, -1 if it was
             not checked.
-        seed: seed of the samples.
+        seed: random seed.
 
     Returns:
-        Group -> true share with its 95 % interval. None if fewer than 20 candidates of known label
-        were checked, unless these are all results.
+        Group -> true share with its 95 % interval. None if fewer than 20 candidates with a known
+        label were checked, unless all results were.
     """
     is_labelled = candidates.codes != UNKNOWN
     shown = first[is_labelled[first]]
@@ -64,7 +64,7 @@ def true_shares(
     n_groups = len(candidates.names)
     counted = checked[shown]
     counts = np.bincount(counted[counted != UNKNOWN], minlength=n_groups)
-    # Numbers of results (draws, g) that are truly of each group, and their means.
+    # True number of results of each group (draws, g), and the means.
     draws = np.broadcast_to(counts, (_DRAWS, n_groups)).astype(np.float64)
     means = counts.astype(np.float64)
     if len(unchecked):
@@ -87,15 +87,14 @@ def _predicted(
     unchecked: Rows,
     seed: int,
 ) -> tuple[Floats, Floats]:
-    """Return samples (draws, g) of how many of the results that were not checked are truly of each
-    group, and their means (g,).
+    """Sample the true number of unchecked results of each group (draws, g); return the means (g,).
 
     Args:
         candidates, checked: see `true_shares`.
-        shown: rows of all results of known label.
-        rows: rows of the checked candidates, which the regression is fitted to.
+        shown: rows of all results with a known label.
+        rows: rows of the checked candidates, used to fit the regression.
         unchecked: rows of the results that were not checked.
-        seed: seed of the samples.
+        seed: random seed.
     """
     rng = np.random.default_rng(seed)
     n_groups = len(candidates.names)
@@ -111,7 +110,7 @@ def _predicted(
         unseen = _inputs(candidates, shown, unchecked, group)
         probabilities = _logistic(coefficients @ unseen.T)
         is_member = rng.random(probabilities.shape) < probabilities
-        # A count is a whole number: half a candidate to either side makes it continuous.
+        # Counts are integers: uniform noise of half a candidate makes them continuous.
         halves = rng.uniform(-0.5, 0.5, size=_DRAWS)
         draws[:, group] = is_member.sum(axis=1) + halves
         means[group] = probabilities.mean(axis=0).sum()
@@ -119,16 +118,16 @@ def _predicted(
 
 
 def _inputs(candidates: Candidates, shown: Rows, rows: Rows, group: int) -> Floats:
-    """Return the inputs (rows, d) of one group's regression for some candidates.
+    """Return the regression inputs (rows, d) of one group for some candidates.
 
-    Each is scaled by the prior standard deviation of its coefficient, so that all coefficients have
-    a standard normal prior.
+    Inputs are scaled by the prior standard deviation of their coefficients, so that all
+    coefficients have a standard normal prior.
     """
     labels = candidates.codes[rows][:, None]
     is_group = np.concatenate([labels == group, labels != group], axis=1)
     is_shown = np.isin(rows, shown)[:, None]
     ranked = np.sort(candidates.scores[candidates.codes != UNKNOWN])
-    # The mean rank of equal scores, as a fraction inside (0, 1).
+    # Ties share their mean rank, as a fraction in (0, 1).
     below = np.searchsorted(ranked, candidates.scores[rows], side="left")
     not_above = np.searchsorted(ranked, candidates.scores[rows], side="right")
     fractions = (below + not_above) / (2 * len(ranked))
@@ -143,8 +142,8 @@ def _inputs(candidates: Candidates, shown: Rows, rows: Rows, group: int) -> Floa
 def _posterior(inputs: Floats, is_group: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
     """Sample coefficients (draws, d) of a logistic regression with standard normal priors.
 
-    A multivariate t distribution around the mode, as wide as the curvature there says, proposes
-    coefficients; they are resampled by importance.
+    Importance resampling, with a multivariate t distribution as the proposal, centred at the mode
+    and scaled by the curvature.
     """
     mode, curvature = _mode(inputs, is_group)
     root = np.linalg.cholesky(np.linalg.inv(curvature))
@@ -171,8 +170,8 @@ def _mode(inputs: Floats, is_group: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         step = np.linalg.solve(curvature, gradient)
         if np.abs(step).max() < 1e-6:
             break
-        # Newton's step may overshoot where the groups are well separated: halve it until the
-        # posterior, which is concave, rises.
+        # Newton's step may overshoot if the groups are well separated: halve it until the log
+        # posterior, which is concave, increases.
         now = _log_posterior(mode[None], inputs, is_group)[0]
         while _log_posterior((mode + step)[None], inputs, is_group)[0] < now:
             step /= 2

@@ -1,4 +1,4 @@
-"""Re-rank what a search returned: `rerank`, and how its inputs are read."""
+"""`rerank`, and the parsing of its inputs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ RERANKERS: dict[str, Reranker] = {
     "mmr": mmr,
     "detconstsort": det_const_sort,
 }
-# Methods that depend only on the best k of each group: the others are not read.
+# Methods that only depend on the best k candidates of each group.
 _READ_BEST = (quota, fair, pbm, det_const_sort, mopr)
 
 
-def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
+def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     scores: Any,
     k: int | None = None,
     *,
@@ -49,41 +49,41 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
     ids: Any = None,
     checked: Mapping[Any, Any] | None = None,
 ) -> Positions:
-    """Return the positions of the first k results in a new order, in which every group has its
-    share.
+    """Re-rank search results so that every group gets its share of the first k.
 
-    Nothing is embedded and no query is changed: it works on existing scores. Groups come from one
-    of labels, probabilities, and features with prompts.
+    Only scores are needed; nothing is embedded and no query is changed. Pass the groups as exactly
+    one of `labels`, `probabilities`, or `features` with `prompts` and `model`.
 
     Args:
-        scores: (n,) of one query or (q, n) of several, higher is better; or id -> score.
-        k: how many are shown; None: all.
-        labels: (n,) group of each candidate; None, NaN, "" and "unknown" are unknown, keep their
-            places and count to no group. Or column -> labels, for intersections ("female/old").
-            With ids= or a mapping of scores also id -> label.
-        probabilities: (n, g) of the groups, or group -> (n,): the likeliest is the label, and the
-            report's shares read them all.
-        features: (n, d) of the candidates. With prompts= they are labelled by the texts of the
-            values, zero-shot; method "mmr" compares them.
-        prompts: a prompt set with words for its values, or several for intersections.
-        model: what embeds them: a model, or a mapping from prompt to embedding.
-        shares: None for even shares, "pool" for those among all candidates, or group -> share.
-        method: "quota" (`vldebias.reranking.quota`: the shares hold in every prefix), "fair" (only
-            what chance does not explain is corrected), "pbm", "mopr", "mmr", "detconstsort", or a
-            function of `Candidates` and k, such as functools.partial(mmr, weight=0.3).
-        ids: (n,) or (q, n) of the candidates, -1 for none, as an index returns them; labels,
-            probabilities and features are then of all rows of the index.
-        checked: row -> true group, or id -> true group with ids= or a mapping of scores, for a
-            random sample of candidates that somebody looked at. The report then has the true shares
-            with intervals. `Positions.to_check` says which to look at.
+        scores: scores (n,) of one query or (q, n) of several, higher is better; or id -> score.
+        k: number of results to show; None: all.
+        labels: group of each candidate (n,). None, NaN, "" and "unknown" mean unknown: such
+            candidates keep their places and count towards no group. Column -> labels crosses
+            several columns ("female/old"). id -> label is accepted with `ids` or a mapping of
+            scores.
+        probabilities: group probabilities (n, g), or group -> (n,). The likeliest group is the
+            label.
+        features: features (n, d) of the candidates, for zero-shot labels with `prompts`, and for
+            the method "mmr".
+        prompts: a prompt set with words for its values, or several to cross them.
+        model: the model that embeds the prompts, or a mapping from prompt to embedding.
+        shares: None for even shares, "pool" for the shares among all candidates, or group -> share.
+        method: "quota" (`vldebias.reranking.quota`: every prefix has the shares), "fair" (corrects
+            only what chance does not explain), "pbm", "mopr", "mmr", "detconstsort", or a function
+            of `Candidates` and k, such as functools.partial(mmr, weight=0.3).
+        ids: ids (n,) or (q, n) as an index returns them, -1 for none. Labels, probabilities and
+            features then refer to the rows of the index.
+        checked: row (or id, with `ids` or a mapping of scores) -> true group, for a random sample
+            of candidates that were checked by hand (`Positions.to_check` lists one). The report
+            then contains the true shares with intervals.
 
     Returns:
-        Positions (k,) or (q, k), int64; ids where ids were given, filled up with -1. As an array
-        with `reports`, one a query: `print(positions.report)`. Fewer candidates than k: as many as
-        there are.
+        Positions (k,) or (q, k) as an int64 array, or ids if ids were given, padded with -1. With
+        fewer than k candidates, it is shorter. `reports` has one report per query:
+        `print(positions.report)`.
 
     Raises:
-        InvalidInputError: what does not fit, by its name.
+        InvalidInputError: an argument is invalid; the message names it.
 
     Warns:
         SuspectInputWarning: a group has fewer candidates than its share needs.
@@ -102,8 +102,8 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
         )
     reranker = method if callable(method) else RERANKERS[method]
     table, id_rows = _read_scores(scores, ids)
-    # (q, n): a list of candidates for each query, their rows in labels and features, and what they
-    # are called in the result.
+    # (q, n): candidates of each query, their rows in labels and features, and their names in the
+    # result.
     lists = np.atleast_2d(table)
     rows = np.broadcast_to(np.arange(lists.shape[1]), lists.shape)
     names = rows
@@ -114,7 +114,7 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
     groups = Groups.read(labels, probabilities, features, prompts, model, n)
     if len(groups.codes) < n or (ids is None and len(groups.codes) > n):
         raise InvalidInputError(
-            f"got groups of {len(groups.codes)} rows for {n} candidates; expected one for each"
+            f"got {len(groups.codes)} groups for {n} candidates; expected one per candidate"
         )
     code_of_checked = _read_checked(checked, groups.names, names)
     unit = None
@@ -123,21 +123,21 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
 
     orders = []
     reports = []
-    # What a method is called in a report: partial(mmr, weight=0.3) is mmr.
+    # Name of the method in reports: partial(mmr, weight=0.3) is mmr.
     function = getattr(method, "func", method)
     name = str(getattr(function, "__name__", function))
     for query, scores_of_query in enumerate(lists):
-        # An index that finds fewer candidates pads its list with -1.
+        # An index that finds fewer candidates pads with -1.
         places = np.flatnonzero(rows[query] != UNKNOWN)
         candidates = groups.candidates(scores_of_query[places], rows[query][places], shares, unit)
         order = _order(candidates, reranker, k)
         keys = names[query][places]
         orders.append(keys[order])
         reports.append(Report(candidates, name, order, keys, _codes_of(keys, code_of_checked)))
-    # Without k all candidates are shown, and a group may well have fewer than its share.
+    # Without k, all candidates are shown, so a group may have fewer than its share.
     if k is not None:
         _warn_of_short(reports)
-    # (q, k), filled up with -1; (k,) of a query that came without its axis.
+    # (q, k), padded with -1; (k,) for a single query without a query axis.
     positions = np.full((len(orders), max(map(len, orders))), UNKNOWN, dtype=orders[0].dtype)
     for query, order in enumerate(orders):
         positions[query, : len(order)] = order
@@ -147,11 +147,10 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
 
 
 def _read_scores(scores: Any, ids: Any) -> tuple[Floats, NDArray[Any] | None]:
-    """Return the scores, (n,) of one query or (q, n) of several, and the ids of the candidates
-    (q, n), if there are any."""
+    """Return the scores (n,) or (q, n), and the ids (q, n) if there are any."""
     if isinstance(scores, Mapping):
         if ids is not None:
-            raise InvalidInputError("ids: got some, and scores are a mapping by id; leave ids out")
+            raise InvalidInputError("ids: scores is already a mapping from id to score; remove ids")
         ids = list(scores)
         scores = list(scores.values())
     table = as_floats(scores, "scores")
@@ -163,24 +162,24 @@ def _read_scores(scores: Any, ids: Any) -> tuple[Floats, NDArray[Any] | None]:
         ids = ids.detach().cpu().numpy()
     id_rows = np.asarray(ids)
     if id_rows.dtype.kind not in "iu":
-        # Kept as objects: numpy would turn numbers among texts into texts.
+        # Keep objects: numpy would convert numbers among texts to texts.
         objects = np.empty(id_rows.size, dtype=object)
         objects[:] = id_rows.ravel().tolist()
         id_rows = objects.reshape(id_rows.shape)
     id_rows = np.atleast_2d(id_rows)
     shape = np.atleast_2d(table).shape
     if id_rows.shape != shape:
-        raise InvalidInputError(f"ids: expected one for each score {shape}, got {id_rows.shape}")
+        raise InvalidInputError(f"ids: expected one per score, shape {shape}; got {id_rows.shape}")
     return table, id_rows
 
 
 def _read_checked(
     checked: Mapping[Any, Any] | None, names: Sequence[str], keys: NDArray[Any]
 ) -> dict[Any, int]:
-    """Return row or id -> position of its true group among the names.
+    """Return row or id -> position of its true group in `names`.
 
     Raises:
-        InvalidInputError: no mapping, keys of no candidate, or a group that no label names.
+        InvalidInputError: not a mapping, none of the keys is a candidate, or an unknown group.
     """
     if checked is None:
         return {}
@@ -198,35 +197,38 @@ def _read_checked(
         codes[key] = list(names).index(str(group))
     if codes and codes.keys().isdisjoint(keys.ravel().tolist()):
         raise InvalidInputError(
-            f"checked: none of its {len(codes)} keys is a candidate; expected rows or ids such as"
+            f"checked: none of the {len(codes)} keys is a candidate; expected rows or ids such as"
             f" {keys.ravel().tolist()[0]!r}, got {next(iter(codes))!r}"
         )
     return codes
 
 
 def _codes_of(keys: NDArray[Any], code_of_key: Mapping[Any, int]) -> NDArray[np.integer]:
-    """Return the code (n,) of each key, -1 for keys without one."""
+    """Return the code of each key (n,), -1 if it has none."""
     if not code_of_key:
         return np.full(len(keys), UNKNOWN)
     return np.array([code_of_key.get(key, UNKNOWN) for key in keys.tolist()])
 
 
 def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
-    """Return the new order of the first k candidates; the method reads as few as it needs."""
+    """Return the new order of the first k candidates, from as few candidates as possible."""
     n = len(candidates)
     count = n if k is None else min(k, n)
     if reranker in _READ_BEST and count < n:
         read = candidates.best_of_groups(count)
         return read[reranker(candidates.picked(read), count)]
     if reranker is mopr and k is None:
-        raise InvalidInputError("method 'mopr' chooses k of the candidates: give k")
+        raise InvalidInputError("method 'mopr' needs k; pass the number of results to show")
     return np.asarray(reranker(candidates, count))
 
 
 def _rows_of_ids(id_rows: NDArray[Any], labels: Any, *, is_index: bool) -> tuple[Any, Rows]:
-    """Return the labels by row, and the row of each candidate (q, n), -1 for none.
+    """Return labels by row, and the row of each candidate (q, n), -1 for none.
 
-    labels: by id, or of the rows. is_index: whether whole numbers are rows of an index.
+    Args:
+        id_rows: ids (q, n).
+        labels: labels by id, or of the rows.
+        is_index: whether integer ids are rows of an index.
     """
     is_integer = id_rows.dtype.kind in "iu"
     is_none = (id_rows == UNKNOWN) & is_integer
@@ -244,15 +246,17 @@ def _rows_of_ids(id_rows: NDArray[Any], labels: Any, *, is_index: bool) -> tuple
         rows = np.arange(id_rows.shape[1])[None]
     else:
         raise InvalidInputError(
-            "ids: got texts for several queries; expected labels as a mapping from id to label"
+            "ids: for text ids of several queries, expected labels as a mapping from id to label"
         )
     if rows[~is_none].min(initial=0) < 0:
-        raise InvalidInputError("ids: expected rows of the labels from 0 on, or -1 for none")
+        raise InvalidInputError(
+            "ids: expected row numbers of the labels (0 or more), or -1 for none"
+        )
     return labels, np.where(is_none, UNKNOWN, rows)
 
 
 def _warn_of_short(reports: Sequence[Report]) -> None:
-    """Warn once of the groups that have fewer candidates than their shares need."""
+    """Warn once if groups have fewer candidates than their shares need."""
     short = [(query, report.short) for query, report in enumerate(reports) if report.short]
     if not short:
         return
@@ -260,7 +264,7 @@ def _warn_of_short(reports: Sequence[Report]) -> None:
     words = ", ".join(f"{number} of {group!r}" for group, number in lacking.items())
     where = "" if len(reports) == 1 else f" (query {query}; {len(short)} of {len(reports)} queries)"
     warn(
-        f"rerank: there are too few candidates: {words} are missing among the first"
-        f" {len(reports[query].order)}{where}; pass more candidates, or ask for other shares",
+        f"rerank: too few candidates: {words} missing in the first"
+        f" {len(reports[query].order)}{where}; pass more candidates or request other shares",
         SuspectInputWarning,
     )

@@ -1,4 +1,4 @@
-"""Read the groups of candidates, from labels, probabilities, or the texts of their values."""
+"""Groups of candidates, from labels, probabilities, or zero-shot predictions."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ _MOST_CODES = 4  # groups with numbers for names that are taken for codes of gro
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Hold the groups of all rows that scores or ids refer to.
+    """The groups of all rows that scores or ids refer to.
 
-    names: of the groups, (g,). codes: (n,), -1 where unknown. probabilities: (n, g) or None.
+    Attributes:
+        names: names of the groups (g,).
+        codes: group of each row (n,) as a position in `names`, -1 if unknown.
+        probabilities: group probabilities (n, g), if they are known.
     """
 
     names: tuple[str, ...]
@@ -36,17 +39,18 @@ class Groups:
     def read(
         cls, labels: Any, probabilities: Any, features: Any, prompts: Any, model: Any, n: int
     ) -> Groups:
-        """Return the groups of all rows, from the one source that is given; features alone give one
-        group of n rows.
+        """Return the groups of all rows from the source that was passed.
+
+        Features alone put all n rows into one group.
 
         Raises:
-            InvalidInputError: none of them, or several.
+            InvalidInputError: no source, or several.
         """
         sources = {"labels": labels, "probabilities": probabilities, "prompts": prompts}
         inputs = [name for name, source in sources.items() if source is not None]
         if len(inputs) > 1:
             raise InvalidInputError(
-                f"got {' and '.join(inputs)}; expected one that says the group of each candidate"
+                f"got {' and '.join(inputs)}; expected only one source of groups"
             )
         if labels is not None:
             return cls.of_labels(labels)
@@ -55,20 +59,20 @@ class Groups:
         if prompts is not None:
             if features is None or model is None:
                 raise InvalidInputError(
-                    "prompts: candidates are labelled by them with features= (n, d) of the"
-                    " candidates and model=, a model or a mapping from prompt to embedding"
+                    "prompts: zero-shot labels also need features= (n, d) of the candidates and"
+                    " model=, a model or a mapping from prompt to embedding"
                 )
             return cls.zero_shot(features, prompts, model)
         if features is None:
             raise InvalidInputError(
-                "expected labels=, probabilities=, or features= with prompts= and model=, which say"
-                " the group of each candidate"
+                "the groups are missing: expected labels=, probabilities=, or features= with"
+                " prompts= and model="
             )
         return cls(("any",), np.zeros(n, dtype=np.int8))
 
     @classmethod
     def of_labels(cls, labels: Any) -> Groups:
-        """Return groups of labels, or of the combinations of several columns."""
+        """Return groups from labels, or the combinations of several columns."""
         columns = labels if isinstance(labels, Mapping) else {"": labels}
         parts = []
         if not columns:
@@ -84,9 +88,8 @@ class Groups:
             names = sorted(set(texts) - unknown)
             if not names:
                 raise InvalidInputError(
-                    f"labels{column and f' {column!r}'}: none is known; expected a group of each"
-                    " candidate (None, NaN, '', 'n/a', 'unknown' and the like are"
-                    " unknown)"
+                    f"labels{column and f' {column!r}'}: all are unknown (None, NaN, '', 'n/a',"
+                    " 'unknown' and the like); expected a group for each candidate"
                 )
             code_of_name = {name: code for code, name in enumerate(names)}
             codes = np.array([code_of_name.get(text, UNKNOWN) for text in texts])
@@ -99,7 +102,7 @@ class Groups:
 
     @classmethod
     def of_probabilities(cls, probabilities: Any) -> Groups:
-        """Return groups from probabilities, of which the largest is the label."""
+        """Return groups from probabilities; the likeliest group is the label."""
         names: Sequence[str] | None = None
         if hasattr(probabilities, "columns"):
             names = [str(name) for name in probabilities.columns]
@@ -111,7 +114,7 @@ class Groups:
         table = as_floats(probabilities, "probabilities")
         if table.ndim != 2 or table.shape[1] < 2 or table.min(initial=0.0) < 0:
             raise InvalidInputError(
-                f"probabilities: expected (n, groups), none below 0, got shape {table.shape}"
+                f"probabilities: expected non-negative (n, groups), got shape {table.shape}"
             )
         if not np.allclose(table.sum(axis=1), 1, atol=1e-3):
             raise InvalidInputError("probabilities: expected rows that sum to 1")
@@ -121,14 +124,14 @@ class Groups:
 
     @classmethod
     def zero_shot(cls, features: Any, prompts: Any, model: Any) -> Groups:
-        """Return groups by the texts of the values: the value with the highest cosine.
+        """Predict groups zero-shot: the value whose texts have the highest cosine.
 
         Args:
-            features: (n, d) of the candidates, or blocks of them.
-            prompts: a set with words for its values, or several for intersections.
-            model: what embeds them.
+            features: features (n, d) of the candidates, or blocks of them.
+            prompts: a prompt set with words for its values, or several to cross them.
+            model: the model that embeds the prompts.
         """
-        # Imported here: torch takes seconds, and labels need none of it.
+        # Imported here because torch takes seconds to import, and labels do not need it.
         from vldebias.methods import Problem
 
         problem = Problem(model, prompts)
@@ -145,10 +148,10 @@ class Groups:
             for values, parts in zip(weights, codes, strict=True):
                 if values.shape[1] != unit.shape[1]:
                     raise InvalidInputError(
-                        f"features: got width {unit.shape[1]}, and the model's texts have"
-                        f" {values.shape[1]}; expected both of one model"
+                        f"features: got width {unit.shape[1]}, but the model's texts have width"
+                        f" {values.shape[1]}; expected the same model for both"
                     )
-                # Rounded, so that equal rows tie whatever the order of sums.
+                # Rounded, so that equal rows tie regardless of the order of summation.
                 cosines = (unit @ values.T).round(12)
                 parts.append(cosines.argmax(axis=1))
         groups = []
@@ -158,7 +161,7 @@ class Groups:
 
     @classmethod
     def crossed(cls, parts: Sequence[Groups]) -> Groups:
-        """Return the combinations of several groupings: "female/old", unknown where one is."""
+        """Cross several groupings ("female/old"); a row is unknown if any of its groups is."""
         if len(parts) == 1:
             return parts[0]
         names = ["/".join(combination) for combination in product(*(part.names for part in parts))]
@@ -166,7 +169,7 @@ class Groups:
         is_known = np.ones(len(codes), dtype=bool)
         for part in parts:
             if len(part.codes) != len(codes):
-                raise InvalidInputError("labels: expected columns of one length")
+                raise InvalidInputError("labels: expected columns of the same length")
             codes = codes * len(part.names) + part.codes
             is_known &= part.codes != UNKNOWN
         return cls(tuple(names), np.where(is_known, codes, UNKNOWN))
@@ -177,16 +180,18 @@ class Groups:
         """Return the candidates of one query.
 
         Args:
-            scores: (n,) of the candidates. rows: (n,) of them in groups and features.
-            shares: as `vldebias.rerank` takes them. features: (rows, d) of length 1.
+            scores: scores (n,) of the candidates.
+            rows: their rows (n,) in the groups and features.
+            shares: requested shares, see `vldebias.rerank`.
+            features: unit vectors of all rows.
 
         Raises:
-            InvalidInputError: scores that are not finite, or shares that do not fit.
+            InvalidInputError: scores are not finite, or shares are invalid.
         """
         if not np.isfinite(scores).all():
             raise InvalidInputError(
                 f"scores: {int((~np.isfinite(scores)).sum())} of {len(scores)} are NaN or infinite;"
-                " leave these candidates out"
+                " remove these candidates"
             )
         codes = self.codes[rows]
         return Candidates(
@@ -226,8 +231,7 @@ def _doubt(labels: Labels, where: str) -> None:
 
 
 def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
-    """Return the different values of a column, and the place (n,) of each row's value among
-    them."""
+    """Return the distinct values of a column, and the index (n,) of each row's value."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     elif hasattr(values, "to_numpy"):
@@ -235,7 +239,7 @@ def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     if isinstance(values, np.ndarray) and values.dtype.kind in "iub" and values.size:
         low = int(values.min())
         span = int(values.max()) - low + 1
-        # Counted where there are few, which takes a pass and no sort.
+        # For few distinct values, counting is faster than sorting.
         if span <= len(values):
             places = values.astype(np.intp) - low
             is_there = np.bincount(places, minlength=span) > 0
@@ -246,8 +250,8 @@ def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
         codes = [place_of_value.setdefault(value, len(place_of_value)) for value in listed]
     except TypeError:
         raise InvalidInputError(
-            f"labels: expected a text or number for each candidate, got {str(values)[:60]}; of"
-            " several attributes pass column -> labels"
+            f"labels: expected a text or number per candidate, got {str(values)[:60]}; for several"
+            " attributes, pass column -> labels"
         ) from None
     return list(place_of_value), np.array(codes, dtype=np.intp)
 
@@ -256,7 +260,7 @@ def requested_shares(shares: Any, codes: NDArray[np.integer], names: Sequence[st
     """Return the requested shares (g,), with sum 1.
 
     Raises:
-        InvalidInputError: other groups, or numbers below 0 or of another sum.
+        InvalidInputError: unknown groups, negative shares, or a sum other than 1.
     """
     if shares is None:
         return np.full(len(names), 1 / len(names))
@@ -275,17 +279,17 @@ def requested_shares(shares: Any, codes: NDArray[np.integer], names: Sequence[st
         share_of_name = {str(name): share for name, share in shares.items()}
         shares = [share_of_name.get(name, 0.0) for name in names]
     values = as_floats(shares, "shares")
-    sums_to_one = abs(values.sum() - 1) <= 1e-6  # not so where a share is None or NaN
+    sums_to_one = abs(values.sum() - 1) <= 1e-6  # False if a share is NaN
     if values.shape != (len(names),) or values.min() < 0 or not sums_to_one:
         raise InvalidInputError(
-            f"shares: expected numbers from 0 on with sum 1, one for each of {list(names)}, got"
-            f" {values.tolist()}"
+            f"shares: expected non-negative numbers that sum to 1, one for each of {list(names)};"
+            f" got {values.tolist()}"
         )
     return values / values.sum()
 
 
 def pool_shares(codes: NDArray[np.integer], g: int) -> Floats:
-    """Return the shares (g,) of the groups among the candidates of known group."""
+    """Return the shares (g,) among the candidates of known group."""
     counts = np.bincount(codes[codes != UNKNOWN], minlength=g)
     shares: Floats = counts / max(counts.sum(), 1)
     return shares

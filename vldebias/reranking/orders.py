@@ -1,6 +1,6 @@
-"""Order candidates: the quota of this package, and baselines of others.
+"""Re-ranking methods: the quota of this package, and published baselines.
 
-Every function takes `Candidates` and k, and returns the rows (k,) of the candidates in their new
+Every method takes `Candidates` and k, and returns the rows (k,) of the candidates in their new
 order.
 """
 
@@ -14,50 +14,59 @@ from numpy.typing import NDArray
 from vldebias.errors import InvalidInputError
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows
 
-# What a product such as 10 x 0.7 may miss of a whole number by rounding.
+# Tolerance for products such as 10 x 0.7 that should be whole numbers.
 TINY = 1e-9
-# (shares of g groups, length) -> how many of each group the prefixes of 1 to `length` hold at least
-# and at most, (length, g) each.
+# (shares of g groups, length) -> minimum and maximum number of each group in the prefixes of 1 to
+# `length`, (length, g) each.
 Bounds = Callable[[Floats, int], tuple[Rows, Rows]]
 
 
 def quota(candidates: Candidates, k: int) -> Rows:
-    """Return the first k by scores, so that every prefix is within one of the shares.
+    """Return the first k by score, such that every prefix is within one place of the shares.
 
-    With c_a(i) the candidates of group a among the first i of known group, |c_a(i) - i p_a| < 1 as
-    long as no group lacks a candidate: among the groups that may come next without breaking this
-    later, the one with the best candidate comes. Where a group has no candidates left, the others
-    share its places in proportion to their shares. Candidates of unknown group keep their places.
+    Let c_a(i) be the number of candidates of group a among the first i of known group. Then
+    |c_a(i) - i p_a| < 1, unless a group runs out of candidates. Each place goes to the best
+    candidate among the groups that can take it without violating the bound later. If a group has no
+    candidates left, the others take its places in proportion to their shares. Candidates of unknown
+    group keep their places.
 
-    Source: this package. The bound is that of proportionate scheduling (Baruah et al., 1996): the
-    c-th candidate of a group stands between the places floor((c - 1) / p_a) + 1 and ceil(c / p_a).
+    Source: this package. The bound is from proportionate scheduling (Baruah et al., 1996): the c-th
+    candidate of a group has a place between floor((c - 1) / p_a) + 1 and ceil(c / p_a).
     """
     return _merge(candidates, k, _within_one)
 
 
 def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
-    """Return the first k by scores, so that in no prefix a group is rarer than chance explains.
+    """Return the first k by score, such that no group is rarer in a prefix than chance explains.
 
-    Every prefix of i of known group holds at least m_a(i) of group a: the alpha-quantile of a
-    binomial law of i draws with its share p_a. The other places are filled by score, so that a
-    list which is as even as random draws with these shares stays unchanged. It keeps more results
-    than the quota, and more of their imbalance: the larger alpha, the more even. Candidates of
-    unknown group keep their places.
+    Every prefix of i candidates of known group contains at least m_a(i) of group a, the
+    alpha-quantile of a binomial distribution of i draws with probability p_a, its share. The other
+    places are filled by score, so a list that is as even as random draws stays unchanged. This
+    keeps more results than the quota, but also more imbalance. Candidates of unknown group keep
+    their places.
 
-    Source: FA*IR (Zehlike et al., "FA*IR: A Fair Top-k Ranking Algorithm", CIKM 2017), Algorithm 2
-    with its minima for every group, and not only a protected one. Alpha is that of one prefix (the
-    paper also has one that is corrected for their number), and m_a(i) is at most floor(i p_a), so
-    that the minima of several groups fit together.
+    Args:
+        candidates: the candidates of one query.
+        k: number of results.
+        alpha: significance level in (0, 0.5); larger values give more even lists.
+
+    Returns:
+        Rows (k,) of the candidates in their new order.
 
     Raises:
-        InvalidInputError: alpha outside (0, 0.5).
+        InvalidInputError: alpha is outside (0, 0.5).
+
+    Source: FA*IR (Zehlike et al., "FA*IR: A Fair Top-k Ranking Algorithm", CIKM 2017), Algorithm 2,
+    with minima for every group instead of only a protected one. Alpha applies to each prefix,
+    without the paper's correction for multiple tests, and m_a(i) is at most floor(i p_a), so that
+    the minima of several groups are compatible.
     """
     if not 0 < alpha < 0.5:
         raise InvalidInputError(f"alpha: expected a number in (0, 0.5), got {alpha}")
 
     def bounds(shares: Floats, length: int) -> tuple[Rows, Rows]:
         lowest, _ = _within_one(shares, length)
-        # Equal shares have equal quantiles, which are computed once.
+        # Compute the quantiles only once for equal shares.
         different, place_of_group = np.unique(shares, return_inverse=True)
         quantiles = [binomial_quantiles(float(share), length, alpha) for share in different]
         minima = np.stack(quantiles, axis=1)[:, place_of_group]
@@ -68,8 +77,7 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
 
 
 def _within_one(shares: Floats, length: int) -> tuple[Rows, Rows]:
-    """Return how many of each group (length, g) the prefixes of 1 to `length` hold at least and at
-    most, within one of the shares: i p_a rounded down or up."""
+    """Return i p_a rounded down and up, (length, g) each, for the prefixes of 1 to `length`."""
     places = np.arange(1, length + 1)[:, None]
     lowest = np.floor(places * shares + TINY).astype(np.intp)
     highest = np.ceil(places * shares - TINY).astype(np.intp)
@@ -77,13 +85,10 @@ def _within_one(shares: Floats, length: int) -> tuple[Rows, Rows]:
 
 
 def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
-    """Return the first k rows by scores, such that every prefix keeps its bounds.
+    """Return the first k rows by score, such that every prefix stays within its bounds.
 
-    Candidates are numbered by rank: 0 is the best one. The groups are merged until one of them is
-    empty; then the others share its places, and so on.
-
-    bounds: (shares, length) -> how many of each group (length, g) the prefixes of 1 to `length`
-    hold at least and at most.
+    Candidates are numbered by rank, starting from 0. The groups are merged until one of them is
+    empty; then the others are merged, and so on.
     """
     ranked = candidates.ranked
     codes = candidates.codes[ranked]
@@ -98,7 +103,7 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
         sizes = np.array([len(ranks) for ranks in remaining])
         groups = np.flatnonzero((sizes > 0) & (shares > 0))
         if not len(groups):
-            # Groups without a share: what remains of them follows by score.
+            # Candidates of groups with share 0 follow by score.
             parts.append(np.sort(np.concatenate(remaining)))
             break
         part_shares = shares[groups] / shares[groups].sum()
@@ -106,12 +111,12 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
         length = min(count - done, int(sizes[groups].sum()))
         are_even = bounds is _within_one and np.ptp(part_shares) < TINY
         if len(groups) == 1 or are_even:
-            # One candidate of each group, the best first, then the next one of each.
+            # One candidate of each group, the best first, then the next of each.
             rounds = int(sizes[groups].min())
             table = np.stack([ranks[:rounds] for ranks in ranks_of_group], axis=1)
             part = np.sort(table, axis=1).ravel()
         elif len(groups) == 2:
-            # As by windows, and faster.
+            # Same result as by windows, but faster.
             part = _merge_two(ranks_of_group, part_shares, length, bounds)
         else:
             part = _merge_by_windows(ranks_of_group, part_shares, length, bounds)
@@ -126,10 +131,13 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
 
 
 def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k: int) -> Rows:
-    """Return k ranks: those of unknown group at their own places, and the sequence around them.
+    """Return k ranks: unknown groups at their original places, and `sequence` around them.
 
-    codes: (n,) of the groups, best first. Where the sequence is too short, more of unknown group
-    follow at the end.
+    Args:
+        sequence: ranks of candidates of known group.
+        codes: groups (n,) by rank. More candidates of unknown group fill the end if `sequence` is
+            too short.
+        k: number of ranks.
     """
     unknown = np.flatnonzero(codes == UNKNOWN)
     kept = unknown[unknown < k]
@@ -141,14 +149,14 @@ def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k:
 
 
 def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
-    """Return the alpha-quantiles (length,) of binomial laws of 1 to `length` draws: the least q
-    with P(X <= q) >= alpha.
+    """Return the alpha-quantiles (length,) of binomial distributions of 1 to `length` draws.
 
-    One more draw takes p P(X = q) from P(X <= q), and moves the quantile by one at most.
+    The quantile is the smallest q with P(X <= q) >= alpha. One more draw subtracts p P(X = q) from
+    P(X <= q) and increases the quantile by at most one.
     """
     quantiles = []
     q = 0
-    mass = 1.0  # P(X = q) and P(X <= q) of no draw
+    mass = 1.0  # P(X = q) and P(X <= q) without any draw
     below = 1.0
     for i in range(1, length + 1):
         below -= p * mass
@@ -162,16 +170,16 @@ def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
 
 
 def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds) -> Rows:
-    """Return the order of two groups, until one that is due has no candidate left.
+    """Merge two groups until one that is due has no candidate left.
 
-    What the first group may not take is the second one's. Both bounds of a prefix rise by one at
-    most with the next place, so the better candidate may come wherever it keeps within them.
+    Both bounds of a prefix increase by at most one per place, so the better candidate can be taken
+    whenever it stays within them.
     """
     minima, maxima = bounds(shares, length)
     places = np.arange(1, length + 1)
     lowest = np.maximum(minima[:, 0], places - maxima[:, 1]).tolist()
     highest = np.minimum(maxima[:, 0], places - minima[:, 1]).tolist()
-    # A rank after all others ends each list: an empty group comes only where it has to.
+    # Each list ends with a rank after all others, so an empty group is only taken if it must be.
     empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
     first, second = ([*ranks.tolist(), empty] for ranks in ranks_of_group)
     sequence: list[int] = []
@@ -193,17 +201,17 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
 def _merge_by_windows(
     ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds
 ) -> Rows:
-    """Return the order of groups of any shares, until one that is due has no candidate left.
+    """Merge groups of any shares until one that is due has no candidate left.
 
-    A group may come at place t (from 0) where the prefix with it holds no more of it than its
-    bound. The groups that fall due up to place D need least_a(D) - c_a places: where these are all
-    that is left up to D, one of them has to come.
+    A group may take place t (from 0) if the prefix does not exceed its maximum. Up to a place D,
+    the groups still need least_a(D) - c_a places; if no other places are left up to D, one of these
+    groups must be taken.
     """
     horizon = int(np.ceil(len(shares) / shares.min())) + 1
     due, maxima = bounds(shares, length + horizon)
     places = np.arange(1, horizon + 1)
     counts = np.zeros(len(shares), dtype=np.intp)
-    # A rank after all others ends each list: an empty group comes only where it has to.
+    # Each list ends with a rank after all others, so an empty group is only taken if it must be.
     empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
     ranks = [[*listed.tolist(), empty] for listed in ranks_of_group]
     heads = np.array([listed[0] for listed in ranks])
@@ -224,22 +232,22 @@ def _merge_by_windows(
 
 
 def pbm(candidates: Candidates, k: int) -> Rows:
-    """Return the first k by post-hoc bias mitigation: in each round one of every group, or the best
-    neutral candidate if its score is at least their mean.
+    """Return the first k by post-hoc bias mitigation (PBM).
 
-    Candidates of unknown group are the neutral ones. In the last round, where fewer places are left
-    than groups, the best of the round come (the paper draws them at random). Shares are even.
+    Each round takes one candidate of every group, or the best neutral candidate if its score is at
+    least their mean. Candidates of unknown group are neutral. If the last round has fewer places
+    than groups, its best candidates are taken (the paper samples them). Shares are even.
 
     Source: Kong et al., "Mitigating Test-Time Bias for Fair Image Retrieval" (NeurIPS 2023),
     section 3.
 
     Raises:
-        InvalidInputError: other shares than even ones.
+        InvalidInputError: the shares are not even.
     """
     if np.ptp(candidates.shares) > TINY:
         raise InvalidInputError(
-            f"method 'pbm' takes one of each group in a round, so its shares are even; got"
-            f" {candidates.shares.tolist()}. Use method='quota'"
+            f"method 'pbm' only supports even shares, got {candidates.shares.tolist()};"
+            " use method='quota'"
         )
     ranked = candidates.ranked
     scores = candidates.scores[ranked].tolist()
@@ -258,7 +266,7 @@ def pbm(candidates: Candidates, k: int) -> Rows:
         if not heads and not has_neutral:
             break
         if has_neutral:
-            # A group that is used up has no say; without any the neutral ones come alone.
+            # Empty groups are ignored; without any group, only neutral candidates are left.
             mean = sum(scores[rank] for rank, _ in heads) / max(len(heads), 1)
             if not heads or mean <= scores[neutral[next_neutral]]:
                 order.append(neutral[next_neutral])
@@ -271,16 +279,16 @@ def pbm(candidates: Candidates, k: int) -> Rows:
 
 
 def det_const_sort(candidates: Candidates, k: int) -> Rows:
-    """Return the first k by DetConstSort: every prefix of i has at least floor(i p_a) of group a,
-    and within this higher scores come first.
+    """Return the first k by DetConstSort.
 
-    A candidate that falls due moves ahead of those before it with lower scores, as long as each of
-    these stays inside the prefix by which it was due. Candidates of unknown group keep their
-    places.
+    Every prefix of i candidates contains at least floor(i p_a) of group a; otherwise, higher scores
+    come first. A candidate that is due moves ahead of preceding candidates with lower scores, as
+    long as each of them stays within the prefix in which it was due. Candidates of unknown group
+    keep their places.
 
     Source: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019),
-    Algorithm 3. There an item may move one place further than the bound allows (positions count
-    from 0, prefixes from 1); here the bound holds.
+    Algorithm 3. Their algorithm can move an item one place further than the bound allows (positions
+    start at 0, prefixes at 1); this implementation does not.
     """
     ranked = candidates.ranked
     codes = candidates.codes[ranked]
@@ -288,7 +296,7 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
     has_share = candidates.shares > 0
     wanted = min(k, int(has_share[codes[codes != UNKNOWN]].sum()))
     placed: list[int] = []  # ranks
-    latest: list[int] = []  # the prefix by which each of them was due
+    latest: list[int] = []  # the prefix in which each of them was due
     counts = [0] * len(members)
     shares = candidates.shares.tolist()
     prefix = 0
@@ -305,27 +313,36 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
             placed.insert(place, rank)
             latest.insert(place, prefix)
             counts[group] += 1
-    # Groups without a share follow by score.
+    # Groups with share 0 follow by score.
     is_rest = (codes != UNKNOWN) & ~has_share[codes]
     sequence = [*placed, *np.flatnonzero(is_rest).tolist()]
     return ranked[_with_unknown(sequence, codes, k)]
 
 
 def mmr(candidates: Candidates, k: int, *, weight: float = 0.5) -> Rows:
-    """Return the first k by maximal marginal relevance: each next one has the highest
-    weight x score - (1 - weight) x (its largest cosine with those before it).
+    """Return the first k by maximal marginal relevance (MMR).
 
-    It reads no groups; vector stores offer it for diverse results.
+    Each next candidate maximises
+    weight x score - (1 - weight) x (largest cosine with the candidates before it).
+    Groups are ignored; vector stores offer MMR for diverse results.
 
-    Source: Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998).
+    Args:
+        candidates: the candidates of one query, with features.
+        k: number of results.
+        weight: weight of the score in [0, 1].
+
+    Returns:
+        Rows (k,) of the candidates in their new order.
 
     Raises:
-        InvalidInputError: no features, or a weight outside [0, 1].
+        InvalidInputError: there are no features, or the weight is outside [0, 1].
+
+    Source: Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998).
     """
     features = candidates.features
     if features is None:
         raise InvalidInputError(
-            "method 'mmr' compares candidates with each other: pass features= (n, d)"
+            "method 'mmr' compares candidates with each other; pass features= (n, d)"
         )
     if not 0 <= weight <= 1:
         raise InvalidInputError(f"weight: expected a number in [0, 1], got {weight}")

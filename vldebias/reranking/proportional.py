@@ -1,4 +1,4 @@
-"""Choose results that represent a population, by linear programmes (MOPR)."""
+"""Select results that represent a population, by linear programming (MOPR)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.measure.representation import Functions, fitted_function
 from vldebias.reranking.candidates import Candidates, Floats, Rows
 
-_CUTS = 50  # of the paper
+_CUTS = 50  # as in the paper
 _ENOUGH = 1e-9
 
 
@@ -24,28 +24,31 @@ def mopr(
     gap: float = 0.0,
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
 ) -> Rows:
-    """Return k candidates with the highest sum of scores among those whose representational gap is
-    at most `gap`, best first.
+    """Return the k candidates with the highest total score and a bounded representational gap.
 
-    Maximise sum_i s_i a_i over 0 <= a_i <= 1 with sum_i a_i = k and MPR(a) <= gap. It is solved by
-    cutting planes: solve, find the function in which the selected candidates and the population
-    differ most (of linear functions in closed form), bound its gap, and solve again. Where the
-    solution has fractions, the k candidates of the largest a are taken.
+    Maximises sum_i s_i a_i over 0 <= a_i <= 1 with sum_i a_i = k and MPR(a) <= gap, by cutting
+    planes: solve, find the function in which the selection and the population differ most (closed
+    form for linear functions), bound its gap, and solve again. If the solution is fractional, the k
+    candidates with the largest a are taken.
 
     Args:
-        candidates: those of unknown group are left out, since the population has none of them.
-        k: less than all of them.
-        curated: (m, d) statistics of the population, as `Candidates.statistics`; None: k rows with
-            the requested shares.
-        gap: the largest representational gap (see `representation_gap`).
-        functions: of the gap, "linear" or "trees".
+        candidates: the candidates of one query. Candidates of unknown group are left out, since the
+            population has none.
+        k: number of results, less than the number of candidates.
+        curated: statistics (m, d) of the population, as in `Candidates.statistics`; None: k rows
+            with the requested shares.
+        gap: the largest allowed representational gap (see `representation_gap`).
+        functions: function class of the gap, "linear" or "trees".
+
+    Returns:
+        Rows (k,) of the selected candidates, best first.
 
     Source: Oesterling et al., "Multi-Group Proportional Representation in Retrieval" (NeurIPS
-    2024), Algorithm 1 with the linear programme of section 4, and its closed form of linear
+    2024), Algorithm 1 with the linear programme of section 4 and its closed form for linear
     functions.
     """
     weights = selection(candidates, k, curated=curated, gap=gap, functions=functions)
-    # Of equal weights the better candidate: ranks are ascending, and the sort is stable.
+    # Ties go to the better candidate: ranks are ascending, and the sort is stable.
     ranked = candidates.ranked
     chosen = np.argsort(-weights[ranked].round(6), kind="stable")[:k]
     return ranked[np.sort(chosen)]
@@ -59,14 +62,14 @@ def selection(
     gap: float = 0.0,
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
 ) -> Floats:
-    """Return the weights (n,) of the candidates before they are rounded; see `mopr`.
+    """Return the weights (n,) of the candidates before rounding; see `mopr`.
 
     Raises:
-        InvalidInputError: k candidates with so small a gap do not exist.
+        InvalidInputError: no k candidates have such a small gap.
     """
     n = len(candidates)
     if curated is None:
-        # k rows, each of which has the shares: linear functions see their mean alone.
+        # k rows with the shares: linear functions only depend on their mean.
         curated = np.tile(candidates.shares, (k, 1))
     m = len(curated)
     both = np.concatenate([candidates.statistics, np.asarray(curated, dtype=np.float64)])
@@ -81,12 +84,12 @@ def selection(
         length = float(np.linalg.norm(values))
         if length < _ENOUGH or abs(float(signed @ values)) * scale / length <= gap + _ENOUGH:
             return weights
-        # |sum_i c(x_i) a_i / k - mean c| <= gap, as two rows of the programme
+        # |sum_i c(x_i) a_i / k - mean c| <= gap, as two constraints
         values *= scale / length
         cuts += [values[:n] / k, -values[:n] / k]
         mean = float(values[n:].mean())
         bounds += [gap + mean + _ENOUGH, gap - mean + _ENOUGH]
-        # The largest sum of scores whose weights sum to k and keep to all cuts.
+        # Maximise the total score, with weights that sum to k and satisfy all cuts.
         solved = need("scipy.optimize").linprog(
             -candidates.scores,
             A_ub=np.array(cuts),
@@ -98,8 +101,8 @@ def selection(
         )
         if not solved.success:
             raise InvalidInputError(
-                f"mopr: no {k} of {n} candidates have so small a representational gap; allow a"
-                " larger one, pass more candidates, or use method='quota'"
+                f"mopr: no {k} of {n} candidates have such a small representational gap; allow a"
+                " larger gap, pass more candidates, or use method='quota'"
             )
         weights = np.clip(solved.x, 0.0, 1.0)
     return weights

@@ -1,4 +1,4 @@
-"""Report a re-ranking: shares before and after, the true shares to expect, and what it cost."""
+"""Report of a re-ranking: shares before and after, estimated true shares, and cost."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vldebias.reranking.checks import ENOUGH, true_shares
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Report the re-ranking of one query.
+    """Report of the re-ranking of one query.
 
     Attributes:
-        candidates: what was re-ranked.
+        candidates: the re-ranked candidates.
         method: name of the method.
-        order: (k,) rows of the candidates, in their new order.
-        keys: (n,) id of each candidate, its row if there are no ids.
-        checked: (n,) true group of each candidate as a position in the names of the groups, -1 if
-            nobody checked it.
+        order: rows (k,) of the candidates in their new order.
+        keys: id of each candidate (n,), or its row if there are no ids.
+        checked: true group of each candidate (n,) as a position in the group names, -1 if it was
+            not checked.
         query: text of the query, if it is known.
     """
 
@@ -38,28 +38,27 @@ class Report:
 
     @property
     def before(self) -> Rows:
-        """Return the rows (k,) that the scores alone put first."""
+        """Return the rows (k,) of the first k by score."""
         return self.candidates.ranked[: len(self.order)]
 
     @property
     def counts_before(self) -> dict[str, int]:
-        """Return group -> how many of the first k have its label by the scores alone."""
+        """Return the number of labels of each group in the first k by score."""
         return self._counts(self.before)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return group -> how many of the new first k have its label."""
+        """Return the number of labels of each group in the new first k."""
         return self._counts(self.order)
 
     @property
     def unknown(self) -> int:
-        """Return how many of the first k have no known label."""
+        """Return how many of the first k have an unknown label."""
         return int((self.candidates.codes[self.order] == UNKNOWN).sum())
 
     @property
     def short(self) -> dict[str, int]:
-        """Return group -> how many of its requested places it lacks, since it has too few
-        candidates."""
+        """Return group -> number of missing results, for groups with too few candidates."""
         names = self.candidates.names
         available = self._counts(np.arange(len(self.candidates)))
         known = len(self.order) - self.unknown
@@ -72,30 +71,30 @@ class Report:
 
     @property
     def kept(self) -> float:
-        """Return the share of the first k by the scores alone that are still among the first k."""
+        """Return the share of the original first k that are still in the first k."""
         return float(np.isin(self.before, self.order).mean())
 
     @property
     def score_lost(self) -> float:
-        """Return how much lower the mean score of the first k is than by the scores alone."""
+        """Return the decrease of the mean score of the first k."""
         scores = self.candidates.scores
         return float(scores[self.before].mean() - scores[self.order].mean())
 
     @property
     def moved(self) -> float:
-        """Return how many places a result moved, mean over the new first k."""
+        """Return the mean number of places that the new first k moved."""
         place = np.empty(len(self.candidates), dtype=np.intp)
         place[self.candidates.ranked] = np.arange(len(self.candidates))
         return float(np.abs(place[self.order] - np.arange(len(self.order))).mean())
 
     @property
     def n_checked(self) -> int:
-        """Return how many candidates of known label were checked."""
+        """Return the number of checked candidates with a known label."""
         return int(((self.candidates.codes != UNKNOWN) & (self.checked != UNKNOWN)).sum())
 
     @cached_property
     def expected(self) -> dict[str, Interval] | None:
-        """Return group -> true share among the results of known label, with its 95 % interval.
+        """Return the true share of each group, with its 95 % interval.
 
         None if too few candidates were checked; see `vldebias.reranking.true_shares`.
         """
@@ -129,7 +128,7 @@ class Report:
         if self.unknown:
             lines.append(f"{self.unknown} of unknown group keep their places")
         for group, number in self.short.items():
-            lines.append(f"{group}: {number} fewer than asked; there are no more candidates")
+            lines.append(f"{group}: {number} fewer than requested; there are no more candidates")
         expected = self.expected
         if expected is not None:
             parts = []
@@ -158,17 +157,17 @@ class Report:
 
 
 class Positions(np.ndarray):
-    """Hold positions or ids in their new order, an array with the report of each query.
+    """Array of positions or ids in their new order, with a report per query.
 
     Attributes:
-        reports: a `Report` for each query. A slice or a result of arithmetic has none.
+        reports: a `Report` per query. Slices and results of arithmetic have none.
     """
 
     reports: tuple[Report, ...]
 
     @classmethod
     def from_reports(cls, rows: NDArray[Any], reports: tuple[Report, ...]) -> Positions:
-        """Return an array of positions or ids with its reports."""
+        """Return an array of positions or ids with reports."""
         positions = rows.view(cls)
         positions.reports = reports
         return positions
@@ -178,20 +177,20 @@ class Positions(np.ndarray):
 
     @property
     def report(self) -> Report:
-        """Return the report of the only query, or of the first one."""
+        """Return the report of the first (or only) query."""
         return self.reports[0]
 
     def to_check(self, n: int = 30) -> list[Any]:
-        """Return results whose true groups somebody should look up, for `checked` of `rerank`.
+        """Sample results to check by hand, for the argument `checked` of `rerank`.
 
-        They are a random sample of the results of all queries, with equally many of each label if
-        there are enough. Results that are already checked or whose label is unknown are left out.
+        The sample is random over the results of all queries, with the same number per label if
+        possible. Results that were already checked or have an unknown label are left out.
 
         Args:
-            n: how many.
+            n: sample size.
 
         Returns:
-            Their ids, or their rows if there are no ids; fewer than n if there are no more results.
+            Ids, or rows if there are no ids; fewer than n if there are not enough results.
         """
         label_of_key = {}
         for report in self.reports:
@@ -203,12 +202,12 @@ class Positions(np.ndarray):
         keys = list(label_of_key)
         for place in np.random.default_rng(0).permutation(len(keys)):
             keys_of_label.setdefault(label_of_key[keys[place]], []).append(keys[place])
-        # One of each label in turn.
+        # Alternate between the labels.
         turns = zip_longest(*keys_of_label.values())
         chosen = [key for turn in turns for key in turn if key is not None]
         return [key.item() if isinstance(key, np.generic) else key for key in chosen[:n]]
 
 
 def _words(counts: dict[str, int]) -> str:
-    """Write "30 male, 20 female"."""
+    """Format counts as "30 male, 20 female"."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())

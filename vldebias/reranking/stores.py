@@ -1,8 +1,7 @@
-"""Re-rank what retrievers of LangChain and llama-index return, through the interfaces of their
-libraries.
+"""Re-ranking components for LangChain and llama-index.
 
-The classes are defined when they are needed, since these libraries are optional. Pass
-what any other store returns to `vldebias.rerank` as scores and labels: docs/how-to/rerank.md.
+The classes are defined when they are needed, since these libraries are optional. For any other
+store, pass scores and labels to `vldebias.rerank`: docs/how-to/rerank.md.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from vldebias.reranking.entry import rerank
 def langchain_compressor(attribute: str | Sequence[str], k: int | None = None, **how: Any) -> Any:
     """Return a LangChain `BaseDocumentCompressor` that re-ranks retrieved documents.
 
-    A document's group is `metadata[attribute]`; without it, it is unknown and keeps its place. Its
-    score is `metadata["score"]` where all documents have one, else its place.
+    The group of a document is `metadata[attribute]`; documents without it keep their places. The
+    score is `metadata["score"]` if all documents have one, otherwise the rank.
 
     Args:
-        attribute: key of the metadata, or several for intersections.
-        k: how many documents are returned; None: all.
+        attribute: metadata key of the group, or several to cross them.
+        k: number of documents to return; None: all.
         how: shares and method, see `vldebias.rerank`.
 
     >>> compressor = langchain_compressor("gender", k=10)  # doctest: +SKIP
@@ -31,7 +30,7 @@ def langchain_compressor(attribute: str | Sequence[str], k: int | None = None, *
     base = need("langchain_core.documents").BaseDocumentCompressor
 
     class RerankedDocuments(base):  # type: ignore[misc, valid-type]
-        """Re-rank retrieved documents, so that each group has its share."""
+        """Re-rank retrieved documents, so that each group gets its share."""
 
         def compress_documents(
             self, documents: Sequence[Any], query: str, callbacks: Any = None
@@ -49,12 +48,12 @@ def llama_index_postprocessor(
 ) -> Any:
     """Return a llama-index `BaseNodePostprocessor` that re-ranks retrieved nodes.
 
-    A node's group is `metadata[attribute]`; without it, it is unknown and keeps its place. Its
-    score is that of the retriever where all nodes have one, else its place.
+    The group of a node is `metadata[attribute]`; nodes without it keep their places. The score is
+    the retriever's if all nodes have one, otherwise the rank.
 
     Args:
-        attribute: key of the metadata, or several for intersections.
-        k: how many nodes are returned; None: all.
+        attribute: metadata key of the group, or several to cross them.
+        k: number of nodes to return; None: all.
         how: shares and method, see `vldebias.rerank`.
 
     >>> processor = llama_index_postprocessor("gender", k=10)  # doctest: +SKIP
@@ -63,7 +62,7 @@ def llama_index_postprocessor(
     base = need("llama_index.core.postprocessor.types").BaseNodePostprocessor
 
     class RerankedNodes(base):  # type: ignore[misc, valid-type]
-        """Re-rank retrieved nodes, so that each group has its share."""
+        """Re-rank retrieved nodes, so that each group gets its share."""
 
         def _postprocess_nodes(self, nodes: list[Any], query_bundle: Any = None) -> list[Any]:
             """Return the first k nodes in their new order."""
@@ -96,7 +95,7 @@ def _reranked(
         if all(label in (None, "") for label in labels[name]):
             keys = sorted(set().union(*metadata))
             raise InvalidInputError(
-                f"attribute: no result has {name!r} in its metadata, which has {keys}"
+                f"attribute: no result has {name!r} in its metadata; the keys are {keys}"
             )
     values = scores
     if None in scores:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from pydantic import ValidationError
 
-LOCK = ".vldebias.lock"  # of a folder that a run writes
-_MAX_YAML = 1_000_000  # bytes of a file that people write
-_MAX_JSON = 50_000_000  # bytes of a file that programs write: results of a large suite have 3 MB
+LOCK = ".vldebias.lock"  # lock file of an output folder
+_MAX_YAML = 1_000_000  # maximum size in bytes of a hand-written file
+_MAX_JSON = 50_000_000  # maximum size in bytes of a generated file; large results have 3 MB
 _FORMULA = (  # what a spreadsheet runs, with full-width signs
     "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 )
@@ -50,7 +50,7 @@ def packaged(kind: str) -> dict[str, Path]:
     Args:
         kind: "prompts", "prompts/protocol" or "suites", which are YAML, or "records", JSON.
     """
-    # A wheel has the files inside of the package, a checkout next to it.
+    # A wheel contains the files inside the package, a checkout next to it.
     folder_in_wheel = _PACKAGE / "_resources" / kind
     place_in_checkout = {"suites": "eval/suites", "records": "eval/records"}.get(kind, kind)
     pattern = "*.json" if kind == "records" else "*.yaml"
@@ -58,15 +58,15 @@ def packaged(kind: str) -> dict[str, Path]:
         file_of_name = {path.stem: path for path in folder.glob(pattern)}
         if file_of_name:
             return dict(sorted(file_of_name.items()))
-    raise InvalidInputError(f"got no files {pattern} in {folder}; reinstall vldebias")
+    raise InvalidInputError(f"found no {pattern} files in {folder}; reinstall vldebias")
 
 
 @contextlib.contextmanager
 def storage_errors(path: str | Path) -> Iterator[None]:
-    """Turn what libraries raise if a file or folder cannot be written into one `StorageError`.
+    """Convert the errors of libraries that cannot write a file to `StorageError`.
 
-    Python raises an OSError, safetensors an error of its own that ends in "(os error 28)", and
-    torch a RuntimeError in whose context the OSError is found.
+    Python raises an OSError, safetensors its own error that ends in "(os error 28)", and torch a
+    RuntimeError with an OSError as its context.
 
     Args:
         path: the file or folder that the message names.
@@ -139,7 +139,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
 
 
 def _write_by(write: Callable[[Path], object], partial: Path) -> None:
-    """Let a library write a file."""
+    """Write a temporary file with a library function."""
     try:
         write(partial)
     except RuntimeError as error:
@@ -154,7 +154,7 @@ def _write_by(write: Callable[[Path], object], partial: Path) -> None:
 def _temporary_file(path: Path) -> Iterator[Path]:
     """Yield a new file next to `path`, which is removed at the end unless it was moved.
 
-    It is locked, so that other processes can tell it from the leftovers of a killed one.
+    It is locked, so that other processes do not mistake it for a leftover of a killed process.
     """
     partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.partial")
     with contextlib.ExitStack() as stack:
@@ -216,10 +216,9 @@ def sync(path: Path) -> None:
 
 
 def shielded(text: str) -> str:
-    """Return a text that no spreadsheet runs as a formula: "'" is put before a leading =, +, -, @,
-    tab or line break.
+    """Prepend "'" to texts that a spreadsheet would run as a formula.
 
-    "=1+1" -> "'=1+1"; `unshielded` gives every text back. Source: OWASP, "CSV Injection".
+    "=1+1" becomes "'=1+1"; `unshielded` is the inverse. Source: OWASP, "CSV Injection".
     """
     return f"'{text}" if re.match(_FORMULA, text) else text
 
@@ -243,7 +242,7 @@ def spreadsheet_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
 
 
 def unshielded(cell: str) -> str:
-    """Return the original text of a cell that `shielded` made."""
+    """Return the original text of a cell, the inverse of `shielded`."""
     return re.sub(f"^'({_FORMULA})", r"\1", cell)
 
 
@@ -254,8 +253,7 @@ def digest(path: str | Path) -> str:
 
 
 def add_tensors(state: Any, tensors: Iterable[tuple[str, Any]]) -> None:
-    """Update a hashlib object with names, types, shapes and contents of tensors; memory-mapped ones
-    are not copied."""
+    """Update a hashlib object with tensors: names, types, shapes and contents, without copies."""
     import torch
 
     for name, tensor in tensors:
@@ -268,16 +266,17 @@ _held: dict[Path, int] = {}  # folder -> thread of this process that writes it
 
 @contextlib.contextmanager
 def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iterator[None]:
-    """Lock a folder for writing against other processes and other threads; a thread may enter
-    again.
+    """Lock a folder against writes of other processes and threads; reentrant within a thread.
 
-    The lock is a POSIX record lock: it ends with the process that holds it and is not inherited by
-    forks.
-    say: called with a message if the file system has no locks.
+    This is a POSIX record lock: it ends with its process and is not inherited by forks.
+
+    Args:
+        folder: the folder.
+        say: called with a message if the file system does not support locks.
 
     Raises:
-        InvalidInputError: another run writes there; the message says which and what to do.
-        OSError: the folder cannot be written.
+        InvalidInputError: another run writes to the folder; the message names it.
+        OSError: the folder is not writable.
     """
     folder = Path(folder).resolve()
     thread = threading.get_ident()
@@ -293,7 +292,7 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
         " (--out)."
     )
     if folder in _held:  # to open and close the file once more would end the lock
-        raise InvalidInputError(f"{folder}: {writer} writes there; {expected}")
+        raise InvalidInputError(f"{folder}: {writer} is writing to it; {expected}")
     with path.open("ab+", buffering=0) as file:
         try:
             import fcntl
@@ -302,14 +301,14 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
         except (BlockingIOError, PermissionError):
             other_writer = path.read_text(errors="replace").strip() or "another process"
             raise InvalidInputError(
-                f"{folder}: {other_writer:.300} writes there; {expected}"
+                f"{folder}: {other_writer:.300} is writing to this folder; {expected}"
             ) from None
         except (ImportError, OSError) as error:
             say(
-                f"{folder}: cannot be locked ({error}); do not start a second run there before this"
-                " one has ended"
+                f"{folder}: cannot be locked ({error}); do not start another run in this folder"
+                " before this one has ended"
             )
-        # Only now that the lock is ours: before, the file names who writes there.
+        # Write only after locking: until then, the file names the other writer.
         with storage_errors(path):
             file.truncate(0)
             file.write(f"{writer}\n".encode())
@@ -321,10 +320,10 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
 
 
 def read_yaml(path: str | Path) -> dict[Any, Any]:
-    """Return the mapping in an untrusted YAML file; aliases and repeated keys are refused.
+    """Read a mapping from an untrusted YAML file; aliases and repeated keys are errors.
 
     Raises:
-        InvalidInputError: the file cannot be read, is too large, or is no mapping in YAML; the
+        InvalidInputError: the file cannot be read, is too large, or is not a YAML mapping; the
             message names the line.
     """
     import yaml
@@ -345,9 +344,9 @@ def read_yaml(path: str | Path) -> dict[Any, Any]:
 
 @cache
 def _strict_loader() -> Any:
-    """Return a loader of YAML like the safe one that refuses aliases, with which a few lines stand
-    for gigabytes, and repeated keys."""
-    # Many commands read no YAML, and its library takes a twentieth of a second to import.
+    """Return a safe YAML loader that refuses repeated keys, and aliases (which can expand to
+    gigabytes)."""
+    # Imported here, because many commands do not read YAML.
     import yaml
 
     class StrictLoader(yaml.SafeLoader):
@@ -358,7 +357,7 @@ def _strict_loader() -> Any:
                 raise yaml.YAMLError(f"the alias *{event.anchor}, line {line}; write the value out")
             node: Any = super().compose_node(parent, index)
             if isinstance(node, yaml.MappingNode):
-                # The safe loader takes the last of two equal keys in silence.
+                # The safe loader silently keeps the last of two equal keys.
                 counts = Counter(str(key.value) for key, _ in node.value)
                 for key, times in counts.items():
                     if times > 1:
@@ -371,15 +370,15 @@ def _strict_loader() -> Any:
 
 
 def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> Any:
-    """Return the content of an untrusted JSON file; numbers that are not finite are refused.
+    """Read an untrusted JSON file; NaN and infinity are errors.
 
     Raises:
         InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names
-            file and place.
+            the file and position.
     """
     text = read_bytes(path, max_bytes=max_bytes)
     try:
-        # Python's reader takes NaN and Infinity, which are no JSON and no figures.
+        # Python's parser accepts NaN and Infinity, which are not valid JSON.
         return json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{path}: got {error}; expected JSON in UTF-8") from None
@@ -396,27 +395,22 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
     """Return the content of an untrusted file.
 
     Raises:
-        InvalidInputError: the file is unreadable or has over `max_bytes`.
+        InvalidInputError: the file cannot be read, or is larger than `max_bytes`.
     """
     try:
         with open(path, "rb") as file:
             data = None
-            # Looked at before it is read, so that a large file never comes into memory.
+            # Check the size first, so that a large file is not loaded into memory.
             if os.fstat(file.fileno()).st_size <= max_bytes:
                 data = file.read(max_bytes + 1)  # a pipe has no size until it is read
     except FileNotFoundError:
-        raise InvalidInputError(
-            f"{path}: got no such file; expected a file that can be read; check the path"
-        ) from None
+        raise InvalidInputError(f"{path}: no such file; check the path") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
         raise InvalidInputError(
-            f"{path}: got {type(error).__name__} ({error}); expected a file that can be read;"
-            " check the path"
+            f"{path}: cannot be read ({type(error).__name__}: {error}); check the path"
         ) from None
     if data is None or len(data) > max_bytes:
-        raise InvalidInputError(
-            f"{path}: got more than {max_bytes:,} bytes; expected a shorter file; split it"
-        )
+        raise InvalidInputError(f"{path}: expected at most {max_bytes:,} bytes; split the file")
     return data
 
 
@@ -429,11 +423,12 @@ _EXPECTED = {
 
 
 def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) -> str:
-    """Return the first problem that pydantic found in words: where, what was expected, what came.
+    """Describe the first problem in a pydantic error: location, expected and received value.
 
     Args:
-        place: where the content stands.
-        known: the keys that exist, of which one that is close to a wrong one is named.
+        error: the error.
+        place: prefix of the location.
+        known: valid keys, to suggest one that is similar to an unknown key.
     """
     problem = error.errors()[0]
     path = [place] if place else []
@@ -446,7 +441,7 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
         return explain(inner_error, where, known)
     expected = _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Value error, "))
     if problem["type"] == "extra_forbidden":
-        expected += f"; {did_you_mean(problem['loc'][-1], known, 'take it out')}"
+        expected += f"; {did_you_mean(problem['loc'][-1], known, 'remove it')}"
     if not where:
         return expected
     if isinstance(problem["input"], Mapping):  # too long to repeat
@@ -455,7 +450,7 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that results depend on: package -> version."""
+    """Return package -> version for packages that affect results."""
     version_of_package = {"python": platform.python_version()}
     for name in ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy"):
         with contextlib.suppress(PackageNotFoundError):  # run from a checkout that is not installed
@@ -464,10 +459,9 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout this package runs from, "-dirty" where tracked files
-    differ; None for a wheel.
+    """Return the commit of the checkout, with "-dirty" if tracked files differ; None for a wheel.
 
-    Files in eval/results are ignored, because earlier results do not change what is measured.
+    Files in eval/results are ignored, because they do not affect measurements.
     """
     run = partial(
         subprocess.check_output, cwd=_PACKAGE.parent, text=True, stderr=subprocess.DEVNULL

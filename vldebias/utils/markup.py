@@ -1,4 +1,4 @@
-"""Write untrusted text so that notebooks, model cards and terminals show it as text."""
+"""Escape untrusted text for notebooks, model cards and terminals."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-SHOWN = 20  # rows of a table; the others are counted
+SHOWN = 20  # maximum number of table rows; the others are only counted
 # Control characters except line breaks and tabs, and lone surrogates, which have no bytes in UTF-8.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    r"""Return a text that no terminal takes for a command: control characters become escapes.
+    r"""Escape control characters, which terminals would interpret.
 
-    Line breaks and tabs are kept. The escapes are those of JSON.
+    Line breaks and tabs are kept. Escapes are written as in JSON.
 
     >>> printable("\x1b[31mred")
     '\\u001b[31mred'
@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
 
 def code_span(text: str) -> str:
-    """Return a text as inline code of Markdown, in which nothing is markup.
+    """Return a text as inline code in Markdown.
 
     >>> code_span("professions-gender")
     '`professions-gender`'
@@ -31,13 +31,13 @@ def code_span(text: str) -> str:
     line = " ".join(printable(text).split())
     longest = max(map(len, re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
-    # A space parts backticks at the ends from the fence; Markdown takes it off again.
+    # A space separates leading and trailing backticks from the fence; Markdown removes it.
     space = " " if longest or not line else ""
     return f"{fence}{space}{line}{space}{fence}"
 
 
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a title and a table of at most 20 rows as HTML; None is an empty cell.
+    """Return a title and a table of at most 20 rows as HTML; None becomes an empty cell.
 
     Args:
         title: a sentence above the table.

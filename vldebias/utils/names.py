@@ -17,17 +17,16 @@ from vldebias.utils.files import packaged
 
 
 def is_file_of_set(name: str | Path) -> bool:
-    """Tell whether a prompt set is named by its path: "gender.yaml" and "sets/gender" are paths,
-    "gender" is none."""
+    """Return whether a prompt set is given as a path ("gender.yaml", "sets/gender"), not a name."""
     path = Path(name)
     return isinstance(name, Path) or path.suffix == ".yaml" or len(path.parts) > 1
 
 
 def packaged_set(name: str) -> Path:
-    """Return the file of the packaged prompt set of a name.
+    """Return the file of a packaged prompt set.
 
     Raises:
-        InvalidInputError: no set of such a name.
+        InvalidInputError: the name is unknown.
     """
     files = packaged("prompts")
     if name in files:
@@ -40,10 +39,10 @@ def packaged_set(name: str) -> Path:
 
 
 def architectures() -> list[str]:
-    """Return the names of open_clip's architectures, [] where it is absent.
+    """Return the names of open_clip's architectures; empty if it is not installed.
 
-    They are read from its files; once it is imported from the package itself, since a program may
-    have added some.
+    If open_clip is imported, it is asked, since programs may add architectures; otherwise, its
+    files are read.
     """
     imported = sys.modules.get("open_clip")
     if imported is not None:
@@ -51,7 +50,7 @@ def architectures() -> list[str]:
     folder = _open_clip_folder()
     if folder is None:
         return []
-    # open_clip reads the same folder; importing it would take torch and seconds.
+    # open_clip reads the same folder, but importing it would import torch.
     return sorted(path.stem for path in (folder / "model_configs").glob("*.json"))
 
 
@@ -64,14 +63,14 @@ def _open_clip_folder() -> Path | None:
 
 
 def check_architecture(name: str) -> None:
-    """Refuse a name that is no architecture of open_clip.
+    """Raise an error for an unknown open_clip architecture.
 
     Args:
-        name: what stands before a tag of open_clip, such as "ViT-B-32".
+        name: name of an architecture, such as "ViT-B-32".
 
     Raises:
-        InvalidInputError: no architecture of such a name. Where open_clip is not installed, every
-            name passes.
+        InvalidInputError: the name is unknown. (All names are accepted if open_clip is not
+            installed.)
     """
     known = architectures()
     if not known or name in known:
@@ -83,16 +82,16 @@ def check_architecture(name: str) -> None:
 
 
 def check_name_without_weights(name: str) -> None:
-    """Refuse an open_clip architecture without weights, also if it is misspelt.
+    """Raise an error for an open_clip architecture without weights, even if it is misspelt.
 
     Raises:
-        InvalidInputError: A name such as "ViT-B-32", or "ViT-B32". Other names pass: they may be
-            ids of transformers, which only the hub knows.
+        InvalidInputError: a name such as "ViT-B-32" or "ViT-B32". Other names are accepted, since
+            they may be ids of transformers models on the hub.
     """
     tags = _tags_of(name)
     if tags:
         raise InvalidInputError(
-            f"{name!r} is an architecture of open_clip, without weights; expected --model {name}"
+            f"{name!r} is an open_clip architecture without weights; expected --model {name}"
             f" --pretrained TAG (in `eval paper` --model {name}:TAG), with one of {', '.join(tags)}"
         )
     lower_names = {known.lower(): known for known in architectures()}
@@ -105,14 +104,15 @@ def check_name_without_weights(name: str) -> None:
 
 
 def check_weights(architecture: str, weights: str) -> None:
-    """Refuse weights that are neither a tag of the architecture nor a file.
+    """Raise an error for weights that are neither a tag of the architecture nor a file.
 
     Args:
-        architecture: a name that `check_architecture` passes. weights: a tag, or a checkpoint file.
+        architecture: a known architecture, see `check_architecture`.
+        weights: a tag or a checkpoint file.
 
     Raises:
-        InvalidInputError: no such weights. Where open_clip keeps its tags otherwise than expected,
-            all pass: it refuses them itself once it is imported.
+        InvalidInputError: the weights are unknown. (All are accepted if the tags of the installed
+            open_clip cannot be read; open_clip then checks them itself.)
     """
     tags = _tags_of(architecture)
     is_tag = weights.lower().replace("-", "_") in tags
@@ -125,10 +125,10 @@ def check_weights(architecture: str, weights: str) -> None:
 
 
 def _tags_of(architecture: str) -> list[str]:
-    """Return the tags of an architecture, [] where they cannot be read.
+    """Return the tags of an architecture; empty if they cannot be read.
 
-    The file that lists them is read, not run: `_PRETRAINED = {"RN50": _RN50, ...}`, and for each
-    `_RN50 = dict(openai=..., ...)`, or the latter inside the former.
+    The source file is parsed, not run: `_PRETRAINED = {"RN50": _RN50, ...}`, with
+    `_RN50 = dict(openai=..., ...)` separately or inline.
     """
     imported = sys.modules.get("open_clip")
     if imported is not None:

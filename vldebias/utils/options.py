@@ -1,5 +1,4 @@
-"""Define the inputs of a suite once: the fields of `Options` in Python are the flags of
-`vldebias eval`."""
+"""Inputs of a suite: the fields of `Options` are also the flags of `vldebias eval`."""
 
 from __future__ import annotations
 
@@ -13,31 +12,36 @@ import typer
 def flag(panel: str, value: str | None, text: str, *name: str, least: int | None = None) -> Any:
     """Return the flag of a field, in a panel of the help.
 
-    value: its placeholder, None for a switch. name: of the flag, if not that of the field.
+    Args:
+        panel: title of the panel.
+        value: placeholder of the value; None for a switch.
+        text: help text.
+        name: name of the flag, if it is not the name of the field.
+        least: smallest allowed value.
     """
     return typer.Option(*name, help=text, rich_help_panel=panel, metavar=value, min=least)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Hold the inputs that a user gives to a suite; None leaves the choice to the suite.
+    """User inputs of a suite; None leaves the choice to the suite.
 
-    model, pretrained, pipeline, device and dtype are those of `vldebias.hosts.loading.load_host`.
+    model, pretrained, pipeline, device and dtype are passed to `vldebias.hosts.loading.load_host`.
     """
 
     out: Annotated[Path, flag("Run", "DIR", "Folder for results. Default: vldebias-SUITE.")]
     device: Annotated[
-        str, flag("Run", "NAME", "auto (the default: cuda if there is one), cpu, cuda:1, mps.")
+        str, flag("Run", "NAME", "auto (default: cuda if available), cpu, cuda:1, mps.")
     ] = "cpu"
     dtype: Annotated[str | None, flag("Run", "NAME", "float32, float16 or bfloat16.")] = None
     fresh: Annotated[
-        bool, flag("Run", None, "Measure again, or reuse what was measured.", "--fresh/--resume")
+        bool, flag("Run", None, "Measure again, or reuse earlier measurements.", "--fresh/--resume")
     ] = False
     resamples: Annotated[
         int | None, flag("Run", "N", "Bootstrap resamples. Default: 2000.", least=1)
     ] = None
     model: Annotated[
-        str | None, flag("Model", "NAME", "open_clip or transformers, or 'miniature'.")
+        str | None, flag("Model", "NAME", "open_clip or transformers model, or 'miniature'.")
     ] = None
     pretrained: Annotated[str | None, flag("Model", "TAG", "open_clip tag or checkpoint file.")] = (
         None
@@ -47,7 +51,7 @@ class Options:
     ] = None
     methods: Annotated[
         tuple[str, ...] | None,
-        flag("Methods", "NAMES", "Methods instead of the suite's: orth,cali."),
+        flag("Methods", "NAMES", "Methods instead of the suite's, such as orth,cali."),
     ] = None
     projections: Annotated[
         tuple[Path, ...],
@@ -64,13 +68,16 @@ class Options:
     ] = None
     limit: Annotated[
         int | None,
-        flag("Images", "N", "At most N images of each split, chosen at random.", least=1),
+        flag("Images", "N", "At most N random images per split.", least=1),
     ] = None
     embeddings: Annotated[
-        Path | None, flag("Images", "FILE", "Your own features (.npz), or 'shards/*.npy'.")
+        Path | None, flag("Images", "FILE", "Your own image features: .npz or 'shards/*.npy'.")
     ] = None
     table: Annotated[
-        Path | None, flag("Images", "FILE", "Labels for features without any, or 'meta/*.parquet'.")
+        Path | None,
+        flag(
+            "Images", "FILE", "Labels of the features, if they contain none; or 'meta/*.parquet'."
+        ),
     ] = None
     texts: Annotated[
         Path | None, flag("Images", "FILE", "Your own text embeddings (see eval show --texts).")
@@ -83,7 +90,7 @@ class Options:
         Path | None, flag("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")
     ] = None
     images: Annotated[
-        int | None, flag("Generated images", "N", "Images of each prompt and seed.", least=1)
+        int | None, flag("Generated images", "N", "Images per prompt and seed.", least=1)
     ] = None
     seeds: Annotated[
         tuple[int, ...] | None, flag("Generated images", "N", "Seed; repeatable.", "--seed")
@@ -98,11 +105,13 @@ class Options:
     ] = None
     judge: Annotated[
         str | None,
-        flag("Generated images", "NAME", "CLIP that judges the images, named as for --model."),
+        flag(
+            "Generated images", "NAME", "CLIP model that judges the images, named as for --model."
+        ),
     ] = None
     labels: Annotated[
         tuple[Path, ...], flag("Generated images", "FILE", "Answers of an annotator; repeatable.")
     ] = ()
     drawn: Annotated[
-        Path | None, flag("Generated images", "DIR", "Folder of the images that were labelled.")
+        Path | None, flag("Generated images", "DIR", "Folder of the labelled images.")
     ] = None

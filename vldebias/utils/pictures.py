@@ -1,4 +1,4 @@
-"""Open images, write PNGs with metadata, and make plots without a display."""
+"""Open images, write PNGs with metadata, and create plots without a display."""
 
 from __future__ import annotations
 
@@ -24,88 +24,85 @@ if TYPE_CHECKING:
 INK = "#1f2933"
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _KEYWORD = b"vldebias"  # of the text chunk with what is known of an image
-LARGEST = 384  # pixels of a side of an image that a page holds
-# Named, since Pillow opens whatever the first bytes look like, and hands EPS by any name to the
-# program gs.
+LARGEST = 384  # longest side in pixels of an image on a page
+# An explicit list, since Pillow would open any format, and passes EPS files to Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 ENDINGS = (
     *(".avif", ".bmp", ".gif", ".ico", ".jfif", ".jpe", ".jpeg", ".jpg", ".j2k", ".jp2"),
     *(".jpx", ".pbm", ".pgm", ".png", ".apng", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
 )
-"""How the names of pictures in these formats end: one list for folders, tars and tables."""
+"""File name extensions of these formats."""
 
 
 def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS) -> Image:
     """Open an image in one of the named formats, for a with-statement; pixels are not decoded.
 
     Raises:
-        OSError: no such file, another format, or more pixels than Pillow's MAX_IMAGE_PIXELS (89
-            million) by what the header says: a few kilobytes can stand for gigabytes.
+        OSError: the file is missing, has another format, or has more pixels than Pillow's
+            MAX_IMAGE_PIXELS (89 million) according to its header.
     """
     Images = need("PIL.Image")
     Images.init()
-    # An older Pillow refuses names that it lacks.
+    # Older versions of Pillow raise an error for unknown formats.
     known = [name for name in formats if name in Images.OPEN]
     if isinstance(source, bytes):
         source = io.BytesIO(source)
     image: Image = Images.open(source, formats=known)
     pixels = image.width * image.height
     limit = Images.MAX_IMAGE_PIXELS
-    # By the header alone: Pillow itself only warns up to twice the limit.
+    # Check the header: Pillow itself only warns up to twice the limit.
     if limit is not None and pixels > limit:
         image.close()
-        raise OSError(f"{pixels:,} pixels, expected at most {limit:,}; shrink it")
+        raise OSError(f"got {pixels:,} pixels, expected at most {limit:,}; shrink the image")
     return image
 
 
 def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
-    """Return the RGB image in a file or bytes in one of `FORMATS`, rotated by its EXIF orientation.
+    """Decode an image in one of `FORMATS` as RGB, rotated by its EXIF orientation.
 
-    Transparent pixels become white; an animation gives its first frame; a broken EXIF block is read
-    as no orientation.
+    Transparent pixels become white. For animations, the first frame is returned. A broken EXIF
+    block is ignored.
 
     Args:
         source: a path, or the content of a file.
-        draft: the shorter side in pixels that is needed. A JPEG with sides of more than twice as
-            many is decoded at a half, a quarter or an eighth of its size, with at least this side;
-            the pixels are close to those of shrinking it afterwards, not equal.
+        draft: required length of the shorter side in pixels. Larger JPEGs are decoded at 1/2, 1/4
+            or 1/8 of their size, with at least this side; the result is close, but not equal, to
+            shrinking the image afterwards.
 
     Raises:
-        OSError: missing, truncated, not a picture, pixels of more than 8 bits, or too many of them
-            (`open_image`).
+        OSError: the file is missing, truncated or not an image, has more than 8 bits per channel,
+            or too many pixels (`open_image`).
     """
     Images = need("PIL.Image")
     try:
         with open_image(source) as image:
             if draft is not None and image.format == "JPEG":
-                # Decode at the nearest of 1/2, 1/4 and 1/8 whose sides are at least so long.
+                # Decode at the smallest of 1/2, 1/4 and 1/8 that is large enough.
                 factor = draft / min(image.size)
                 if factor < 1:
                     image.draft(None, (round(image.width * factor), round(image.height * factor)))
             image.load()
-            with suppress(Exception):  # whatever a broken EXIF block makes the parser raise
+            with suppress(Exception):  # a broken EXIF block can raise any error
                 need("PIL.ImageOps").exif_transpose(image, in_place=True)
             return _in_rgb(image)
     except Images.UnidentifiedImageError as error:
         raise OSError(
-            f"not a picture in one of the formats {', '.join(FORMATS)}; convert it"
+            f"not an image in one of the formats {', '.join(FORMATS)}; convert it"
         ) from error
     except OSError:
         raise
-    except Exception as error:  # on broken bytes decoders raise errors of any type
+    except Exception as error:  # decoders raise any type of error for broken files
         raise OSError(f"cannot decode: {type(error).__name__}: {error}") from error
 
 
 def _in_rgb(image: Image) -> Image:
-    """Return a loaded image in RGB, without a copy where it is so already."""
+    """Convert a loaded image to RGB, without a copy if it is RGB already."""
     Images = need("PIL.Image")
-    if image.mode.startswith(("F", "I")):  # which Pillow would clip to white
-        raise OSError(
-            f"got pixels of mode {image.mode}; expected 8 bits a channel; convert the file"
-        )
+    if image.mode.startswith(("F", "I")):  # Pillow would clip these to white
+        raise OSError(f"got mode {image.mode}, expected 8 bits per channel; convert the file")
     if image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
-        # Dropping transparency instead would show whatever colour hides below it.
+        # Dropping the alpha channel would show hidden colours.
         image = Images.alpha_composite(Images.new("RGBA", image.size, "white"), image)
     if image.mode == "RGB":
         return image
@@ -113,20 +110,23 @@ def _in_rgb(image: Image) -> Image:
 
 
 def why_unreadable(error: OSError) -> str:
-    """Return why an image cannot be read; errors of the system, such as missing permissions, are
-    raised again."""
+    """Describe why an image cannot be read; system errors such as permissions are re-raised."""
     if error.errno not in (None, errno.ENOENT):  # no permission, drive gone, no file handles
         raise error
-    # Without paths and addresses, which differ between two runs that are otherwise the same.
+    # Remove addresses, which differ between otherwise identical runs.
     return f"{type(error).__name__}: {error.strerror or re.sub(r' at 0x[0-9a-f]+', '', str(error))}"
 
 
 def write_png(
     picture: Image | Plot, path: Path, metadata: Mapping[str, Any], *, small: bool = False
 ) -> Path:
-    """Write an image or a plot as PNG atomically, with metadata that are written as JSON.
+    """Write an image or a plot as PNG atomically, with metadata as JSON.
 
-    small: optimised, and with a palette of 256 colours if the picture has few.
+    Args:
+        picture: an image or a matplotlib figure.
+        path: file to write.
+        metadata: JSON-serialisable metadata.
+        small: optimise, and use a palette if there are few colours.
     """
     if hasattr(picture, "savefig"):
         buffer = io.BytesIO()
@@ -136,7 +136,7 @@ def write_png(
     if small and image.getcolors(4096) is not None:
         image = image.quantize(256, dither=need("PIL.Image").Dither.NONE)
     info = need("PIL.PngImagePlugin").PngInfo()
-    # In ASCII: names of files may hold bytes that are no text.
+    # JSON in ASCII, since file names may contain undecodable bytes.
     info.add_itxt(_KEYWORD.decode(), json.dumps(metadata))
 
     def save(file: Any) -> None:
@@ -146,11 +146,14 @@ def write_png(
 
 
 def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]:
-    """Return the RGB image of a file and the metadata that `write_png` wrote; pixels=False reads
-    the header only.
+    """Read an RGB image and its metadata written by `write_png`.
+
+    Args:
+        path: the file.
+        pixels: whether to decode the pixels; False only reads the header.
 
     Raises:
-        OSError: the file is missing, cut off or damaged.
+        OSError: the file is missing, truncated or damaged.
     """
     try:
         with open_image(path, ("PNG",)) as image:
@@ -230,12 +233,10 @@ def add_record(path: Path, facts: Mapping[str, Any]) -> Path:
 
 
 def encoded(image: Image) -> bytes:
-    """Return an image as the bytes of a file that a page holds: PNG where it is small, else
-    JPEG."""
+    """Encode an image for embedding in a page: PNG if it is small, JPEG otherwise."""
     content = io.BytesIO()
     if max(image.size) <= 128:
-        # Small pictures are sharp-edged, where JPEG shows; a large one as PNG makes a page of many
-        # megabytes.
+        # JPEG artefacts are visible in small images; large PNGs would make pages too large.
         image.save(content, format="png", optimize=True)
     else:
         image.save(content, format="jpeg", quality=88)
@@ -243,11 +244,10 @@ def encoded(image: Image) -> bytes:
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, list[Any]]:
-    """Make subplots without pyplot, so without global state or display; a notebook shows the
-    returned figure."""
+    """Create subplots without pyplot, global state or a display; notebooks show the figure."""
     plot = need("matplotlib.figure").Figure(figsize=size, dpi=120)
     if "IPython" in sys.modules:
-        # Without pyplot IPython has no format in which it shows a figure.
+        # Without pyplot, IPython has no display format for figures.
         shell = sys.modules["IPython"].get_ipython()
         if shell is not None:
             need("IPython.core.pylabtools").select_figure_formats(shell, {"png"})
@@ -255,8 +255,7 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
 
 
 def for_matplotlib(text: str) -> str:
-    """Return a text for a plot in one line, without invisible characters and with dollar signs
-    escaped."""
-    # Spaces stay until they are joined: a line break separates words.
+    """Return a text for a plot on one line, without invisible characters and math markup."""
+    # Keep whitespace until the words are joined.
     visible = [letter for letter in text if letter.isprintable() or letter.isspace()]
     return " ".join("".join(visible).split()).replace("$", r"\$")

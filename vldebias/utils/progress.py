@@ -1,4 +1,4 @@
-"""Show progress: rich's bars on stderr, one line a minute in a log, or nothing."""
+"""Progress: bars on stderr, one line per minute in a log file, or nothing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from rich.console import Console
 
 from vldebias.utils.markup import printable
 
-_LINE_EVERY = 60.0  # seconds between two lines of one bar in a log, where no bar can move
+_LINE_EVERY = 60.0  # seconds between two lines of a bar in a log file
 
 
 class Progress(progress.Progress):
-    """Show bars with the time left on a rich console, on stderr by default, or nothing on a quiet
-    one.
+    """Progress bars on a rich console, by default on stderr; nothing on a quiet console.
 
-    It may be entered again while it runs.
+    The context manager is reentrant.
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        # Names come from users: brackets in them are no markup.
+        # Names come from users and may contain brackets, so disable markup.
         columns = [progress.TextColumn("{task.description}", markup=False), progress.BarColumn()]
         columns += [
             progress.MofNCompleteColumn(),
@@ -31,8 +30,7 @@ class Progress(progress.Progress):
             progress.TimeRemainingColumn(),
         ]
         if console is None:
-            # Bars that move in a notebook need ipywidgets; without them a line a minute is all that
-            # stays readable.
+            # Bars in notebooks need ipywidgets; without it, print a line per minute.
             jupyter = None if find_spec("ipywidgets") else False
             console = Console(stderr=True, force_jupyter=jupyter)
         super().__init__(
@@ -40,12 +38,12 @@ class Progress(progress.Progress):
             console=console,
             speed_estimate_period=120,
             disable=console.quiet,
-            transient=console.is_terminal,  # where bars moved, what was found stays alone
+            transient=console.is_terminal,  # remove finished bars on a terminal
         )
         self._entered = 0
 
     def __enter__(self) -> Progress:
-        # Nested commands share one display, and only the outermost ends it.
+        # Nested blocks share one display, which the outermost block stops.
         self._entered += 1
         self.start()
         return self
@@ -56,24 +54,28 @@ class Progress(progress.Progress):
             self.stop()
 
     def say(self, text: str) -> None:
-        """Print one line above the bars, without markup and without cutting it."""
+        """Print one line above the bars, without markup or truncation."""
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def bar(
         self, title: str, total: int | None = None, *, done: int = 0, reused: int = 0
     ) -> Iterator[Callable[..., None]]:
-        """Show a bar for `total` steps, `done` of which are already done; with total None the
-        number is unknown and the bar is removed at the end.
+        """Show a progress bar.
 
-        It yields `advance(count=1, note=None)`, which shows that `count` more steps are done, and a
-        note next to the title such as the loss.
+        Args:
+            title: title of the bar.
+            total: number of steps; None if unknown, which removes the bar at the end.
+            done: number of finished steps.
+            reused: further steps that were finished by an earlier run; they do not affect the
+                remaining time.
 
-        reused: further steps that an earlier run has done. They are shown, and do not count for
-        the time left.
+        Yields:
+            `advance(count=1, note=None)`, which marks `count` steps as finished and shows a note
+            next to the title, such as the loss.
         """
         if reused:
-            title = f"{title} ({reused} of {reused + (total or 0)} there already)"
+            title = f"{title} ({reused} of {reused + (total or 0)} already done)"
         title = printable(title)
         task = self.add_task(title, total=total, completed=done)
         written = time.monotonic()
@@ -85,7 +87,7 @@ class Progress(progress.Progress):
             if note is not None:
                 text = f"{title}: {printable(note)}"
             self.update(task, completed=done, description=text)
-            # A bar cannot move in a file, so that a line a minute says how far it is.
+            # Bars cannot be updated in a log file, so print a line per minute.
             is_log = not (self.console.is_terminal or self.console.is_jupyter)
             if is_log and time.monotonic() - written >= _LINE_EVERY:
                 written = time.monotonic()

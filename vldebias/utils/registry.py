@@ -1,5 +1,4 @@
-"""Register losses, methods, data sets, tasks and more by name; other packages add theirs by entry
-points."""
+"""Registries of losses, methods, data sets, tasks and more; other packages use entry points."""
 
 from __future__ import annotations
 
@@ -16,17 +15,16 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """Map names to registered objects. Entry points of other packages are loaded for a new name,
-    and to list all.
+    """Mapping from names to registered objects.
+
+    Entry points of other packages are loaded when an unknown name is looked up, or all are listed.
 
     Args:
-        kind: the noun for one object in messages: "method".
-        group: name of the entry points of other packages: "vldebias.methods".
-        base: class of the objects, which have a `name`; of an entry point that names a class, an
-            instance is registered. Or a function from a class to its name: then classes are
-            registered.
-        modules: name -> the module of this package that registers it, imported when the name is
-            first used.
+        kind: noun for an object in messages, such as "method".
+        group: group of entry points, such as "vldebias.methods".
+        base: class of the objects, which have a `name` (an entry point may name a subclass, which
+            is then instantiated); or a function from a class to its name, to register classes.
+        modules: name -> module of this package that registers it, imported on first use.
     """
 
     def __init__(
@@ -47,10 +45,10 @@ class Registry(Mapping[str, T]):
         """Register an object or a class and return it.
 
         Raises:
-            InvalidInputError: the wrong kind, or a name that another object has.
+            InvalidInputError: the object is of the wrong kind, or its name is taken.
         """
         name = self._name_of(new)
-        # The same object twice is fine: a notebook runs a cell again.
+        # Registering the same object twice is fine, since notebook cells are run again.
         registered = self.data.setdefault(name, new)
         if registered != new:
             raise InvalidInputError(
@@ -60,7 +58,7 @@ class Registry(Mapping[str, T]):
         return registered
 
     def _name_of(self, new: object) -> str:
-        """Return the name under which an object or a class is registered; refuse another kind."""
+        """Return the name of an object or class; raise an error if it is of the wrong kind."""
         base = self._base
         if isinstance(base, type):
             if not isinstance(new, base):
@@ -68,7 +66,7 @@ class Registry(Mapping[str, T]):
             name = getattr(new, "name", None)
         else:
             name = base(new)
-        # Commands take several names with commas between them.
+        # Commands accept several names, separated by commas.
         if not isinstance(name, str) or not re.fullmatch(r"[^\s,]+", name):
             raise InvalidInputError(
                 f"{self.kind}: {new!r} has the name {name!r}; expected a text without spaces and"
@@ -77,7 +75,7 @@ class Registry(Mapping[str, T]):
         return name
 
     def _wrong_kind(self, new: object, base: type[Any]) -> str:
-        """Say what was passed instead of an instance of the base class, and how to make one."""
+        """Return the message for an object that is not an instance of the base class."""
         label = getattr(new, "__name__", None)
         if isinstance(new, type) and issubclass(new, base):
             return (
@@ -97,7 +95,7 @@ class Registry(Mapping[str, T]):
         )
 
     def __getitem__(self, name: str) -> T:
-        # A caller may pass a list, which cannot be looked up.
+        # Unhashable values such as lists cannot be looked up.
         if isinstance(name, str) and name in self._modules:
             import_module(self._modules[name])
         if name in self:
@@ -108,7 +106,7 @@ class Registry(Mapping[str, T]):
         )
 
     def __contains__(self, name: object) -> bool:
-        # A list, say, is no name, and cannot be looked up.
+        # Unhashable values such as lists cannot be looked up.
         if not isinstance(name, str):
             return False
         return name in self.data or name in self._modules or name in self._all()
@@ -129,7 +127,7 @@ class Registry(Mapping[str, T]):
         if not self._searched:
             from importlib.metadata import entry_points
 
-            # Before the loop: an entry point that imports this package may ask for names in turn.
+            # Set before the loop, because an entry point may look up names while it is imported.
             self._searched = True
             for point in entry_points(group=self.group):
                 try:

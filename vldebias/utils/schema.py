@@ -1,4 +1,4 @@
-"""Name the kinds of values that files and settings hold, and read them strictly."""
+"""Strictly validated types for files and settings."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]
 
 
 def _number(value: Any) -> Any:
-    """Read a number of Python or numpy; True and "0.5" are none, though they could be read as
-    one."""
-    # pydantic would read True as 1 and "0.5" as a half.
+    """Accept a Python or numpy number, but not True or "0.5"."""
+    # pydantic would convert True to 1 and "0.5" to 0.5.
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise ValueError("expected a number")
     if isinstance(value, np.generic):
@@ -35,7 +34,7 @@ def _number(value: Any) -> Any:
 
 
 def _several(value: Any) -> Any:
-    """Read a value alone as a list of it."""
+    """Wrap a single value in a tuple."""
     if isinstance(value, (list, tuple)):
         return value
     return (value,)
@@ -50,7 +49,7 @@ OneOrMore = Annotated[tuple[str, ...], SEVERAL]
 
 
 class Strict(BaseModel):
-    """Parse a part of a suite: frozen, and an unknown key is an error."""
+    """Base class of the parts of a suite: frozen, and unknown keys are errors."""
 
     model_config = {"extra": "forbid", "frozen": True}
 
@@ -60,7 +59,7 @@ class Strict(BaseModel):
         if not isinstance(fields, Mapping):
             return fields  # pydantic refuses it
         known = list(cls.model_fields)
-        # pydantic would refuse it as well, but without a proposal.
+        # pydantic would also refuse it, but without a suggestion.
         unknown = [key for key in fields if key not in known]
         if unknown:
             raise ValueError(
@@ -71,8 +70,7 @@ class Strict(BaseModel):
 
     @classmethod
     def build(cls, fields: Mapping[str, Any]) -> Self:
-        """Return an instance made from fields in Python; InvalidInputError names a field that is
-        wrong."""
+        """Create an instance from fields; InvalidInputError names an invalid field."""
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
@@ -80,8 +78,7 @@ class Strict(BaseModel):
 
 
 def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
-    """Return the reader of a part of a file whose `key` names its kind: one of a registry of
-    models."""
+    """Return a validator that selects the model of a part by its field `key` from a registry."""
 
     def read(part: Any) -> Any:
         if isinstance(part, Strict):
@@ -97,8 +94,7 @@ def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
 
 
 def named_by(base: type[BaseModel], key: str) -> Callable[[Any], str]:
-    """Return a check for a registry that takes subclasses of a model and names them by their field
-    `key`."""
+    """Return a function that names subclasses of a model by their field `key`, for a registry."""
 
     def accept(kind: Any) -> str:
         name = None
@@ -115,6 +111,5 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[Any], str]:
 
 
 def file_slug(text: str) -> str:
-    """Return a name for a file or folder: "fairface gender: cosines" ->
-    "fairface-gender-cosines"."""
+    """Convert a text to a file name: "fairface gender: cosines" -> "fairface-gender-cosines"."""
     return re.sub(r"[^a-z0-9@]+", "-", text.lower()).strip("-")

@@ -1,6 +1,6 @@
-"""Read text and rows of tables that other programs wrote: find their encoding and separator.
+"""Read tables from other programs, detecting encoding and separator.
 
-Ambiguous files are refused; a guess is reported in a warning.
+Ambiguous files are errors; guesses are reported as warnings.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 
 SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "pipe": "|"}
-_FULL_WIDTH = ("\uff0c", "\uff1b")  # comma and semicolon of Chinese and Japanese keyboards
-_BYTE_ORDER_MARKS = {  # the longer ones first: that of UTF-32 begins as that of UTF-16 does
+_FULL_WIDTH = ("\uff0c", "\uff1b")  # comma and semicolon on Chinese and Japanese keyboards
+_BYTE_ORDER_MARKS = {  # longest first: the mark of UTF-32 starts with the mark of UTF-16
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# What programs write that do not write UTF-8; charset-normalizer says which.
+# Encodings other than UTF-8 that charset-normalizer chooses from.
 _LATIN_ENCODINGS = ["cp1252", "cp1250", "cp1254", "cp1257"]
 _OTHER_ENCODINGS = [
     *("cp1251", "cp1253", "cp1255", "cp1256", "koi8_r"),
     *("gb18030", "big5", "cp932", "euc_jp", "cp949"),
 ]
-# ending -> what such a file is that people take for a list or a table.
+# Extension -> kind of file that users may pass instead of a list or table.
 OTHER_FORMS = {
     **dict.fromkeys((".yaml", ".yml"), "YAML"),
     **dict.fromkeys((".md", ".markdown"), "Markdown"),
@@ -42,28 +42,32 @@ OTHER_FORMS = {
     **dict.fromkeys((".html", ".htm", ".xml"), "markup"),
     **dict.fromkeys((".zip", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".tar"), "an archive"),
 }
-# What a file begins with whose ending says something else.
+# First bytes -> kind of file, regardless of its extension.
 _MAGIC = {
     b"PK\x03\x04": "a spreadsheet (.xlsx) or an archive (.zip)",
-    b"\xd0\xcf\x11\xe0": "a spreadsheet of an old Excel (.xls)",
-    b"\x1f\x8b": "a file that gzip compressed",
+    b"\xd0\xcf\x11\xe0": "an old Excel spreadsheet (.xls)",
+    b"\x1f\x8b": "a gzip file",
     b"PAR1": "parquet",
     b"%PDF": "a PDF document",
-    b"\x89PNG": "a picture (.png)",
-    b"\xff\xd8\xff": "a picture (.jpg)",
+    b"\x89PNG": "an image (.png)",
+    b"\xff\xd8\xff": "an image (.jpg)",
 }
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\x0b\x0c]")  # all but tabs and line ends
-_EXCEL = re.compile(r"\ufeff?sep=(.)\r?\n")  # a first line that tells Excel the separator
-_SAMPLE = 1 << 16  # characters that show how a table is separated
+_EXCEL = re.compile(r"\ufeff?sep=(.)\r?\n")  # a first line that sets the separator for Excel
+_SAMPLE = 1 << 16  # characters from which the separator is detected
 _SAMPLE_ROWS = 50
-_MOST_SHORT = 0.05  # share of rows by pipes that may lack their last cell
+_MOST_SHORT = 0.05  # maximum share of pipe-separated rows without their last cell
 
 
 def read_text(path: Path, encoding: str | None = None) -> str:
-    """Return the text of a file in UTF-8, UTF-16, or the encoding that its bytes suggest.
+    """Read a text file in UTF-8, UTF-16, or a detected encoding.
+
+    Args:
+        path: the file.
+        encoding: name of the encoding; None: detect it.
 
     Raises:
-        InvalidInputError: no such file, no text, or bytes that do not fit the encoding.
+        InvalidInputError: the file does not exist, is not text, or does not match the encoding.
     """
     try:
         content = path.read_bytes()
@@ -75,20 +79,21 @@ def read_text(path: Path, encoding: str | None = None) -> str:
 
 
 def decoded(content: bytes, where: str, encoding: str | None = None) -> str:
-    """Return bytes as text; warn where the encoding was guessed.
+    """Decode bytes, with a warning if the encoding was guessed.
 
     Args:
-        where: the file, for messages.
-        encoding: its name; None: by the mark at the beginning, else UTF-8, else guessed.
+        content: the bytes.
+        where: file name for messages.
+        encoding: name of the encoding; None: by the byte order mark, else UTF-8, else guessed.
 
     Raises:
-        InvalidInputError: bytes that do not fit, or that fit no encoding.
+        InvalidInputError: the bytes do not match the encoding, or any encoding.
     """
     form = form_of_bytes(content)
     if form:
         raise InvalidInputError(
-            f"{where}: expected text, got {form}, whatever its name says; unpack it, save it as"
-            " .csv, or name it by what it is"
+            f"{where}: expected text, got {form}; unpack it, save it as .csv, or correct its"
+            " extension"
         )
     if encoding is None:
         encoding = _marked_encoding(content)
@@ -97,7 +102,7 @@ def decoded(content: bytes, where: str, encoding: str | None = None) -> str:
             return content.decode(encoding).removeprefix("\ufeff")
         except (LookupError, UnicodeError) as error:
             raise InvalidInputError(
-                f"{where}: cannot be read as {encoding}: {error}; save it as UTF-8, or name its"
+                f"{where}: cannot be read as {encoding}: {error}; save it as UTF-8, or pass its"
                 " encoding (`vldebias train --encoding`)"
             ) from None
     try:
@@ -107,21 +112,22 @@ def decoded(content: bytes, where: str, encoding: str | None = None) -> str:
 
 
 def form_of_bytes(content: bytes) -> str:
-    """Return what bytes are that are no text, by their first ones; "" where these say nothing.
+    """Return the kind of a binary file by its first bytes, or "" if it may be text.
 
     >>> form_of_bytes(b"PK\\x03\\x04...")
     'a spreadsheet (.xlsx) or an archive (.zip)'
     """
     for start, form in _MAGIC.items():
-        # A table may begin with a column that is called PAR1; no text has these control characters.
+        # A table may start with a column called PAR1, but text has no control characters.
         if content.startswith(start) and re.search(rb"[\x00-\x08\x0e-\x1f]", content[:4096]):
             return form
     return ""
 
 
 def json_form(text: str) -> str:
-    """Tell how JSON is written, whatever its ending says: "list", "lines" (a value a line), or
-    "object"; of a long text its beginning is enough.
+    """Return the layout of a JSON text: "list", "lines" (one value per line), or "object".
+
+    The beginning of a long text is sufficient.
 
     >>> json_form('[{"a": 1}]'), json_form('{"a": 1}\\n{"a": 2}'), json_form('{"a": {"b": 1}}')
     ('list', 'lines', 'object')
@@ -137,8 +143,10 @@ def json_form(text: str) -> str:
 
 
 def decoded_texts(contents: Sequence[bytes], where: str, encoding: str | None = None) -> list[str]:
-    """Return short texts, such as captions in files of their own; those that are no UTF-8 are
-    guessed together, since each alone is too short to tell its encoding."""
+    """Decode short texts, such as captions in separate files.
+
+    The encoding of texts that are not UTF-8 is detected jointly, since single texts are too short.
+    """
     texts: list[str | None] = []
     not_utf8 = []
     for content in contents:
@@ -158,12 +166,12 @@ def decoded_texts(contents: Sequence[bytes], where: str, encoding: str | None = 
 
 
 def _marked_encoding(content: bytes) -> str | None:
-    """Return the encoding that the first bytes say: a byte order mark, or the zeros of UTF-16."""
+    """Return the encoding according to a byte order mark, or the zero bytes of UTF-16."""
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if content.startswith(mark):
             return encoding
     start = content[:200]
-    # Letters of Latin scripts in UTF-16: every second byte is zero.
+    # Latin letters in UTF-16: every second byte is zero.
     if len(start) >= 4 and not any(start[1::2]) and all(start[::2]):
         return "utf-16-le"
     if len(start) >= 4 and not any(start[::2]) and all(start[1::2]):
@@ -172,29 +180,28 @@ def _marked_encoding(content: bytes) -> str | None:
 
 
 def _guessed(content: bytes, where: str, error: UnicodeDecodeError) -> str:
-    """Return the text of bytes that are no UTF-8, by the encoding that charset-normalizer finds."""
+    """Decode bytes that are not UTF-8, in the encoding detected by charset-normalizer."""
     line = content.count(b"\n", 0, error.start) + 1
     wrong = content[error.start : error.start + 1]
-    remedy = "save it as UTF-8, or name its encoding (`vldebias train --encoding`)"
+    remedy = "save it as UTF-8, or pass its encoding (`vldebias train --encoding`)"
     high_bytes = len(re.findall(rb"[\x80-\xff]", content))
     high_bytes_of_utf8 = len(
         re.findall(rb"[\x80-\xff]", content.decode("utf-8", "ignore").encode())
     )
-    # UTF-8 with a damaged place: a guess of another encoding would change the letters of all other
-    # lines.
+    # Damaged UTF-8: another encoding would change the letters in all other lines.
     if 2 * high_bytes_of_utf8 > high_bytes:
         raise InvalidInputError(
-            f"{where}: line {line}: the byte {wrong!r} is no UTF-8, as other letters of the file"
-            f" are; correct this line, or {remedy}"
+            f"{where}: line {line}: the byte {wrong!r} is not UTF-8, but the rest of the file is;"
+            f" correct this line, or {remedy}"
         ) from None
     encoding = None
     if not re.search(rb"[\x00-\x08\x0e-\x1f\x7f]", content):
-        # In Latin scripts most letters are ASCII, and the others stand alone among them.
+        # In Latin scripts, most letters are ASCII, and other letters are isolated.
         runs = re.findall(rb"[\x80-\xff]+", content)
         is_latin = high_bytes < 1.5 * len(runs)
         candidates = _LATIN_ENCODINGS if is_latin else _OTHER_ENCODINGS
         match = need("charset_normalizer").from_bytes(content, cp_isolation=candidates).best()
-        # Western texts of few words fit several; that of Windows is by far the most frequent.
+        # Short Western texts match several encodings; cp1252 is by far the most common.
         if is_latin and (match is None or "cp1252" in match.could_be_from_charset):
             encoding = "cp1252"
         elif match is not None:
@@ -203,20 +210,20 @@ def _guessed(content: bytes, where: str, error: UnicodeDecodeError) -> str:
         text = content.decode(encoding or "ascii")
     except UnicodeDecodeError:
         raise InvalidInputError(
-            f"{where}: line {line}: the byte {wrong!r} is no UTF-8, and no other encoding fits;"
-            f" expected text; {remedy}"
+            f"{where}: line {line}: the byte {wrong!r} is not UTF-8, and no other encoding was"
+            f" detected; {remedy}"
         ) from None
     sample = next(row for row in text.splitlines() if not row.isascii())
     warn(
-        f"{where}: is no UTF-8 and was read as {encoding}, such as {sample[:60]!r}; if letters"
-        f" look wrong, {remedy}",
+        f"{where}: not UTF-8, read as {encoding}, such as {sample[:60]!r}; if letters look wrong,"
+        f" {remedy}",
         SuspectInputWarning,
     )
     return text
 
 
 def separator_named(text: str | None) -> str | None:
-    """Return the separator that a user names: "tab", "\\t", or the character itself.
+    """Return the separator for a user's "tab", "\\t", or a character.
 
     Raises:
         InvalidInputError: it is more than one character.
@@ -234,19 +241,20 @@ def separator_named(text: str | None) -> str | None:
 def split_rows(
     text: str, where: str, *, separator: str | None = None, usual: str = ","
 ) -> list[list[str]]:
-    """Return the rows of a table, without blank lines; the first row names the columns.
+    """Parse the rows of a table, without blank lines; the first row contains the column names.
 
-    A reader that meets a stray quote takes the rows after it for one cell: such a quote, and rows
-    of another number of cells, are refused, and cells with line breaks are warned of.
+    A stray quote would merge the following rows into one cell, so stray quotes and rows of another
+    length are errors, and cells with line breaks trigger a warning.
 
     Args:
-        text: its content.
-        where: its file, for messages.
-        separator: what stands between cells; None: `usual` where it fits, else what fits.
+        text: content of the file.
+        where: file name for messages.
+        separator: separator of the cells; None: detect it.
+        usual: preferred separator for detection.
 
     Raises:
-        InvalidInputError: no row, rows of different lengths, control characters, or several
-            separators that fit.
+        InvalidInputError: there are no rows, rows have different lengths, the text contains control
+            characters, or the separator is ambiguous.
     """
     control = _CONTROL.search(text)
     if control:
@@ -264,49 +272,50 @@ def split_rows(
         unquoted = _unquoted(table, separator)
         if unquoted is None:
             raise InvalidInputError(
-                f"{where}: line {above + error.line}: {error}; a cell that holds a"
-                f" {_name_of(separator)} or a quote stands in quotes, and quotes inside of it are"
-                " doubled"
+                f"{where}: line {above + error.line}: {error}; enclose cells that contain a"
+                f" {_name_of(separator)} or a quote in quotes, and double the quotes inside"
             ) from None
         rows, short = unquoted
         broken = []
         warn(
-            f"{where}: quotes are not closed, so they were read as characters of the texts",
+            f"{where}: quotes are not closed, so they were read as normal characters",
             SuspectInputWarning,
         )
     if not rows:
-        raise InvalidInputError(f"{where}: is empty; expected names of columns in the first line")
+        raise InvalidInputError(f"{where}: is empty; expected column names in the first line")
     rows = _without_empty_ends(rows, where)
     if len(set(rows[0])) != len(rows[0]):
         raise InvalidInputError(
-            f"{where}: expected different names of columns in the first line, got {rows[:1]}"
+            f"{where}: expected unique column names in the first line, got {rows[:1]}"
         )
     if short:
         warn(
             f"{where}: {len(short)} of {len(rows) - 1} rows lack their last cell"
-            f" ({rows[0][-1]!r}), the first in line {above + short[0]}; it was read as empty",
+            f" ({rows[0][-1]!r}), which was read as empty; the first is in line"
+            f" {above + short[0]}",
             SuspectInputWarning,
         )
     if broken:
         warn(
             f"{where}: {len(broken)} rows have a cell with a line break, the first in line"
-            f" {above + broken[0]}; if that is no text of several lines, a quote is missing there"
-            " and rows were read as a part of the cell",
+            f" {above + broken[0]}. If the text should be on one line, a quote is missing there,"
+            " and rows were merged into the cell",
             SuspectInputWarning,
         )
     return rows
 
 
 def _without_empty_ends(rows: list[list[str]], where: str) -> list[list[str]]:
-    """Return rows without those at the end, and columns without a name, in which no cell is filled:
-    spreadsheets write ",,," for what once had a cell."""
+    """Drop empty rows at the end and empty columns without a name.
+
+    Spreadsheets write ",,," for cells that were deleted.
+    """
     filled = len(rows)
     while filled > 1 and len(rows[0]) > 1 and not any(rows[filled - 1]):
         filled -= 1
     if filled < len(rows):
         warn(
-            f"{where}: {len(rows) - filled} rows at the end have no cell that is filled, and were"
-            " left out",
+            f"{where}: ignored {len(rows) - filled} empty rows at the end",
             SuspectInputWarning,
         )
     rows = [[name.strip() for name in rows[0]], *rows[1:filled]]
@@ -320,7 +329,7 @@ def _without_empty_ends(rows: list[list[str]], where: str) -> list[list[str]]:
 
 
 class _RowError(Exception):
-    """Report a line of a table that cannot be read, with its number."""
+    """A line of a table cannot be read; `line` is its number."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -328,19 +337,18 @@ class _RowError(Exception):
 
 
 def _without_preamble(text: str, where: str) -> tuple[str, int, str | None]:
-    """Return a table without the comments above it, their number of lines, and the separator that a
-    line for Excel ("sep=;") names."""
+    """Return the table without leading comments, their number, and the separator of "sep=;"."""
     excel = _EXCEL.match(text)
     if excel:
         return text[excel.end() :], 1, excel.group(1)
     lines = text[:_SAMPLE].splitlines(keepends=True)
     above = 0
-    # "# made by hand" is a comment; "#,image" and "#id" name columns.
+    # "# made by hand" is a comment, but "#,image" and "#id" are column names.
     while above + 1 < len(lines) and re.match(r"#\s+[^,;|\t]*$", lines[above].rstrip("\r\n")):
         above += 1
     if above:
         warn(
-            f"{where}: {above} lines that begin with # above the table were left out, such as"
+            f"{where}: ignored {above} comment lines above the table, such as"
             f" {lines[0].strip()[:60]!r}",
             SuspectInputWarning,
         )
@@ -348,7 +356,7 @@ def _without_preamble(text: str, where: str) -> tuple[str, int, str | None]:
 
 
 def _separator_of(text: str, where: str, usual: str) -> str:
-    """Return the separator by which the first rows have the same number of cells, two or more."""
+    """Return the separator that splits the first rows into the same number of cells (2 or more)."""
     sample = text[:_SAMPLE]
     if len(text) > _SAMPLE:
         sample = sample[: sample.rfind("\n") + 1]
@@ -358,7 +366,7 @@ def _separator_of(text: str, where: str, usual: str) -> str:
     for separator in candidates:
         rows = list[list[str]]()
         reader = csv.reader(io.StringIO(sample, newline=""), delimiter=separator)
-        with suppress(csv.Error):  # the rows before it tell as much
+        with suppress(csv.Error):  # the rows before the error are sufficient
             for row in islice(filter(None, reader), _SAMPLE_ROWS):
                 rows.append(row)
         widths[separator] = len(rows[0]) if rows else 0
@@ -368,26 +376,27 @@ def _separator_of(text: str, where: str, usual: str) -> str:
         return usual
     if len(fitting) > 1:
         names = " and ".join(map(_name_of, fitting))
-        raise InvalidInputError(
-            f"{where}: its cells may be separated by {names}; say which (--separator)"
-        )
-    # Where none fits, `_parsed` names the first line of another length.
+        raise InvalidInputError(f"{where}: the separator may be {names}; pass it as --separator")
+    # If none matches, `_parsed` reports the first line of another length.
     splitting = [separator for separator in candidates if widths[separator] > 1]
     return (*fitting, *splitting, usual)[0]
 
 
 def _parsed(text: str, separator: str, **form: Any) -> tuple[list[list[str]], list[int], list[int]]:
-    """Return rows of one length, the lines in which a cell with a line break begins, and those of
-    rows that lack their last cell, which is then empty.
+    """Parse rows of the same length.
 
-    The latter is known of one row of Flickr30k's results.csv, a table by pipes; rows by other
-    separators, and many such rows, are refused.
+    A pipe-separated row may lack its last cell, which is then empty, as in one row of Flickr30k's
+    results.csv. Many such rows are an error.
+
+    Returns:
+        The rows, the lines of cells with line breaks, and the lines of rows without their last
+        cell.
 
     Raises:
-        _RowError: a stray quote, or a row of another length.
+        _RowError: a quote is not closed, or a row has another length.
     """
     first_line = text[:_SAMPLE].lstrip("\r\n").partition("\n")[0]
-    # "image, caption": a blank after each separator is no part of the cell.
+    # "image, caption": a blank after the separator is not part of the cell.
     spaced = f"{separator} "
     is_spaced = first_line.count(spaced) == first_line.count(separator)
     form["skipinitialspace"] = is_spaced and spaced in first_line.strip()
@@ -419,8 +428,11 @@ def _parsed(text: str, separator: str, **form: Any) -> tuple[list[list[str]], li
 
 
 def _unquoted(text: str, separator: str) -> tuple[list[list[str]], list[int]] | None:
-    """Return rows in which quotes are characters, for tables that are written so (by tabs and
-    pipes), and the lines of those that lack their last cell; None where that makes no table."""
+    """Parse a table separated by tabs or pipes whose quotes are normal characters.
+
+    Returns:
+        The rows, and the lines of rows without their last cell; None if this is not possible.
+    """
     if separator not in "\t|":
         return None
     try:

@@ -1,7 +1,7 @@
-"""Read vectors in the form that a user has them, and give changed ones back in that form.
+"""Convert vectors from and to the types of users.
 
-Libraries of search pass vectors as arrays, tensors, lists of floats, lists of lists and lists of
-arrays. What comes as a list of floats goes as a list of floats, float32 stays float32.
+Search libraries pass vectors as arrays, tensors, or lists of floats, lists or arrays. Results have
+the type and precision of the input.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from vldebias.errors import InvalidInputError
 
 
 class Vectors(NamedTuple):
-    """Hold vectors as rows, and how they go back.
+    """Vectors as rows, with a function that restores their original type.
 
     Attributes:
-        rows: (n, d) floats, in the precision and on the device that they came in.
-        restore: changed rows (n, d) -> the form in which the vectors came.
-        is_single: whether one vector came, without the axis of several.
+        rows: floats (n, d), in the original precision and on the original device.
+        restore: function from edited rows (n, d) to the original type.
+        is_single: whether the input was a single vector (d,).
     """
 
     rows: Tensor
@@ -31,17 +31,16 @@ class Vectors(NamedTuple):
 
 
 def read_vectors(vectors: Any, name: str, *, expected: int | None = None) -> Vectors:
-    """Read one vector (d,) or several (n, d): an array, a tensor, or a list of numbers, of lists,
-    of arrays or of tensors.
+    """Read one vector (d,) or several (n, d).
 
     Args:
-        vectors: what a function or a user gave.
-        name: of the argument, for messages.
-        expected: number of vectors; a single one may come without its axis.
+        vectors: an array, a tensor, or a list of numbers, lists, arrays or tensors.
+        name: name of the argument for messages.
+        expected: expected number of vectors; a single vector may have shape (d,).
 
     Raises:
-        InvalidInputError: other shapes, whole numbers (quantised vectors), vectors of several
-            widths, or another number of vectors than expected.
+        InvalidInputError: vectors have another shape, different widths or integer type (quantised),
+            or another number than expected.
     """
     if isinstance(vectors, Tensor):
         read = _of_tensor(vectors, name)
@@ -58,7 +57,7 @@ def read_vectors(vectors: Any, name: str, *, expected: int | None = None) -> Vec
         )
     if expected is not None and len(read.rows) != expected:
         raise InvalidInputError(
-            f"{name}: got {len(read.rows)} vectors for {expected} texts; expected one for each"
+            f"{name}: got {len(read.rows)} vectors for {expected} texts; expected one per text"
         )
     return read
 
@@ -76,7 +75,7 @@ def _of_tensor(vectors: Tensor, name: str) -> Vectors:
 def _of_array(vectors: np.ndarray[Any, Any], name: str) -> Vectors:
     _check(vectors.shape, str(vectors.dtype), vectors.dtype.kind == "f", name)
     shape = vectors.shape
-    # torch reads no negative strides, no arrays of the other byte order and none of longdouble.
+    # torch does not support negative strides, non-native byte order and longdouble.
     kind = vectors.dtype if vectors.dtype.itemsize <= 8 else np.dtype(np.float64)
     plain = np.ascontiguousarray(vectors, dtype=kind.newbyteorder("="))
     rows = torch.from_numpy(plain if plain.flags.writeable else plain.copy())
@@ -103,7 +102,7 @@ def _of_sequence(vectors: Sequence[Any], name: str) -> Vectors:
         array = np.array(vectors, dtype=np.float64)
     except (TypeError, ValueError):
         raise InvalidInputError(
-            f"{name}: got a list of {type(first).__name__} that are no vectors of one width;"
+            f"{name}: got a list of {type(first).__name__} that are not vectors of the same width;"
             " expected n lists of d floats"
         ) from None
     _check(array.shape, "list", True, name)
@@ -116,13 +115,13 @@ def _of_sequence(vectors: Sequence[Any], name: str) -> Vectors:
 
 
 def _joined(parts: Sequence[Vectors], name: str) -> Vectors:
-    """Return the vectors of a list of arrays or tensors, one for each."""
+    """Return the vectors of a list of arrays or tensors, one vector each."""
     widths = {part.rows.shape for part in parts}
-    # One row each, since a matrix in the list would give several vectors for one text.
+    # A matrix in the list would be several vectors for one text.
     if len(widths) > 1 or next(iter(widths))[0] != 1:
         shapes = sorted(tuple(shape) for shape in widths)
         raise InvalidInputError(
-            f"{name}: got a list of arrays of the shapes {shapes}; expected vectors of one width"
+            f"{name}: got arrays of shapes {shapes}; expected vectors of the same width"
         )
 
     def restore(changed: Tensor) -> list[Any]:
@@ -132,7 +131,7 @@ def _joined(parts: Sequence[Vectors], name: str) -> Vectors:
 
 
 def _check(shape: Sequence[int], kind: str, is_float: bool, name: str) -> None:
-    """Refuse values that are neither a vector (d,) nor vectors (n, d) of floats."""
+    """Raise an error unless values are floats (d,) or (n, d)."""
     if len(shape) in (1, 2) and shape[-1] > 0 and is_float:
         return
     quantised = "" if is_float else "; edit vectors before they are quantised"

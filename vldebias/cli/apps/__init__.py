@@ -1,8 +1,7 @@
-"""`vldebias demo` and `vldebias label`: their options. The pages themselves, `demo` and `label`,
-lie in apps/.
+"""Options of `vldebias demo` and `vldebias label`.
 
-The pages are imported as `vldebias.cli.apps.demo` and `vldebias.cli.apps.label`. A wheel has them
-in this folder; in a checkout the folder apps/ stands beside the package and is the second place of
+The pages are imported as `vldebias.cli.apps.demo` and `vldebias.cli.apps.label`. A wheel contains
+them in this folder; in a checkout, they are in apps/ next to the package, which is added to
 `__path__`.
 """
 
@@ -22,32 +21,32 @@ from vldebias.errors import need
 
 __all__ = ["AUTH", "demo_command", "label_command", "page"]
 
-AUTH = "VLDEBIAS_AUTH"  # user:password; a flag would show it to everyone on the machine
+AUTH = "VLDEBIAS_AUTH"  # user:password; a flag would be visible to every user of the machine
 _HERE = Path(__file__).resolve().parent
 if not (_HERE / "demo").is_dir():
     __path__.append(str(_HERE.parents[2] / "apps"))
 os.environ.setdefault(
     "GRADIO_ANALYTICS_ENABLED", "False"
-)  # before Gradio is imported: it asks for its own version
+)  # set before Gradio is imported, or it checks for updates
 os.environ.setdefault(
     "GRADIO_ANALYTICS_MAX_EVENTS", "200"
-)  # else it remembers the last 10,000 events
+)  # the default keeps the last 10,000 events
 
 _Port = Annotated[
     int | None,
-    typer.Option(min=1, max=65535, help="Port. Default: the first free one from 7860 on."),
+    typer.Option(min=1, max=65535, help="Port. Default: the first free port from 7860."),
 ]
 _Public = Annotated[
     bool,
     typer.Option(
-        "--public", help=f"Listen to the network; needs {AUTH}=user:password in the environment."
+        "--public", help=f"Allow network access; needs {AUTH}=user:password in the environment."
     ),
 ]
 _WHERE = [("port", _Port, None), ("public", _Public, False)]
 
 
 def page(name: str) -> ModuleType:
-    """Return the module of a page.
+    """Import and return the module of a page.
 
     Raises:
         MissingPackageError: Gradio is not installed.
@@ -55,9 +54,9 @@ def page(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError:
-        # Without Gradio this raises, and says what to
-        # install; else something inside of a page failed.
-        need("gradio")  # whose extra brings all that the pages import
+        # Raises an error that names the extra if Gradio is missing;
+        # otherwise, an import inside a page failed.
+        need("gradio")
         raise
 
 
@@ -65,19 +64,20 @@ def page(name: str) -> ModuleType:
 def demo_command(
     embeddings: Annotated[
         Path | None,
-        typer.Option(exists=True, help="Image embeddings with labels to search in (.npz)."),
+        typer.Option(exists=True, help="Labelled image embeddings to search (.npz)."),
     ] = None,
     images: Annotated[
         Path | None,
         typer.Option(
-            exists=True, file_okay=False, help="Folder of the pictures, named by their ids."
+            exists=True, file_okay=False, help="Folder of the images, named after their ids."
         ),
     ] = None,
     **named: Any,
 ) -> None:
-    """Open a page that compares generated images, a search and a classification before and after.
+    """Open a page that compares generated images, a search and a classifier before and after.
 
-    Without options it runs offline on the embedded miniature models, for this machine alone.
+    Without options, it runs offline on the embedded miniature models and is only accessible from
+    this machine.
 
     Examples:
       vldebias demo
@@ -87,8 +87,10 @@ def demo_command(
           --embeddings fairface.npz --images ./fairface
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
-    say("vldebias demo: starting; the address follows in a few seconds")  # torch is not there yet
-    # The server's own; what stays names models, as `load_host` takes them.
+    say(
+        "vldebias demo: starting; the address follows in a few seconds"
+    )  # torch is not imported yet
+    # Options of the server; the others are passed to `load_host`.
     where = {name: named.pop(name) for name in ("port", "public") if name in named}
     named |= {"device": device_of(named.get("device")), "embeddings": embeddings, "images": images}
     page("demo.page").serve_demo(named, **where)
@@ -101,7 +103,7 @@ def label_command(
         typer.Argument(
             exists=True,
             metavar="FOLDER",
-            help="Images, or what `vldebias eval generation` wrote.",
+            help="Folder of images, or of a run of `vldebias eval generation`.",
             show_default=False,
         ),
     ],
@@ -111,33 +113,26 @@ def label_command(
     ] = None,
     choices: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Its values, comma-separated, or a prompt set that has them; once per attribute."
-        ),
+        typer.Option(help="Its values, comma-separated, or a prompt set; once per attribute."),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="File of the answers, appended to. Default: FOLDER/answers.jsonl."
-        ),
+        typer.Option("--out", help="File to append answers to. Default: FOLDER/answers.jsonl."),
     ] = None,
     annotator: Annotated[
         list[str] | None,
-        typer.Option(help="Name that may answer; repeatable. Default: any name."),
+        typer.Option(help="Allowed annotator; repeatable. Default: anyone."),
     ] = None,
     questions: Annotated[
         int,
-        typer.Option(
-            min=0, help="At most N questions for each annotator; 0 asks about every image."
-        ),
+        typer.Option(min=0, help="At most N questions per annotator; 0 asks about every image."),
     ] = 200,
     sample: Annotated[
         str,
         typer.Option(
             help=(
-                "judge: uncertainty sampling with inverse-probability weights, where a judge has"
-                " read the images; "
-                "turn: the prompts in turn."
+                "judge: uncertainty sampling with inverse-probability weights, if a judge has"
+                " labelled the images; turn: all prompts in turn."
             )
         ),
     ] = "judge",
@@ -145,19 +140,19 @@ def label_command(
 ) -> None:
     """Label images by hand: one at a time, blinded, in a different order for each annotator.
 
-    Keys 1 to 9 answer, the arrows go back and forth. Every answer is appended to the file at once;
-    an annotator who comes back continues. The last page names the command that reads the file.
+    Keys 1 to 9 answer, and the arrow keys go back and forth. Every answer is saved at once, and
+    annotators can continue later. The last page shows the command that evaluates the answers.
 
     Examples:
       vldebias label sd15/images/gender --attribute gender
-      # a larger sample, which holds the first:
+      # a larger sample that includes the first:
       vldebias label sd15/images/gender --attribute gender --questions 400
       vldebias label sd15/images/race --attribute race --annotator ada \\
           --annotator ben
       vldebias label my-images --attribute glasses --choices with,without \\
           --out answers.jsonl
     """
-    page("serving").credentials(public=where["public"])  # before anything that takes time
+    page("serving").credentials(public=where["public"])  # fail early
     how = {"file": file, "annotators": annotator or [], "most": questions or None, "sample": sample}
     study = page("label").open_study(folder, attribute or [], choices or [], **how)
     page("label.page").serve_study(study, **where)

@@ -180,7 +180,7 @@ def test_wilson_is_scipys(n: int, data: st.DataObject) -> None:
 
 @refused(
     (([1.0], [1.0, 2.0]), {"statistic": max}, "same length"),
-    ((), {}, "one or more arrays"),
+    ((), {}, "at least one array"),
     *((([1.0, 2.0],), {"level": level}, "level") for level in (0, 1, 95)),
     *((([1.0, 2.0],), {"resamples": count}, "resamples") for count in (0, 2.5)),
     (([1.0, 2.0],), {"statistic": lambda v: float("nan")}, "statistic: .* 2001 of 2001"),

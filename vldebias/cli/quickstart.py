@@ -53,8 +53,8 @@ def quickstart(
     # Report all missing extras at once.
     need_extras("clip", "diffusers", "eval")
     say(
-        "Photographs, birds, portraits and generated portraits, before and after; everything is"
-        f" written to {folder}"
+        "measuring photographs, birds, portraits and generated portraits before and after; results"
+        f" are written to {folder}"
     )
     from vldebias.study.manifest import PAGE
     from vldebias.study.running import run_suite

@@ -199,7 +199,7 @@ def _read(
         for name, option in options.items():
             is_absent = name not in row and cell_of(row, name) is None
             if is_absent and not (name in groups and name in present):
-                hint = did_you_mean(name, list(row), f"select it with {option}")
+                hint = did_you_mean(name, list(row), f"name it with {option}")
                 raise InvalidInputError(f"{place}: no column {name!r} in {list(row)}; {hint}")
         query = str(cell_of(row, name_of_column["query"]) or "")
         rows_of_query.setdefault(query, []).append((place, row))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
 NAME = 16  # columns of the name of a method, so that a row fits in 80
 MOST = 25  # lines, unless sentences are long
-SENTENCES = 24  # lines of sentences, above which conclusions are shortened
-ROWS = 9  # lines that the rows below conclusions have at least
+SENTENCES = 34  # lines of sentences, above which conclusions are shortened
+ROWS = 14  # lines that the rows below conclusions have at least
 PART_ROWS = 4  # rows of a measure of a result without methods
 AUDIT_HEAD = ("verdict", "predicted share [95 %]", "prompt")
 MODELS_HEAD = ("verdict", "share over models", "prompt")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import typer
+from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 from typer.testing import CliRunner
@@ -29,6 +30,9 @@ from vldebias.methods import METHODS, Reference
 from vldebias.methods.declared import declarations
 from vldebias.miniature import load_clip
 from vldebias.prompts import list_prompts, load_prompts
+from vldebias.study.suite import load_suite
+from vldebias.study.suite_texts import texts_of_packaged_suite
+from vldebias.utils.files import packaged
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -438,14 +442,62 @@ def test_an_invalid_value_is_quoted(args: list[str]) -> None:
     assert "got 'abc'" in result.output
 
 
-def test_a_suite_without_its_data_is_refused_before_torch_is_imported() -> None:
+def run_and_look_for_torch(*args: str, folder: Path | None = None) -> tuple[str, str]:
+    """Run a command in a process of its own; return stderr, and stdout with a last line that says
+    whether torch was imported."""
     code = (
-        "import sys; from vldebias.cli import main; sys.argv[1:] = ['eval', 'waterbirds']\n"
+        "import sys; from vldebias.cli import main\n"
         "try: main()\n"
         "finally: print('torch' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", code, *args],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
-    assert "this suite needs --data-root" in done.stderr
-    assert done.stdout.split() == ["False"]
+    return done.stderr, done.stdout
+
+
+def test_a_suite_without_its_data_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    stderr, stdout = run_and_look_for_torch("eval", "waterbirds", folder=tmp_path)
+    assert "this suite needs --data-root" in stderr
+    assert stdout.split() == ["False"]
+
+
+def test_a_folder_without_the_data_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    stderr, stdout = run_and_look_for_torch(
+        *("eval", "celeba", "--model", "miniature", "--data-root", "."), folder=tmp_path
+    )
+    assert "no list_attr_celeba" in stderr
+    assert stdout.split() == ["False"]
+
+
+def test_a_gallery_smaller_than_k_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "val").mkdir()
+    rows = ["file,age,gender,race"]
+    for number, gender in enumerate(("Male", "Female")):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"val/{number}.jpg")
+        rows.append(f"val/{number}.jpg,20-29,{gender},White")
+    (tmp_path / "fairface_label_val.csv").write_text("\n".join(rows))
+    stderr, stdout = run_and_look_for_torch(
+        *("eval", "fairface", "--model", "miniature", "--data-root", "."), folder=tmp_path
+    )
+    assert "expected at least k = 1000 images, got 2" in stderr
+    assert "vldebias eval show fairface > mine.yaml" in stderr
+    assert stdout.split() == ["False"]
+
+
+def test_prompts_of_a_packaged_suite_are_printed_without_torch(tmp_path: Path) -> None:
+    _, stdout = run_and_look_for_torch("eval", "show", "fairface", "--texts", folder=tmp_path)
+    *texts, has_torch = stdout.splitlines()
+    assert tuple(texts) == load_suite("fairface").texts()
+    assert has_torch == "False"
+
+
+@pytest.mark.parametrize("name", packaged("suites"))
+def test_prompts_read_without_torch_are_those_of_the_validated_suite(name: str) -> None:
+    assert texts_of_packaged_suite(name) == load_suite(name).texts()

@@ -89,6 +89,39 @@ def check_needs_no_data(suite: str) -> None:
         )
 
 
+def check_data_of_suite(
+    suite: str, data_root: Path | str | None, *, limit: int | None, only: Iterable[str]
+) -> None:
+    """Refuse a folder that lacks the data of a packaged suite, and too few images for its k.
+
+    Args:
+        suite: name of the suite; the tasks of a file are checked when they are read.
+        data_root: folder of the data.
+        limit: most images of a split that are measured; None: all.
+        only: names of the tasks to run; none: all.
+    """
+    from vldebias.data import ImageData, open_data
+    from vldebias.data.catalog import DATA
+    from vldebias.utils.files import packaged, read_yaml
+
+    if suite not in packaged("suites"):
+        return
+    for task in read_yaml(packaged("suites")[suite])["tasks"]:
+        source = task.get("data", {})
+        if source.get("name") not in DATA or (only and task["name"] not in only):
+            continue
+        images = open_data(source["name"], data_root, source["split"])
+        if not isinstance(images, ImageData):
+            continue
+        count = len(images) if limit is None else min(len(images), limit)
+        if task.get("k", 0) > count:
+            raise InvalidInputError(
+                f"{suite}: expected at least k = {task['k']} images, got {count}. Save the suite"
+                f" under another name (`vldebias eval show {suite} > mine.yaml`), lower its k, and"
+                " run `vldebias eval mine.yaml`"
+            )
+
+
 def check_suite(name: str) -> None:
     """Raise an error if a suite is neither packaged nor a file."""
     from vldebias.utils.files import packaged

@@ -10,7 +10,13 @@ import typer
 from typer.core import TyperGroup
 
 from vldebias.cli import results
-from vldebias.cli.checks import check_file, check_model, check_needs_no_data, check_suite
+from vldebias.cli.checks import (
+    check_data_of_suite,
+    check_file,
+    check_model,
+    check_needs_no_data,
+    check_suite,
+)
 from vldebias.cli.common import (
     App,
     check_out,
@@ -101,6 +107,10 @@ def run(
     check_model(named.get("model"), named.get("pretrained"))
     for option in ("data_root", "embeddings", "table", "texts", "reference"):
         check_file(f"--{option.replace('_', '-')}", named.get(option))
+    if "embeddings" not in named:
+        check_data_of_suite(
+            suite, named.get("data_root"), limit=named.get("limit"), only=only or ()
+        )
     if named.get("prompts_file") is not None:
         from vldebias.wording.prompt_file import read_prompts
 
@@ -351,15 +361,23 @@ def show_suite(
       vldebias eval show fairface > mine.yaml
       vldebias eval show fairface --texts > prompts.txt
     """
-    from vldebias.study.suite import load_suite, suite_path
+    from vldebias.utils.files import packaged
 
-    loaded = load_suite(suite)
-    if texts:
-        if not loaded.texts():
-            raise InvalidInputError(
-                f"{suite}: this suite embeds no prompts; it generates images with a pipeline"
-            )
-        echo("\n".join(loaded.texts()))
+    if texts and suite in packaged("suites"):
+        from vldebias.study.suite_texts import texts_of_packaged_suite
+
+        embedded = texts_of_packaged_suite(suite)
     else:
+        # A file is validated, which imports torch.
+        from vldebias.study.suite import load_suite, suite_path
+
+        embedded = load_suite(suite).texts()
+    if not texts:
         # Unchanged, so that `> mine.yaml` makes an exact copy.
         echo(suite_path(suite).read_text(encoding="utf-8"), end="")
+    elif embedded:
+        echo("\n".join(embedded))
+    else:
+        raise InvalidInputError(
+            f"{suite}: this suite embeds no prompts; it generates images with a pipeline"
+        )

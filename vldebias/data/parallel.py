@@ -8,12 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-import torch.distributed as dist
+from vldebias.errors import Lazily, VldebiasError, need
 
-from vldebias.errors import VldebiasError, need
+# Opening a data set needs no torch, and a wrong folder is reported before torch is imported.
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+else:
+    torch = Lazily("torch")
+    dist = Lazily("torch.distributed")
 
 RETRIES = 3  # of a part whose worker died
 T = TypeVar("T")

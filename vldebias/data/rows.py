@@ -16,17 +16,21 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from vldebias.data.parallel import OnRay
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, Lazily
 from vldebias.measure.rankings import Leaders, Rows, leaders, merged
 from vldebias.utils.files import digest
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = Lazily("torch")
 
 Index = NDArray[np.int64]
 T = TypeVar("T")

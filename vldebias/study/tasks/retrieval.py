@@ -35,10 +35,11 @@ from vldebias.measure.rankings import first_hits
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
 from vldebias.methods import Problem, Rerank
 from vldebias.projection.edit import Edit
-from vldebias.prompts import PromptSet, StatedWords, load_prompts
+from vldebias.prompts import StatedWords
 from vldebias.report.result import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
 from vldebias.study.inputs import Inputs
+from vldebias.study.suite_texts import read_queries
 from vldebias.study.task import SeveralPrompts, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
@@ -55,21 +56,6 @@ Means = Mapping[tuple[str, str], Mapping[str, Floats]]  # (metric, subset) -> me
 RECALL = (1, 5, 10)  # the k of recall@k of captions
 # Images up to which recall of captions is measured: its cost grows with the square.
 MOST_CAPTIONS = 10_000
-
-
-def _read_queries(queries: Any) -> Any:
-    """Read queries: texts, a prompt set whose class prompts are asked for, or {of: SET, held_out:
-    true}."""
-    if isinstance(queries, (str, PromptSet)):
-        try:
-            return list(load_prompts(queries).classes)
-        except InvalidInputError as error:
-            # A text alone is taken for the name of a prompt set.
-            raise InvalidInputError(f"{error}; texts are a list: [{queries!r}]") from error
-    if isinstance(queries, Mapping) and "of" in queries and set(queries) <= {"of", "held_out"}:
-        prompts = load_prompts(queries["of"])
-        return list(prompts.held_out_classes if queries.get("held_out") else prompts.classes)
-    return queries
 
 
 @register_task
@@ -106,7 +92,7 @@ class RetrievalTask(ImageTask):
 
     task: Literal["retrieval"] = "retrieval"
     prompts: Annotated[dict[str, SeveralPrompts], Field(min_length=1)]
-    queries: Annotated[list[str], BeforeValidator(_read_queries)]
+    queries: Annotated[list[str], BeforeValidator(read_queries)]
     # One or several numbers.
     k: Annotated[list[Count], BeforeValidator(lambda k: list(k) if np.ndim(k) else [k])]
     prior: Literal["uniform", "dataset"] = "uniform"

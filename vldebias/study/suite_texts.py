@@ -1,0 +1,69 @@
+"""List the prompts of a packaged suite without torch, which the tasks themselves need.
+
+An auditor embeds these prompts elsewhere, so `vldebias eval show SUITE --texts` should answer at
+once. The tests compare the lists with `Suite.texts`, which validates the suite first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vldebias.errors import InvalidInputError
+from vldebias.prompts import PromptSet, load_prompts
+from vldebias.utils.files import packaged, read_yaml
+
+
+def texts_of_packaged_suite(name: str) -> tuple[str, ...]:
+    """Return every prompt that an image-text model embeds for a packaged suite, in order.
+
+    Args:
+        name: of a suite of the package.
+
+    Raises:
+        InvalidInputError: no packaged suite has this name.
+    """
+    suites = packaged("suites")
+    if name not in suites:
+        raise InvalidInputError(f"got the suite {name!r}; expected one of {', '.join(suites)}")
+    texts: dict[str, None] = {}
+    for task in read_yaml(suites[name])["tasks"]:
+        if task["task"] == "groups":
+            texts |= dict.fromkeys(load_prompts(task["prompts"]).texts)
+        elif task["task"] == "retrieval":
+            texts |= dict.fromkeys(_texts_of_retrieval(task))
+    return tuple(texts)
+
+
+def _texts_of_retrieval(task: Mapping[str, Any]) -> list[str]:
+    texts: list[str] = []
+    for sets in task["prompts"].values():
+        names = sets if isinstance(sets, list) else [sets]
+        for name in names:
+            texts += load_prompts(name).texts
+    texts += read_queries(task["queries"])
+    for prompt_of_value in task.get("classes", {}).values():
+        texts += prompt_of_value.values()
+    return texts
+
+
+def read_queries(queries: Any) -> Any:
+    """Return the texts of queries: texts, a prompt set whose class prompts are queried, or a
+    mapping {of: SET, held_out: true}; anything else is returned for validation.
+
+    Args:
+        queries: as a suite or a user writes them.
+
+    Raises:
+        InvalidInputError: a single text that is not the name of a prompt set.
+    """
+    if isinstance(queries, (str, PromptSet)):
+        try:
+            return list(load_prompts(queries).classes)
+        except InvalidInputError as error:
+            # A single text is taken for the name of a prompt set.
+            raise InvalidInputError(f"{error}; texts are a list: [{queries!r}]") from error
+    if isinstance(queries, Mapping) and "of" in queries and set(queries) <= {"of", "held_out"}:
+        prompts = load_prompts(queries["of"])
+        return list(prompts.held_out_classes if queries.get("held_out") else prompts.classes)
+    return queries

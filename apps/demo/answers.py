@@ -40,8 +40,9 @@ class Found:
 class Answer:
     """Results of one query without and with a method.
 
-    column: the labels by which pictures are counted. why: why the method changes nothing, "" where
-    it acts. source: of the pictures and their labels, "" for those that need none.
+    column: the labels by which pictures are counted. why: why the method changes nothing, "" if it
+    acts. stated: the words of the query that name a value, for which it is left unchanged. source:
+    of the pictures and their labels, "" for those that need none.
     """
 
     query: str
@@ -49,7 +50,25 @@ class Answer:
     before: Found
     after: Found
     why: str = ""
+    stated: tuple[str, ...] = ()
     source: str = ""
+
+    @property
+    def is_worse(self) -> bool:
+        """Return whether the shares are less even than before, in the digits that are shown."""
+        return round(self.after.skew, 2) > round(self.before.skew, 2)
+
+    def reason(self) -> str:
+        """Return why both rows are the same, "" if the method acts on the query."""
+        if self.stated:
+            words = " and ".join(f"“{word}”" for word in self.stated)
+            return (
+                f"Left unchanged: the query states the {self.column} ({words}), so both rows are"
+                " the same."
+            )
+        if self.why:
+            return f"Both rows are the same: the default attaches nothing. {self.why}"
+        return ""
 
     def sentence(self) -> str:
         """Return how many of the first results each group has, before and after."""

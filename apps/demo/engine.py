@@ -85,6 +85,10 @@ class Engine:
                 self._loaded[name] = load()
             return self._loaded[name]
 
+    def has_loaded(self, name: str) -> bool:
+        """Return whether `once` has loaded this, without waiting for it."""
+        return name in self._loaded
+
     def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return what `make` gives for a key, from memory for the last 32 keys."""
         with self.lock:

@@ -31,6 +31,7 @@ GUIDANCE = {True: 3.0, False: 7.5}
 MOST_ROWS = 3
 EMPTY = "Press Generate: one row as the model is, one with balanced prompts, from the same noise."
 SAVED = "A saved example, generated before. Change the prompt or a setting, and press Generate."
+LOADING = "Loading the model …"
 STOPPED = "Stopped. Press Generate to start again."
 ABOUT = """Pictures in the same place start from the same noise. Balanced prompts name a value for
 each image; the projection changes the text embedding alone; cross-attention sets a value inside of
@@ -151,6 +152,10 @@ class GenerateTab:
         Gradio closes this generator when the visitor stops it or leaves, and that stops the work.
         """
         request = Request.from_form(*values)
+        is_known = self.engine.known(("rows", request)) is not None
+        if not is_known and not self.engine.has_loaded("pipeline"):
+            # Loading takes seconds, and a press is answered at once.
+            yield [lines([(LOADING, "about")]), *[gr.skip()] * (1 + MOST_ROWS)]
         results = generate(self.engine, request, threading.Event())
         for number, result in enumerate(results):
             # What is complete at once was generated for somebody before.

@@ -58,6 +58,7 @@ def saved_search() -> Answer:
     facts = json.loads(SEARCHED.read_text(encoding="utf-8"))
     before = Found.from_dict(facts.pop("before"))
     after = Found.from_dict(facts.pop("after"))
+    facts["stated"] = tuple(facts.get("stated", ()))
     return Answer(before=before, after=after, **facts)
 
 

@@ -21,7 +21,7 @@ from .search_tab import SearchTab
 
 TOY = """The drawings are of a toy world of people at work and birds: its figures say nothing about
 another model."""
-HEAD = "<h1>What does a model generate when you do not say who?</h1><p>{toy}</p>"
+HEAD = "<h1>Who appears when you do not say who?</h1><p>{toy}</p>"
 
 
 def style() -> str:

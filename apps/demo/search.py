@@ -20,6 +20,7 @@ from vldebias.hosts.clip.images import image_encoder
 from vldebias.measure.resampling import wilson_interval
 from vldebias.metrics import max_skew
 from vldebias.miniature.photographs import CREDIT
+from vldebias.prompts import StatedWords
 from vldebias.report.phrases import in_words
 
 from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
@@ -34,7 +35,6 @@ SOURCE = (
     " fitted with {reference:,} other photographs as reference. The model is small, so the order is"
     " rough."
 )
-PUT_RIGHT = 8
 BATCH = 8  # the memory of larger batches is not given back, and they are no faster
 PICTURES = 600  # of a world: more would keep the first visitor waiting
 BIRDS = ("This is a picture of a landbird.", "This is a picture of a waterbird.")
@@ -191,7 +191,25 @@ def search(
     before = _found(engine, gallery, text, name, None, strength)
     after = _found(engine, gallery, text, name, chosen, strength)
     why = abstention(engine, name, chosen, place)
-    return Answer(text, name, before, after, why, gallery.source), gallery
+    stated = stated_words(engine, gallery, text, name, chosen)
+    return Answer(text, name, before, after, why, stated, gallery.source), gallery
+
+
+def stated_words(
+    engine: Engine, gallery: Gallery, query: str, column: str, method: str
+) -> tuple[str, ...]:
+    """Return the words of a query for which a method leaves it unchanged, in their order.
+
+    method: one of `SEARCH_METHODS`; re-ranking reads no words.
+    """
+    if method == RERANK:
+        return ()
+    with engine.lock:
+        edits = engine.edits(gallery.host, prompts_of(column), method, gallery.reference)
+    words: dict[str, None] = {}
+    for edit in edits.values():
+        words |= dict.fromkeys(StatedWords(edit.stated_words).find(query))
+    return tuple(words)
 
 
 def _found(
@@ -274,9 +292,9 @@ class Group:
 
 def classify(
     engine: Engine, method: object, strength: float = 1.0
-) -> tuple[list[Group], list[int], Gallery]:
-    """Return the accuracy of four groups of birds, worst first, and pictures that the method puts
-    right.
+) -> tuple[list[Group], list[int], list[int], Gallery]:
+    """Return the accuracy of four groups of birds, worst first, the rows that only the method
+    classifies correctly, those that it alone gets wrong, and the pictures.
 
     Raises:
         InvalidInputError: an unknown method.
@@ -294,10 +312,10 @@ def classify(
             before = _accuracy(right_before[rows])
             after = _accuracy(right_after[rows])
             groups.append(Group(f"{bird} on {ground}", int(rows.sum()), before, after))
-    # Wrong without, right with the method.
-    mended = np.flatnonzero(~right_before & right_after)[:PUT_RIGHT]
+    put_right = np.flatnonzero(~right_before & right_after).tolist()
+    put_wrong = np.flatnonzero(right_before & ~right_after).tolist()
     worst_first = sorted(groups, key=lambda group: group.before[0])
-    return worst_first, mended.tolist(), gallery
+    return worst_first, put_right, put_wrong, gallery
 
 
 def _right(

@@ -19,7 +19,7 @@ from .faces import Face, row_of_faces
 from .opening import saved_search
 
 if TYPE_CHECKING:
-    from .search import Group
+    from .search import Gallery, Group
 
 QUERIES = {
     PHOTOGRAPHS: (
@@ -40,7 +40,9 @@ PICTURES = {PHOTOGRAPHS: "photographs", MINIATURE: "cartoons"}
 # Without reference images the default changes no search, so another method comes first.
 FIRST_METHOD = {PHOTOGRAPHS: "default"}
 HEADS = ("group", "pictures", "without", "with method")
+BIRDS_SHOWN = 8
 SAVED = "A saved example. Change the query or a setting, and press Search."
+WORSE = "This query got worse: its first results are less even than without the method."
 BIRDS = """The model takes land behind a bird for a land bird. Each method is fitted to texts
 alone."""
 
@@ -110,7 +112,8 @@ class SearchTab:
         with gr.Column(elem_id="classified"):
             self.worst = gr.HTML(elem_id="classify-verdict")
             self.groups = gr.HTML(visible=False, elem_id="accuracy")
-            self.mended = gr.HTML(visible=False, elem_id="mended")
+            self.put_right = gr.HTML(visible=False, elem_id="put-right", elem_classes="birds")
+            self.put_wrong = gr.HTML(visible=False, elem_id="put-wrong", elem_classes="birds")
         self._connect()
 
     def _connect(self) -> None:
@@ -141,7 +144,7 @@ class SearchTab:
         classified = self.check.click(
             with_messages(self._classify),
             birds,
-            [self.worst, self.groups, self.mended],
+            [self.worst, self.groups, self.put_right, self.put_wrong],
             api_name="classify",
             **limits,
         )
@@ -164,23 +167,31 @@ class SearchTab:
     def _classify(self, method: str) -> Iterator[list[Any]]:
         from .search import classify
 
-        groups, mended, gallery = classify(self.engine, method)
+        groups, put_right, put_wrong, gallery = classify(self.engine, method)
         before = min(group.before[0] for group in groups)
         after = min(group.after[0] for group in groups)
         count = sum(group.n for group in groups)
         text = f"Worst group: {before:.0%} → {after:.0%} right, of {count:,} pictures in all."
-        pictures = [gallery.picture(self.engine, row) for row in mended]
-        faces = [
-            Face(picture, f"bird {i}", str(gallery.labels["label"][row]))
-            for i, (row, picture) in enumerate(zip(mended, pictures, strict=True), start=1)
-            if picture is not None
-        ]
-        shown = row_of_faces("Put right by the method", faces, len(faces), pixels=True)
         yield [
             lines([(text, "line")]),
             gr.update(value=_table(groups), visible=True),
-            gr.update(value=shown, visible=bool(faces)),
+            self._birds("Put right by the method", put_right, gallery),
+            self._birds("Put wrong by the method", put_wrong, gallery),
         ]
+
+    def _birds(self, title: str, rows: Sequence[int], gallery: Gallery) -> Any:
+        """Return the update of a row of birds: the first of them with their labels, or nothing."""
+        faces = []
+        for i, row in enumerate(rows[:BIRDS_SHOWN], start=1):
+            picture = gallery.picture(self.engine, row)
+            if picture is not None:
+                faces.append(Face(picture, f"bird {i}", str(gallery.labels["label"][row])))
+        if len(rows) > len(faces):
+            title = f"{title}: the first {len(faces)} of {len(rows)}"
+        else:
+            title = f"{title}: {len(rows)}"
+        shown = row_of_faces(title, faces, len(faces), pixels=True)
+        return gr.update(value=shown, visible=bool(faces))
 
 
 def _method(name: str, methods: Sequence[str], value: str = METHODS[0]) -> gr.Dropdown:
@@ -215,10 +226,12 @@ def _table(groups: Sequence[Group]) -> str:
     heads = "".join(f'<th scope="col">{head}</th>' for head in HEADS)
     rows = []
     for group in groups:
-        values = (str(group.n), _interval(group.before), _interval(group.after))
-        cells = "".join(f"<td>{value}</td>" for value in values)
+        after = f"<td>{_interval(group.after)}</td>"
+        if group.after[0] < group.before[0]:
+            after = f'<td class="worse">{_interval(group.after)} worse</td>'
+        cells = f"<td>{group.n}</td><td>{_interval(group.before)}</td>{after}"
         rows.append(f'<tr><th scope="row">{escape(group.name)}</th>{cells}</tr>')
-    caption = "<caption>Share classified rightly, with 95 % intervals</caption>"
+    caption = "<caption>Share classified correctly, with 95 % intervals</caption>"
     return f"<table>{caption}<tr>{heads}</tr>{''.join(rows)}</table>"
 
 
@@ -257,9 +270,9 @@ def _source(answer: Answer) -> str:
 def _lines(answer: Answer, *remarks: str) -> str:
     """Return what was found, in sentences."""
     texts = [(f"“{answer.query}”", "about"), (answer.sentence(), "line")]
-    if answer.why:
-        texts.append(
-            (f"Both rows are the same: the default attaches nothing. {answer.why}", "line")
-        )
+    if answer.reason():
+        texts.append((answer.reason(), "line"))
+    if answer.is_worse:
+        texts.append((WORSE, "warning"))
     texts += [(text, "about") for text in remarks]
     return lines(texts)

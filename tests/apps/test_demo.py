@@ -22,6 +22,9 @@ from vldebias.miniature.photographs import open_thumbnails
 requests, engines, rows, searches = map(
     page, ("demo.request", "demo.engine", "demo.generate", "demo.search")
 )
+answers, tabs, generate_tabs = map(page, ("demo.answers", "demo.search_tab", "demo.generate_tab"))
+Answer = answers.Answer
+Found = answers.Found
 Request = requests.Request
 Row = rows.Row
 Result = rows.Result
@@ -334,11 +337,17 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
     assert reranked.before.rows == before.rows
     assert reranked.after.skew < before.skew / 2
     assert not reranked.why
-    groups, mended, _ = searches.classify(engine, "default")
+    groups, put_right, put_wrong, birds = searches.classify(engine, "default")
     assert len(groups) == 4
     assert groups[0].before[0] == min(group.before[0] for group in groups)
     assert groups[0].after[0] > groups[0].before[0]
-    assert mended
+    # What the method puts right less what it puts wrong is the change over all groups.
+    change = sum(group.n * (group.after[0] - group.before[0]) for group in groups)
+    assert len(put_right) - len(put_wrong) == pytest.approx(change)
+    assert put_right
+    assert put_wrong
+    assert not set(put_right) & set(put_wrong)
+    assert len(birds.labels["label"]) == sum(group.n for group in groups)
 
 
 @pytest.mark.slow
@@ -362,6 +371,75 @@ def test_the_default_acts_on_the_photographs_with_their_reference(engine: Any) -
     assert "Library of Congress" in answer.source
     unchanged, _ = searches.search(engine, answer.query, "gender", "default", 0.0)
     assert unchanged.after == unchanged.before
+
+
+def test_a_query_that_states_the_attribute_is_unchanged_and_says_why(engine: Any) -> None:
+    answer, _ = searches.search(engine, "A photo of a female pilot.", "gender", "difference")
+    assert answer.before == answer.after
+    assert answer.stated == ("female",)
+    assert answer.reason().startswith("Left unchanged: the query states the gender (“female”)")
+    assert "Left unchanged" in tabs._lines(answer)
+    neutral, _ = searches.search(engine, "A photo of a pilot.", "gender", "difference")
+    assert neutral.reason() == ""
+    reranked, _ = searches.search(engine, answer.query, "gender", "re-rank")
+    assert reranked.stated == (), "re-ranking acts on pictures, not on words"
+
+
+def test_a_query_that_got_worse_is_a_warning() -> None:
+    even = Found((0,), ("male",), (0,), {"male": 0.5, "female": 0.5}, 0.0, 1)
+    uneven = replace(even, skew=0.15)
+    worse = Answer("zzz", "gender", even, uneven)
+    assert f'<p class="warning">{tabs.WORSE}</p>' in tabs._lines(worse)
+    for answer in (
+        Answer("zzz", "gender", uneven, even),
+        Answer("zzz", "gender", even, replace(even, skew=0.004)),  # shown as 0.00
+    ):
+        assert "warning" not in tabs._lines(answer)
+
+
+def test_a_group_that_got_worse_is_marked_in_the_table() -> None:
+    low, high = (0.5, 0.4, 0.6), (0.9, 0.8, 0.95)
+    groups = [
+        searches.Group("gained", 10, low, high),
+        searches.Group("lost", 10, high, low),
+        searches.Group("same", 10, low, low),
+    ]
+    rows_of_table = tabs._table(groups).split("<tr>")[2:]
+    assert ["worse" in row for row in rows_of_table] == [False, True, False]
+
+
+def test_birds_that_are_put_wrong_are_shown_with_how_many_there_are(engine: Any) -> None:
+    tab = SimpleNamespace(engine=engine)
+    gallery = SimpleNamespace(
+        picture=lambda engine, row: Image.new("RGB", (8, 8)),
+        labels={"label": np.array(["landbird"] * 9)},
+    )
+    update = tabs.SearchTab._birds(tab, "Put wrong by the method", range(9), gallery)
+    assert update["visible"]
+    assert "Put wrong by the method: the first 8 of 9" in update["value"]
+    assert not tabs.SearchTab._birds(tab, "Put wrong by the method", [], gallery)["visible"]
+
+
+def test_the_first_press_says_at_once_that_the_model_is_loading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def generate(engine: Any, *_: Any) -> Iterator[Any]:
+        calls.append(engine)
+        return iter(())
+
+    monkeypatch.setattr(generate_tabs, "generate", generate)
+    cold = engines.Engine()
+    tab = SimpleNamespace(engine=cold)
+    outputs = generate_tabs.GenerateTab._run(tab, *FORM)
+    assert generate_tabs.LOADING in next(outputs)[0]
+    assert not calls, "nothing is loaded before the visitor is answered"
+    assert list(outputs) == []
+    assert calls == [cold]
+    # A loaded pipeline has nothing to announce.
+    cold.once("pipeline", object)
+    assert list(generate_tabs.GenerateTab._run(tab, *FORM)) == []
 
 
 def test_the_photographs_are_not_shown_beside_another_model(tmp_path: Path) -> None:

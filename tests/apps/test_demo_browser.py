@@ -134,6 +134,9 @@ def test_a_search_and_a_classification(address: str, browser: Any) -> None:
         page.locator("#classify-button").click()
         page.locator("#classify-verdict .line").wait_for()
         assert page.locator("#accuracy tr").count() == 5
+        assert page.locator("#put-right li").count() == 8
+        assert page.locator("#put-wrong li").count() > 0
+        assert page.locator("#accuracy td.worse").count() > 0
         looked_at(page, "demo-search")
 
 

@@ -89,6 +89,6 @@ class Answer:
         """Return which pictures are shown, and what they are counted as."""
         shown = len(self.before.rows)
         return (
-            f"Shown are the first {shown} of {self.before.top}. Below each stands what it is"
-            f" counted as: its label in the column “{self.column}”."
+            f"The first {shown} of {self.before.top} are shown. The word below each is its label in"
+            f" the column “{self.column}”, as which it is counted."
         )

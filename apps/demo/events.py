@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import wraps
 from html import escape
@@ -22,6 +23,48 @@ def dim(name: str) -> str:
 def undim(name: str) -> str:
     """Return the script that takes the mark away."""
     return f"() => document.getElementById('{name}')?.classList.remove('stale')"
+
+
+def announce(name: str, text: str, buttons: str, field: str) -> str:
+    """Return a script for the page's head: it writes a text into a status line as soon as a visitor
+    presses a button or Enter.
+
+    Gradio runs scripts of events after the server has answered, which takes seconds while models
+    load.
+
+    Args:
+        name: id of the status line.
+        text: what is written.
+        buttons: CSS selector of the buttons.
+        field: CSS selector of the text field in which Enter starts the work.
+    """
+    return f"""
+<script>
+{{
+  const announce = () => {{
+    const line = document.querySelector("#{name} p");
+    if (!line) return;
+    line.dataset.before = line.textContent;
+    line.textContent = {json.dumps(text)};
+  }};
+  document.addEventListener("click", (event) => {{
+    if (event.target.closest("{buttons}")) announce();
+  }});
+  document.addEventListener("keydown", (event) => {{
+    if (event.key === "Enter" && !event.shiftKey && event.target.closest("{field}")) announce();
+  }});
+}}
+</script>
+"""
+
+
+def retract(name: str, text: str) -> str:
+    """Return the script that takes an announcement back if no other text has replaced it, as when
+    the server answers what the line showed before."""
+    return f"""() => {{
+        const line = document.querySelector('#{name} p');
+        if (line?.textContent === {json.dumps(text)}) line.textContent = line.dataset.before;
+    }}"""
 
 
 def with_messages(function: Callable[..., Any]) -> Callable[..., Any]:

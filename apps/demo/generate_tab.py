@@ -12,7 +12,7 @@ from vldebias.errors import VldebiasError
 from vldebias.report.phrases import in_words, person
 
 from .engine import MINIATURE, Engine
-from .events import QUIET, dim, lines, undim, with_messages
+from .events import QUIET, announce, dim, lines, retract, undim, with_messages
 from .faces import Face, row_of_faces
 from .generate import Result, Row, generate
 from .opening import saved_result
@@ -31,6 +31,8 @@ GUIDANCE = {True: 3.0, False: 7.5}
 MOST_ROWS = 3
 EMPTY = "Press Generate: one row as the model is, one with balanced prompts, from the same noise."
 SAVED = "A saved example, generated before. Change the prompt or a setting, and press Generate."
+STARTING = "Starting … The first request after a start also loads the model."
+SCRIPT = announce("status", STARTING, "#generate-button, #examples button", "#prompt")
 LOADING = "Loading the model …"
 STOPPED = "Stopped. Press Generate to start again."
 ABOUT = """Pictures in the same place start from the same noise. Balanced prompts name a value for
@@ -72,7 +74,7 @@ class GenerateTab:
                 for row_number in range(MOST_ROWS)
             ]
         gr.Markdown("Try:", elem_classes="note")
-        with gr.Row(elem_classes="try"):
+        with gr.Row(elem_classes="try", elem_id="examples"):
             self.examples = [gr.Button(text, size="sm", min_width=120) for text in TRY]
         with gr.Accordion("Settings", open=False, elem_id="settings"):
             with gr.Row(elem_id="more"):
@@ -128,6 +130,8 @@ class GenerateTab:
         for button, text in zip(self.examples, TRY, strict=True):
             filled = button.click(lambda text=text: text, None, [self.prompt], **QUIET)
             works.append(filled.then(run, form, outputs, **private))
+        for work in works:
+            work.then(None, None, None, js=retract("status", STARTING), api_visibility="private")
         for event in (self.status.change, *(work.then for work in works)):
             event(None, None, None, js=undim("rows"), api_visibility="private")
         self.halt.click(

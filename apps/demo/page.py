@@ -14,8 +14,8 @@ import gradio as gr
 from vldebias.cli.common import err
 
 from ..serving import credentials, serve
+from . import faces, generate_tab
 from .engine import MINIATURE, Engine
-from .faces import SCRIPT
 from .generate_tab import GenerateTab
 from .search_tab import SearchTab
 
@@ -58,4 +58,6 @@ def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
         err.print(f"vldebias demo: {address} (Ctrl-C ends it)", highlight=False)
         engine.warm()  # after the page answers, which would wait for it
 
-    serve(build_demo(engine), css=style(), head=SCRIPT, say=say, **where)
+    serve(
+        build_demo(engine), css=style(), head=faces.SCRIPT + generate_tab.SCRIPT, say=say, **where
+    )

@@ -77,7 +77,7 @@ class SearchTab:
                 [(PICTURES.get(name, name), name) for name in engine.galleries],
                 label="Pictures",
                 elem_id="gallery",
-                min_width=155,
+                min_width=175,
                 visible=len(engine.galleries) > 1,
             )
             self.column = gr.Dropdown(

@@ -36,24 +36,6 @@ def test_the_first_click_gives_the_verdict_that_the_page_opened_with(
         looked_at(page, f"demo-{scheme}-{width}")
 
 
-def test_a_press_is_answered_at_once_and_a_remembered_answer_is_shown_again(
-    address: str, browser: Any
-) -> None:
-    with opened(browser, address) as page:
-        verdict(page)
-        status = page.locator("#status")
-        for _ in range(2):  # the second answer is the same text as the first
-            page.locator("#generate-button").click()
-            assert (
-                "Starting" in status.inner_text(timeout=1000) or "Remembered" in status.inner_text()
-            )
-            page.wait_for_function(
-                "document.querySelector('#status').innerText.includes('Remembered')"
-            )
-            page.wait_for_timeout(1000)
-            assert "Remembered" in status.inner_text()
-
-
 def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         verdict(page)

@@ -116,6 +116,27 @@ def spread(
     return torch.stack(losses)
 
 
+def supcon(
+    anchors: Tensor, candidates: Tensor, labels: list[int], t: Tensor, within: bool
+) -> Tensor:
+    """Khosla et al. (2020), eq. 2, with the batch of both views, or of the opposite one alone; one
+    direction."""
+    losses = []
+    n = len(anchors)
+    for i in range(n):
+        batch = [(candidates[j], labels[j]) for j in range(n)]
+        if within:
+            batch += [(anchors[j], labels[j]) for j in range(n) if j != i]
+        denominator = total([anchors[i] @ z / t for z, _ in batch])
+        terms = [
+            -torch.log(torch.exp(anchors[i] @ z / t) / denominator)
+            for z, label in batch
+            if label == labels[i]
+        ]
+        losses.append(torch.stack(terms).mean())
+    return torch.stack(losses)
+
+
 def sigmoid_row(bias: Tensor) -> Row:
     """SigLIP eq. 1, of which half of a row's sum and half of a column's belong to a pair."""
 

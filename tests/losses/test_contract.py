@@ -203,6 +203,7 @@ of_items = losses.GlobalContrastiveLoss(4)
     (calling("sigmoid", bias=torch.ones(1)), r"^bias: .* \(1,\)"),
     (calling("spread", FOUR, alpha=1.5), "^alpha: "),
     (calling("spread", FOUR.tolist()), "^labels: .* got list"),
+    (calling("supcon", FOUR[:3]), r"^labels: .* \(4,\).* torch.int64 \(3,\)"),
     (lambda: losses.spread(X.tolist(), X, FOUR, temperature=1.0), "^image_features: .* got list"),
     (calling("generalized_cross_entropy", FOUR, q=1.5), "^q: "),
     (calling("generalized_cross_entropy", FOUR, smoothing=1.0), "^smoothing: "),
@@ -264,6 +265,7 @@ DEFAULTS = {
         # One over the seven rows of the batch.
         "rince": {"q": 0.5, "lam": 1 / 7},
         "spread": {"alpha": 0.5, "within_view": True},
+        "supcon": {"within_view": True},
         "sigmoid": {"bias": -10.0},
     },
     **{

@@ -17,7 +17,11 @@ D = 4
 LABELS = torch.tensor([0, 1, 0, 2, 1, 0])
 POSITIVES = slow.unit_rows(N * 3, D, seed=9).reshape(N, 3, D).requires_grad_()
 
-LABELLED = ("spread", "generalized_cross_entropy")
+LABELLED = {
+    "spread": slow.spread,
+    "supcon": slow.supcon,
+    "generalized_cross_entropy": slow.gce,
+}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("info_nce", {}),
     *(
@@ -40,6 +44,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("hard_negative_contrastive", {"beta": 0.7, "tau_plus": 0.2, "positives": POSITIVES}),
     ("hard_negative_contrastive", {"beta": 0.5, "tau_plus": 0.6, "floor": 0.3}),
     *(("spread", {"alpha": alpha}) for alpha in (0.0, 0.4, 1.0)),
+    ("supcon", {}),
     *(
         ("generalized_cross_entropy", {"q": q, "smoothing": smoothing})
         for q, smoothing in ((0.0, 0.0), (0.7, 0.0), (1.0, 0.0), (0.0, 0.2), (0.5, 0.3))
@@ -51,8 +56,7 @@ def _equation(
     name: str, settings: dict[str, Any], within: bool, x: Tensor, y: Tensor, t: Tensor, *_: Tensor
 ) -> Tensor:
     if name in LABELLED:
-        labelled = slow.spread if name == "spread" else slow.gce
-        return slow.both(labelled, x, y, LABELS.tolist(), t, *settings.values(), within)
+        return slow.both(LABELLED[name], x, y, LABELS.tolist(), t, *settings.values(), within)
     row = slow.info_nce_row
     if name == "rince":
         row = slow.rince_row(**settings)

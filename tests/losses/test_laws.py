@@ -115,6 +115,23 @@ def test_repulsion_pulls_a_collapsed_class_apart_and_attraction_does_not() -> No
         assert (apart < collapsed) == better
 
 
+@pytest.mark.parametrize("within", [False, True])
+def test_supcon_with_one_positive_is_info_nce(within: bool) -> None:
+    options = {"temperature": T, "reduction": "none", "within_view": within}
+    ours = losses.supcon(X, Y, torch.arange(N), **options)
+    torch.testing.assert_close(ours, losses.info_nce(X, Y, **options))
+    assert not torch.allclose(losses.supcon(X, Y, torch.arange(N) // 2, **options), ours)
+
+
+def test_supcon_is_lowest_where_every_class_is_one_point() -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1, 1])
+    centre = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)[labels]
+    collapsed = losses.supcon(centre, centre, labels, temperature=0.5)
+    for size in (0.05, 0.5):
+        apart = normalize(centre + size * unit_rows(6, 2, seed=5), dim=1)
+        assert losses.supcon(apart, apart, labels, temperature=0.5) > collapsed
+
+
 def test_gce_pushes_no_image_away_from_its_own_words() -> None:
     """Two rows that say the same: doubling a row of the batch changes the loss of none, and
     InfoNCE's of all."""

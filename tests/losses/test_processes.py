@@ -68,6 +68,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
         "positives",
     ),
     "spread": (losses.SpreadLoss, LEARNED | {"alpha": 0.4, "chunk_size": 2}, "labels"),
+    "supcon": (losses.SupConLoss, LEARNED | {"chunk_size": 2}, "labels"),
     "gce": (losses.GCELoss, LEARNED | {"q": 0.5, "smoothing": 0.1}, "labels"),
     "sigmoid": (losses.SigmoidLoss, {"bias": -1.0}, ""),
     "sogclr": (losses.GlobalContrastiveLoss, {"dataset_size": 10, "temperature": 0.3}, "index"),

@@ -63,6 +63,7 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], Any]] = {
         {"spread_alpha": 0.3},
         lambda: losses.spread(X, Y, BATCH.labels, temperature=T, **SPREAD),
     ),
+    "supcon": ({}, lambda: losses.supcon(X, Y, BATCH.labels, temperature=T, within_view=False)),
     "sogclr": ({}, lambda: losses.GlobalContrastiveLoss(N, temperature=T)(X, Y, BATCH.index)),
     "gce": (
         {"gce_q": 0.5, "smoothing": 0.1},

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vldebias.losses.rince_loss import RINCELoss, q_warmup, rince
     from vldebias.losses.sigmoid_loss import SigmoidLoss, sigmoid
     from vldebias.losses.spread_loss import SpreadLoss, spread
+    from vldebias.losses.supcon_loss import SupConLoss, supcon
 
 # Imported when first used: the declarations of the losses are read without torch. No module has
 # the name of a function, which importing the module would hide.
@@ -44,6 +45,7 @@ _NAMES_OF_HOME = {
     "vldebias.losses.rince_loss": ("RINCELoss", "q_warmup", "rince"),
     "vldebias.losses.sigmoid_loss": ("SigmoidLoss", "sigmoid"),
     "vldebias.losses.spread_loss": ("SpreadLoss", "spread"),
+    "vldebias.losses.supcon_loss": ("SupConLoss", "supcon"),
 }
 __all__ = [
     "LOSSES",
@@ -59,6 +61,7 @@ __all__ = [
     "RINCELoss",
     "SigmoidLoss",
     "SpreadLoss",
+    "SupConLoss",
     "Temperature",
     "debiased_contrastive",
     "estimate_popularity",
@@ -72,6 +75,7 @@ __all__ = [
     "rince",
     "sigmoid",
     "spread",
+    "supcon",
     "wasserstein_dependency_bound",
 ]
 

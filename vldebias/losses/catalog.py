@@ -328,6 +328,16 @@ BUILT_IN = tuple(
                 reads="labels",
             ),
             Loss(
+                "supcon",
+                title="SupCon",
+                summary="labelled classes, if their parts need not stay apart",
+                source="Khosla et al., 2020, eq. 2",
+                module="vldebias.losses.supcon_loss:SupConLoss",
+                function="supcon",
+                formula=r"-\frac{1}{|P|} \sum_p \log \frac{e^{s_p}}{\sum_a e^{s_a}}",
+                reads="labels",
+            ),
+            Loss(
                 "gce",
                 title="GCE",
                 summary="wrong captions, without settings to tune",

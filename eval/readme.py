@@ -22,6 +22,7 @@ from eval.pages import (
     front,
     generation,
     methods,
+    mnist,
     photographs,
     promises,
     prompts,
@@ -99,6 +100,13 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/how-to/miniature.md": {"wordings": generation.wordings},
     "docs/how-to/photographs.md": {"encoder": photographs.encoder, "drawn": photographs.drawn},
     "docs/explanation/losses.md": {"formulas": training.formulas},
+    "docs/explanation/mnist.md": {
+        "coarse": mnist.coarse,
+        "strata": mnist.strata,
+        "noisy": mnist.noisy,
+        "ssa": mnist.ssa,
+        "nuclr": mnist.nuclr,
+    },
     "docs/fine-tuning.md": {
         "declared": training.declared,
         "verdicts": training.verdicts,

@@ -1,0 +1,100 @@
+"""Tables of the image experiments on MNIST."""
+
+from __future__ import annotations
+
+from eval.tables import crossed, half, place_of, read
+from vldebias.report.result import Measurement
+
+
+def _figure(row: Measurement) -> str:
+    """Write value and half of its interval, with a star that is no markup."""
+    return half(row).replace("*", r"\*")
+
+
+def _method(row: Measurement) -> str:
+    return row.method
+
+
+def _note(name: str, base: str) -> str:
+    """Write what the figures of a table are."""
+    seeds = read(name).rows[0].n["seeds"]
+    return (
+        f"Mean of {seeds} seeds ± half of its 95 % interval, \\* where the change to {base} on the"
+        f" same seeds and images is beyond its own; intervals are not corrected for the number of"
+        f" rows."
+        f" From `eval/results/{name}.json`."
+    )
+
+
+def coarse() -> str:
+    """Return the table of fine accuracy, cosines and clusters of the coarse losses."""
+    rows = read("coarse_digits").rows
+    columns = {
+        "fine accuracy": "fine accuracy",
+        "fine accuracy of embeddings": "of embeddings",
+        "cosine, same digit": "cosine: same digit",
+        "cosine, other digit of the class": "other digit of the class",
+        "cosine, other class": "other class",
+        "agreement of clusters": "clusters and digits (ARI)",
+    }
+    note = _note("coarse_digits", "SupCon")
+    return crossed(rows, {"loss": _method}, columns, cell=_figure, note=note)
+
+
+def strata() -> str:
+    """Return the table of the worst digit under Group DRO."""
+    columns = {
+        "worst digit": "accuracy of the worst digit",
+        "agreement of clusters": "clusters and digits (ARI)",
+    }
+    note = _note("rare_digit", "no groups")
+    return crossed(read("rare_digit").rows, {"groups": _method}, columns, cell=_figure, note=note)
+
+
+def noisy() -> str:
+    """Return the table of linear evaluation by noise and loss."""
+    rows = [row for row in read("noisy_mnist").rows if row.task == "noisy_mnist"]
+    methods = {row.method: row.method for row in rows}
+
+    def place(row: Measurement) -> str:
+        where = place_of(row)
+        return f"{where['noise']}, {where['eta']}"
+
+    return crossed(
+        rows,
+        {"noise, eta": place},
+        methods,
+        line=place,
+        column=_method,
+        cell=_figure,
+        note=_note("noisy_mnist", "InfoNCE"),
+    )
+
+
+def ssa() -> str:
+    """Return the table of accuracy, robustness, shift gap and cost of SSA-CLR's parts."""
+    columns = {
+        "accuracy": "accuracy",
+        "robust_accuracy@8/255": "FGSM 8/255",
+        "robust_accuracy@16/255": "FGSM 16/255",
+        "gap, original": "gap",
+        "gap, mixed": "gap, mixed",
+        "ms a step": "ms a step",
+    }
+
+    def write(row: Measurement) -> str:
+        return f"{row.value:.0f}" if row.metric == "ms a step" else _figure(row)
+
+    rows = read("ssa").rows
+    return crossed(rows, {"arm": _method}, columns, cell=write, note=_note("ssa", "none"))
+
+
+def nuclr() -> str:
+    """Return the table of NUCLR's variants."""
+    columns = {
+        "linear evaluation": "linear evaluation",
+        "recall@1 of the other view": "recall@1 of the other view",
+    }
+    rows = read("nuclr_variants").rows
+    note = _note("nuclr_variants", "NUCLR")
+    return crossed(rows, {"arm": _method}, columns, cell=_figure, note=note)

@@ -118,7 +118,7 @@ ENOUGH = {
     },
 }
 NARROW_INTERVAL = "narrow interval"
-FEW_NOTE = "few, narrow: in simulations, less than 92 % of such 95 % intervals contain the truth."
+FEW_NOTE = "few, narrow: in simulations, under 92 % of such intervals contain the truth."
 KEYS = ["task", "metric", "subset"]
 Measures = Sequence[tuple[str, str]]  # (task, metric) to show; all where there are none
 Change = tuple[float, float, float]

@@ -17,7 +17,7 @@ from vldebias.utils.files import read_yaml
 SOURCES = Path(__file__).parents[1] / "sources"
 # Options of a command that say where files go, and nothing about the figures.
 PLACES = re.compile(r" --(?:json|out|work|processes) \S+")
-STATES = ("works", "partly", "differs", "absent")
+STATES = ("works", "runs", "partly", "differs", "absent")
 PAPERS = {
     "T2": "Thesis, chapter 2",
     "T3": "Debiased Contrastive Learning, and chapter 3 of the thesis",

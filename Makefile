@@ -7,7 +7,7 @@ PINNED := --constraint .ci/constraints.txt --editable '.[all,dev,docs]'  # by uv
 # Libraries of search and clients of image services are no dependencies: they have a place of their own.
 BESIDE := .venv-integrations
 SENTENCES := vaderSentiment==3.3.2  # its source archive has rated sentences, its wheel has not
-SEARCHED := --requirement .ci/integrations.txt --editable '.[eval,serve]' pytest pytest-xdist hypothesis
+SEARCHED := --requirement .ci/integrations.txt --editable '.[clip,diffusers,eval,serve]' pytest pytest-xdist hypothesis
 
 # The rooms whose tests compare floats; the others compare words, files and pages, and know no instruction.
 FLOATS := $(addprefix tests/,projection methods measure losses study training)

@@ -227,7 +227,7 @@ def test_the_commands_of_the_tutorial_and_the_help_go_together(tmp_path: Path) -
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     commands = [shlex.split(line)[2:] for line in lines if line.startswith("vldebias train --")]
     assert len(commands) >= 8
-    (training,) = (command for command in commands if command[-2:] == ["--out", "run"])
+    (training,) = (command for command in commands if command[-2:] == ["--out", "first"])
     (tmp_path / "run").mkdir()
     for name in ("run/settings.yaml", "run.yaml"):
         (tmp_path / name).write_text(call("train", *training, "--show"))

@@ -70,7 +70,7 @@ def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda name, **_: model)
     monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", lambda name, **_: processor)
     # The embedded CLIP is sure of nobody in its own small pictures; the embedded judge is.
-    monkeypatch.setattr("vldebias.study.pilot._judge_of_suite", lambda *_: MiniatureJudge().ready())
+    monkeypatch.setattr("vldebias.study.pilot.suite_judge", lambda *_: MiniatureJudge().ready())
 
 
 def in_place_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

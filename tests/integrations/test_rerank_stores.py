@@ -35,7 +35,7 @@ ROWS = (
 
 def printed_lines() -> dict[str, str]:
     """Return the first expression of each row of the page's table, by what one has."""
-    table = PAGE.read_text(encoding="utf-8").partition("| you have |")[2].partition("\n\n")[0]
+    table = PAGE.read_text(encoding="utf-8").partition("| library |")[2].partition("\n\n")[0]
     line_of_row = {}
     for line in table.splitlines()[2:]:
         _, name, use, _ = line.split("|")

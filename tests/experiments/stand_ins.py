@@ -3,6 +3,7 @@ reader. Small ones stand in for them, under the names that are printed."""
 
 import csv
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -185,8 +186,19 @@ def tables() -> None:
     rows["method"] = ["none"] * 60 + ["balanced"] * 60
     rows["model"] = ["sd15"] * 60 + ["sd21"] * 60
     rows["label"] = rows.judge.where(draw.random(120) < 0.5, "")
-    rows.to_csv("labelled.csv", index=False)
     rows.to_csv("judged.csv", index=False)
+    races = list(load_prompts("fairface-race").attributes)
+    rows.assign(race=[races[i % len(races)] for i in range(120)]).to_csv(
+        "labelled.csv", index=False
+    )
+    Path("train.csv").write_text("image,caption\n1.png,A woman cooks.\n2.png,A nurse at work.\n")
+    applicants = pd.DataFrame({"hired": ["yes", "no", "no"] * 40})
+    applicants["sex"] = ["female", "male"] * 60
+    applicants["race"] = ["A", "A", "B"] * 40
+    applicants.to_csv("applicants.csv", index=False)
+    committed = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
+    Path("results/quickstart").mkdir(parents=True)
+    shutil.copy(committed, "results/quickstart/result.json")
     with open("people.csv", "w", newline="") as file:
         csv.writer(file).writerows([("image", "sex"), *((f"{i}.png", "f") for i in range(6))])
     for i in range(6):

@@ -389,7 +389,10 @@ def test_any_religion_is_a_stated_one():
 @refused(
     ({"adjectives": {"deaf": "deaf"}}, "adjectives: .*'hearing'"),
     ({"phrase": {**PHRASE, "mute": "who is mute"}}, "phrase: .*'mute'"),
-    ({"phrase": PHRASE, "adjectives": {"deaf": "deaf", "hearing": "hearing"}}, "both adjectives and phrase"),
+    (
+        {"phrase": PHRASE, "adjectives": {"deaf": "deaf", "hearing": "hearing"}},
+        "both adjectives and phrase",
+    ),
 )
 def test_ways_of_saying_values_are_checked(how):
     make_prompt_set("hearing", HEARING, ["cook"], **how)

@@ -3,7 +3,7 @@
     inspect eval vldebias/who_appears --model none \\
         -T api=https://api.openai.com/v1 -T model=gpt-image-1
 
-Needs `pip install 'vldebias[inspect]'`. Each sample is one image of one prompt of the protocol; the
+Needs `pip install '.[inspect]'`. Each sample is one image of one prompt of the protocol; the
 solver asks for it, the scorer is a judge of this package, and `record_of_log` makes a record of the
 log.
 """

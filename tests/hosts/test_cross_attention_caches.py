@@ -86,19 +86,23 @@ def wan() -> Iterator[tuple[Any, Draw, dict[str, Any]]]:
         yield pipe, draw, options
 
 
-def draw_with_cache(name: str, pipe: Any, draw: Draw, **call: Any) -> Tensor:
-    """Enable a cache and draw without an edit, or skip if this diffusers cannot do that itself."""
-    version = diffusers.__version__
+def enable(name: str, pipe: Any) -> None:
     try:
         config = CACHES[name](pipe)
     except AttributeError:
-        pytest.skip(f"diffusers {version} has no {name}")
+        pytest.skip(f"diffusers {diffusers.__version__} has no {name}")
     pipe.transformer.enable_cache(config)
+
+
+def draw_with_cache(name: str, pipe: Any, draw: Draw, **call: Any) -> Tensor:
+    """Enable a cache and draw without an edit, or skip if this diffusers cannot do that itself."""
+    enable(name, pipe)
     try:
         return draw(**call)
     except ValueError as error:
         if "No context is set" not in str(error):
             raise
+        version = diffusers.__version__
         pytest.skip(f"{type(pipe).__name__} of diffusers {version} cannot draw with {name}")
 
 
@@ -135,7 +139,7 @@ def test_a_fit_is_the_same_with_a_cache_as_without(
 ) -> None:
     pipe, _, options = wan
     without = fit(pipe, options)
-    pipe.transformer.enable_cache(CACHES[name](pipe))
+    enable(name, pipe)
     within = fit(pipe, options)
     assert pipe.transformer.is_cache_enabled
     assert torch.equal(within.effects, without.effects)

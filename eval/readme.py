@@ -71,7 +71,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/how-to/index-queries.md": {"queries": times.queries},
     "docs/explanation/re-ranking-measured.md": {
         "true_shares": methods.true_shares,
-        "rerank_times": times.rerank_times,
     },
     "docs/explanation/over-and-under-diversification.md": {"history": prompts.history},
     "docs/generation.md": {
@@ -86,7 +85,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "other_models": generation.other_models,
     },
     "docs/how-to/miniature.md": {"wordings": generation.wordings},
-    "docs/how-to/photographs.md": {"encoder": photographs.encoder, "drawn": photographs.drawn},
+    "docs/how-to/photographs.md": {"drawn": photographs.drawn},
     "docs/explanation/losses.md": {"formulas": training.formulas},
     "docs/explanation/mnist.md": {
         "coarse": mnist.coarse,
@@ -102,7 +101,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "batch_sizes": training.batch_sizes,
         "from_scratch": training.from_scratch,
         "popularity": training.popularity,
-        "real_titles": partial(training.real_pairs, "real_titles"),
         "real_captions": partial(training.real_pairs, "real_captions"),
     },
     "docs/explanation/intervals.md": {
@@ -112,9 +110,12 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/explanation/real-models.md": {"real": real.measured},
     "eval/README.md": {
+        "encoder": photographs.encoder,
         "gaps": promises.gaps,
         "mended": evidence.mended,
+        "real_titles": partial(training.real_pairs, "real_titles"),
         "speed": times.speed,
+        "rerank_times": times.rerank_times,
         "wrong_pairs": training.wrong_pairs,
         "strong_guidance": generation.strong_guidance,
         "kinds": prompts.kinds,

@@ -64,7 +64,7 @@ def coverages() -> Covered:
 def covered() -> str:
     """Write how often each kind of interval covers, at small and usual sizes, and for what it is
     too narrow or too wide."""
-    lines = [["intervals", "of", "small n", "usual n", "width", "beyond .92 to .98 at usual n"]]
+    lines = [["intervals", "metric", "small n", "usual n", "width", "outside .92 to .98, usual n"]]
     for (kind, figure), cells in coverages().items():
         small = [coverage for size, _, coverage, _ in cells if size == SMALL]
         usual = [cell[1:] for cell in cells if cell[0] == USUAL]
@@ -125,7 +125,7 @@ def lowest_by_size() -> dict[tuple[str, str], dict[int, float]]:
 
 def enough() -> str:
     """Write from how many units on intervals hold, and under how many pages say "few"."""
-    lines = [["intervals", "of", "lowest coverage, by number of units", "“few” under"]]
+    lines = [["intervals", "metric", "lowest coverage, by number of units", "“few” below"]]
     for (kind, metric), coverage in lowest_by_size().items():
         unit = RESAMPLED[kind]
         parts = [f"{units:,}: {coverage[units]:.2f}" for units in sorted(coverage)]
@@ -166,7 +166,7 @@ def verdicts() -> str:
         read("coverage_verdicts").rows,
         {
             "measured": lambda row: row.task,
-            "what was done": lambda row: row.method,
+            "true effect": lambda row: row.method,
             "units": lambda row: f"{row.n['units']:,}",
         },
         {title.replace(" ", "_"): title for title in titles},

@@ -104,7 +104,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "real_captions": partial(training.real_pairs, "real_captions"),
     },
     "docs/explanation/intervals.md": {
-        "covered": evidence.covered,
+        "covered_by_kind": evidence.covered_by_kind,
         "enough": evidence.enough,
         "judged": evidence.verdicts,
     },
@@ -112,6 +112,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "eval/README.md": {
         "encoder": photographs.encoder,
         "gaps": promises.gaps,
+        "covered": evidence.covered,
         "mended": evidence.mended,
         "real_titles": partial(training.real_pairs, "real_titles"),
         "speed": times.speed,

@@ -91,6 +91,35 @@ def covered() -> str:
     return table(*lines, note=note)
 
 
+def covered_by_kind() -> str:
+    """Write the coverage of each kind of interval over all metrics and settings, and the metrics
+    whose intervals are too narrow or too wide in a setting of the usual size."""
+    rows_of_kind: dict[str, list[tuple[str, str, float]]] = {}
+    for (kind, metric), cells in coverages().items():
+        rows = rows_of_kind.setdefault(kind, [])
+        rows += [(metric, size, coverage) for size, _, coverage, _ in cells]
+    lines = [["intervals", "small n", "usual n", "below .92, usual n", "above .98, usual n"]]
+    for kind, rows in rows_of_kind.items():
+        small = [coverage for _, size, coverage in rows if size == SMALL]
+        usual = [(metric, coverage) for metric, size, coverage in rows if size == USUAL]
+        narrow = dict.fromkeys(metric for metric, coverage in usual if coverage < 0.92)
+        wide = dict.fromkeys(metric for metric, coverage in usual if coverage > 0.98)
+        lines.append(
+            [
+                kind,
+                low_to_high(small),
+                low_to_high([coverage for _, coverage in usual]),
+                ", ".join(narrow),
+                ", ".join(wide),
+            ]
+        )
+    note = (
+        "Lowest to highest over metrics and settings. From `eval/results/coverage.json`,"
+        " `coverage_shares.json`, `coverage_kinds.json`."
+    )
+    return table(*lines, note=note)
+
+
 def low_to_high(values: Sequence[float]) -> str:
     """Write the lowest and the highest of some values; "-" where there are none."""
     if not values:

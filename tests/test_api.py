@@ -148,7 +148,7 @@ def test_a_fitted_projection_attaches_with_its_gate() -> None:
         assert attachment.stated(["a male cook"]) == [False]
     edit = CalibratedProjection().fit(pairs(host, GENDER))  # without a model
     with (
-        pytest.warns(SuspectInputWarning, match="does not say which model"),
+        pytest.warns(SuspectInputWarning, match="does not record which model"),
         vldebias.debias(host, edit) as attachment,
     ):
         assert attachment.projections == {"joint": edit}
@@ -166,7 +166,7 @@ def test_a_pipeline_whose_prompts_cannot_be_changed_gets_an_edit(
 def test_what_a_fitted_edit_has_no_use_for_is_refused() -> None:
     host = Words()
     edit = vldebias.fit_projection(host, GENDER)
-    with pytest.raises(InvalidInputError, match="a fitted edit deals no values"):
+    with pytest.raises(InvalidInputError, match="a fitted edit samples no values"):
         vldebias.debias(host, edit, shares={"m": 0.3, "f": 0.7})
     with pytest.raises(InvalidInputError, match="empty mapping; expected role -> fitted edit"):
         vldebias.debias(host, {})

@@ -1,4 +1,8 @@
-"""Docstrings of public functions with two or more parameters describe each of them."""
+"""Docstrings of public functions with two or more parameters describe each of them.
+
+A method that overrides another and has nothing to add has no docstring: readers, `help` and
+`inspect.getdoc` get the one of the base class.
+"""
 
 import ast
 import re
@@ -10,39 +14,78 @@ import pytest
 import vldebias
 
 ROOT = Path(vldebias.__file__).parent
-PACKAGES = ("losses", "data", "training", "study")
-PATHS = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+PACKAGES = ("losses", "data", "training", "study", "hosts", "methods", "projection", "api.py")
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
+PATHS = [path for path in TREES if path.relative_to(ROOT).parts[0] in PACKAGES]
+CLASSES = {
+    node.name: node
+    for tree in TREES.values()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.ClassDef)
+}
 ENTRY = re.compile(r"^    (\w+):", re.MULTILINE)
 
 
 def public_functions(
-    body: list[ast.stmt], prefix: str = ""
-) -> Iterator[tuple[str, ast.FunctionDef]]:
+    body: list[ast.stmt], owner: ast.ClassDef | None = None
+) -> Iterator[tuple[ast.ClassDef | None, ast.FunctionDef]]:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             if isinstance(node, ast.ClassDef):
-                yield from public_functions(node.body, f"{node.name}.")
+                yield from public_functions(node.body, node)
             else:
-                yield f"{prefix}{node.name}", node
+                yield owner, node
 
 
-def parameters(name: str, function: ast.FunctionDef) -> list[str]:
+def parameters(owner: ast.ClassDef | None, function: ast.FunctionDef) -> list[str]:
     arguments = function.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     is_static = any(ast.unparse(node) == "staticmethod" for node in function.decorator_list)
-    if "." in name and not is_static:
+    if owner is not None and not is_static:
         del names[0]  # self or cls
     return names + [argument.arg for argument in arguments.kwonlyargs]
 
 
+def docstring_of(owner: ast.ClassDef | None, function: ast.FunctionDef) -> str:
+    """Return the docstring of a function; of a method without one that of the base class."""
+    docstring = ast.get_docstring(function)
+    if docstring is not None or owner is None:
+        return docstring or ""
+    for base in owner.bases:
+        parent = CLASSES.get(ast.unparse(base).rpartition(".")[2])
+        if parent is None:
+            continue
+        for node in parent.body:
+            if isinstance(node, ast.FunctionDef) and node.name == function.name:
+                return docstring_of(parent, node)
+        inherited = docstring_of(parent, function)
+        if inherited:
+            return inherited
+    return ""
+
+
+def lacking(path: Path) -> dict[str, list[str]]:
+    missing_of_function = {}
+    for owner, function in public_functions(TREES[path].body):
+        names = parameters(owner, function)
+        _, _, section = docstring_of(owner, function).partition("Args:\n")
+        described = set(ENTRY.findall(section))
+        missing = [name for name in names if name not in described]
+        if len(names) > 1 and missing:
+            name = function.name if owner is None else f"{owner.name}.{function.name}"
+            missing_of_function[name] = missing
+    return missing_of_function
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_each_parameter_has_a_line(path: Path) -> None:
-    lacking = {}
-    for name, function in public_functions(ast.parse(path.read_text(encoding="utf-8")).body):
-        names = parameters(name, function)
-        docstring = ast.get_docstring(function) or ""
-        section = docstring.partition("Args:\n")[2]
-        missing = [parameter for parameter in names if parameter not in ENTRY.findall(section)]
-        if len(names) > 1 and missing:
-            lacking[name] = missing
-    assert not lacking, "add a line for each parameter to the Args of these functions"
+    assert not lacking(path), "add a line for each parameter to the Args of these functions"
+
+
+@pytest.mark.parametrize("path", TREES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_each_public_function_has_a_docstring_or_inherits_one(path: Path) -> None:
+    bare = []
+    for owner, function in public_functions(TREES[path].body):
+        if not docstring_of(owner, function):
+            bare.append(function.name)
+    assert not bare, "describe these functions; only overrides inherit a docstring"

@@ -308,7 +308,7 @@ def test_a_mapping_needs_the_texts_of_the_prompt_set_and_no_others() -> None:
         assert vldebias.debias_queries(table, "gender").fitted.dim == DIM
     with pytest.raises(InvalidInputError, match="got vectors of width 12"):
         vldebias.debias_queries(table, "gender", reference=vectors[:, :12])
-    with pytest.warns(SuspectInputWarning, match="holds no embeddings of texts"):
+    with pytest.warns(SuspectInputWarning, match="has no embeddings of texts"):
         again = vldebias.debias_queries(table, queries.fitted)
     assert again.fitted.dim == DIM
 
@@ -327,7 +327,7 @@ def test_saved_edits_are_attached_again_to_the_same_model_alone(tmp_path: Path) 
         vldebias.debias_queries(as_lists, loaded.with_provenance(space="diffusers.sequence"))
     with pytest.raises(InvalidInputError, match="remove these"):
         vldebias.debias_queries(as_lists, loaded, method="cali")
-    with pytest.warns(SuspectInputWarning, match="holds no embeddings of texts"):
+    with pytest.warns(SuspectInputWarning, match="has no embeddings of texts"):
         vldebias.debias_queries(as_lists, loaded.with_provenance(fingerprint=None))
 
 

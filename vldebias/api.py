@@ -1,5 +1,4 @@
-"""Attach, fit or inspect edits that mitigate the bias which a prompt set describes: `debias` and
-related functions."""
+"""Attach, fit or inspect edits that mitigate the bias that a prompt set describes."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 
 
-def debias(  # noqa: PLR0913 (the settings of the one public entry point)
+def debias(  # noqa: PLR0913 (all settings of the main entry point)
     host: object,
     prompts: Prompts | Edit | Mapping[str, Edit] | Attachment,
     *,
@@ -69,7 +68,7 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     Args:
         host: an open_clip model, a transformers image-text model, or a diffusers pipeline; or a
             list of pipelines that generate a picture one after the other, such as base and refiner,
-            which give it the same value.
+            which use the same value.
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly; or a fitted edit, or a mapping from role
             to edit; or the attachment of the pipeline that generates the pictures before this one.
@@ -102,7 +101,7 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
             over all calls, whatever their seeds. docs/how-to/serve-a-pipeline.md
 
     Returns:
-        What controls the edits or the sampled values: pauses, scales and removes them.
+        An attachment that can pause, scale and remove the edits or the sampled values.
 
     Raises:
         AlreadyAttachedError: something is attached already, or merged into the weights.
@@ -150,14 +149,15 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
 
 
 def _attach_later_pass(target: Host, first: Attachment) -> PromptAttachment:
-    """Attach to a later pass over the pictures of another pipeline, such as a refiner, so that its
-    prompts get the values that the first attachment gave."""
+    """Attach to a later pass over the pictures of another pipeline, such as a refiner.
+
+    Its prompts get the values of the first attachment.
+    """
     if isinstance(first, PromptAttachment):
         return first.attach_to_later_pass(target)
     raise InvalidInputError(
-        f"{target.name}: got {first!r} to follow; expected an attachment that writes values"
-        " into prompts. Fitted edits are attached to each pipeline: debias(other,"
-        " attachment.projections)"
+        f"{target.name}: expected an attachment that writes values into prompts, got {first!r}."
+        " Fitted edits are attached to each pipeline: debias(other, attachment.projections)"
     )
 
 
@@ -174,14 +174,17 @@ def fit_projections(
     """Return the fitted edits of a method by role, without attaching them.
 
     These are what `debias` would attach, with one exception: the default of a pipeline is balanced
-    prompts, which are not an edit. Here it is `cali` with a lam that spares the space, and the log
-    says so.
+    prompts, which are not an edit. Here it is `cali` with a lam that hardly affects other prompts,
+    and the log says so.
 
     Args:
         host: see `debias`.
         prompts: prompt sets, their names or their files.
         method: a method that fits an edit, or its name; None: the default.
-        lam, tokenizer, reference, max_loss: see `debias`.
+        lam: see `debias`.
+        tokenizer: see `debias`.
+        reference: see `debias`.
+        max_loss: see `debias`.
 
     Raises:
         InvalidInputError: the method attaches something that is not an edit.
@@ -204,9 +207,16 @@ def fit_projection(
 ) -> Edit:
     """Return the fitted edit of a method for a host with one role, without attaching it.
 
+    For hosts with several roles, use `fit_projections`.
+
     Args:
-        host, prompts, method, lam, tokenizer, reference, max_loss: see `fit_projections`, which
-            also takes hosts with several roles.
+        host: see `fit_projections`.
+        prompts: see `fit_projections`.
+        method: see `fit_projections`.
+        lam: see `fit_projections`.
+        tokenizer: see `fit_projections`.
+        reference: see `fit_projections`.
+        max_loss: see `fit_projections`.
 
     Raises:
         InvalidInputError: the host has several roles, or see `fit_projections`.
@@ -222,7 +232,7 @@ def fit_projection(
     )
     if len(edits) > 1:
         raise InvalidInputError(
-            f"the host has the roles {list(edits)}: use fit_projections, and choose one of its"
+            f"the host has the roles {list(edits)}; use fit_projections, and choose one of its"
             " edits"
         )
     return next(iter(edits.values()))
@@ -238,14 +248,18 @@ def inspect(
     reference: Reference | Features | None = None,
     max_loss: float | None = None,
 ) -> dict[str, Diagnostics]:
-    """Return diagnostics, by role, of what a method does to the texts of one prompt set (Tables 7.1
-    and 7.6).
+    """Return diagnostics, by role, of what a method does to texts (Tables 7.1 and 7.6).
+
+    It raises the same errors as `fit_projections`.
 
     Args:
         host: see `debias`.
         prompts: a prompt set, its name or its file.
-        method, lam, tokenizer, reference, max_loss: see `fit_projections`, which raises the same
-            errors.
+        method: see `fit_projections`.
+        lam: see `fit_projections`.
+        tokenizer: see `fit_projections`.
+        reference: see `fit_projections`.
+        max_loss: see `fit_projections`.
     """
     target = resolve(host, tokenizer=tokenizer)
     prompt_set = load_prompts(prompts)
@@ -267,17 +281,20 @@ def fit_shares(
     lam: float = 1000.0,
     tokenizer: object = None,
 ) -> TargetShares:
-    """Fit an edit of queries that gives each group a target share among the first results; call it
-    or attach it.
+    """Fit an edit of queries that gives each group a target share among the first results.
+
+    Call it with query embeddings, or attach it.
 
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
         prompts: a prompt set with words for each value of its attribute, or several for
             combinations, "female/Black".
-        shares, top: see `vldebias.methods.RankShares`. lam: weight of the differences between the
-            groups.
+        shares: see `vldebias.methods.RankShares`.
+        top: see `vldebias.methods.RankShares`.
         reference: unlabelled image features (n, d) of this model, of images like those that will be
             ranked.
+        lam: weight of the differences between the groups.
+        tokenizer: see `debias`.
 
     >>> shares = {"male": 0.3, "female": 0.7}
     >>> move = fit_shares(model, "gender", shares, reference=x, top=0.05)  # doctest: +SKIP

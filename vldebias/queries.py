@@ -24,7 +24,7 @@ from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.hosts.host import SIDES, TEXT
 from vldebias.methods import Method, Prompts, Reference
-from vldebias.projection.edit import Edit
+from vldebias.projection.edit import Edit, averages_wordings
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 from vldebias.utils.vectors import Vectors, read_vectors
 
@@ -321,7 +321,7 @@ class DebiasedQueries:
         # float16 vectors are edited in float32 and rounded once.
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
         edited: Tensor
-        if not hasattr(self.fitted, "wordings"):
+        if not averages_wordings(self.fitted):
             edited = self.fitted(wide, self.strength)
         elif texts is not None:
             # Other wordings of each prompt are embedded.

@@ -124,7 +124,7 @@ def test_people_label_as_many_images_as_the_papers_did() -> None:
 
 
 @refused(
-    ("RN50", "'RN50' is an architecture of open_clip, without weights; .* openai"),
+    ("RN50", "'RN50' is an open_clip architecture without weights; .* openai"),
     ("RN50:opanai", "RN50: got the weights 'opanai'; expected .* openai"),
     ("RN5:openai", "'RN5' is not an open_clip architecture"),
 )

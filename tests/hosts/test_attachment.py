@@ -224,7 +224,9 @@ def test_an_edit_that_reads_prompts_needs_them(tower: Tower) -> None:
         )
         with pytest.raises(InvalidInputError, match="needs the prompt of each row"):
             attachment.apply("joint", torch.randn(4, 6))
-        with pytest.raises(VldebiasError, match=r"SimpleNamespace \(reads\) is not one linear map"):
+        with pytest.raises(
+            VldebiasError, match=r"SimpleNamespace \(reads\) is not a single linear map"
+        ):
             attachment.merge()
 
 
@@ -323,7 +325,7 @@ def test_rows_that_another_thread_forgets_are_still_given(tower: Tower) -> None:
     class Shared(TowerHost):
         def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
             with ThreadPoolExecutor(1) as pool:
-                pool.submit(vars(self).pop, "memory").result()
+                pool.submit(self.forget).result()
             return super().read(prompts, role)
 
     host = Shared(tower)
@@ -345,7 +347,7 @@ def test_merge_hands_the_projections_over_and_takes_everything_off(tower: Tower)
         attachment.remove()
     with pytest.raises(VldebiasError, match="cannot merge an attachment that is merged"):
         attachment.merge()
-    with pytest.raises(AlreadyAttachedError, match="hold a projection since merge"):
+    with pytest.raises(AlreadyAttachedError, match="contain a projection since merge"):
         attach(tower)
     foreign_host = TowerHost(Tower())
     foreign_host.merge = lambda edits, strength: Host.merge(foreign_host, edits, strength)
@@ -377,7 +379,7 @@ def test_an_entry_point_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "[vldebias.hosts]\ntest_attachment = test_attachment:TowerHost\n"
     )
     with pytest.raises(
-        UnsupportedHostError, match=r"no model of open_clip, transformers or diffusers\.\n"
+        UnsupportedHostError, match=r"not a model of open_clip, transformers or diffusers\.\n"
     ):
         resolve(Tower())
     monkeypatch.syspath_prepend(tmp_path)

@@ -65,7 +65,7 @@ def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
     take_off = hook_methods(attachment, host, {"encode": change})
     assert host.encode(2, scale=3) == -6
     assert (host.encode.__name__, host.encode.__doc__) == ("encode", "Docs.")
-    with during(BARE):
+    with during(BARE, True):
         assert host.encode(2) == 2
     take_off()
     assert host.encode(2) == 2
@@ -115,7 +115,7 @@ def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
         hosts = [resolve(case.host, tokenizer=tokenizer) for _ in range(2)]
     expected = hosts[0].embed(["a photo of a doctor"], hosts[0].roles[0])
     for host in hosts:
-        host.memory = {}
+        host.forget()
     met.clear()
     with ThreadPoolExecutor(4) as pool:
         rows = [

@@ -170,7 +170,7 @@ def test_merged_and_saved_weights_are_not_edited_again(
     clip.host.save_pretrained(tmp_path / "before")
     clip.debias(gender, method="cali", strength=0.5, keep_stated=False).merge()
     clip.host.save_pretrained(tmp_path / "after")
-    note = r"hold a projection since merge\(\): tiny-gender \(cali\) at strength 0\.5\. Load"
+    note = r"contain a projection since merge\(\): tiny-gender \(cali\) at strength 0\.5\. Load"
     for dtype in (torch.float32, torch.bfloat16):
         again = transformers.CLIPModel.from_pretrained(tmp_path / "after").to(dtype)
         with pytest.raises(AlreadyAttachedError, match=note):
@@ -252,7 +252,8 @@ def test_adapters(clip: Transformers, gender: PromptSet) -> None:
         clip.host, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
     )
     with pytest.raises(
-        UnsupportedHostError, match=r"PeftModel: .*pass the model inside, model\.get_base_model\(\)"
+        UnsupportedHostError,
+        match=r"PeftModel: .*pass the wrapped model, model\.get_base_model\(\)",
     ):
         vldebias.debias(wrapped, gender, tokenizer=clip.tokenizer)
     clip.host = wrapped.get_base_model()

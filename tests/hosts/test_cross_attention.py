@@ -408,7 +408,7 @@ def test_what_cannot_be_is_refused_in_words(fitted: Callable[[str], Fitted]) -> 
         debias(pipe, SET, method=method, negative=True)
     with pytest.raises(InvalidInputError, match="no words for them"):
         debias(pipe, "backgrounds", method=method)
-    with pytest.raises(InvalidInputError, match="deals no values"):
+    with pytest.raises(InvalidInputError, match="samples no values"):
         debias(pipe, tiny.gender(), method="cali", shares={"female": 1})
     with pytest.raises(InvalidInputError, match="attach it with"):
         edit(torch.zeros(1, edit.dim))

@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "embed=",
     ),
     "a bare class": (lambda: vldebias.debias(Clip(), "gender"), r"custom\("),
-    "a module": (lambda: custom(Clip(), "head"), "'head' is a module inside; pass embed="),
+    "a module": (lambda: custom(Clip(), "head"), "'head' is a submodule; pass embed="),
     "a row too few": (
         lambda: vldebias.debias(
             custom(Clip(), "encode_text", embed=a_row_less), "gender", method="cali"
@@ -177,7 +177,7 @@ def test_prompts_that_cannot_be_read_and_embeddings_in_something_else_are_not_gu
     gender: PromptSet,
 ) -> None:
     clip = Clip()
-    message = "ids: Tensor, and no prompts to read; pass texts="
+    message = "found no prompts in ids: Tensor; pass texts="
     with vldebias.debias(clip_host(clip), gender), pytest.raises(InvalidInputError, match=message):
         clip.encode_text(counts(PROMPTS))
     pipe = Pipeline()

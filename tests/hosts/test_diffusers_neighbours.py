@@ -94,7 +94,7 @@ def test_a_projection_of_other_adapters_is_attached_with_a_warning(lora, tmp_pat
             assert len(caught) == warnings_due
     for host, projection in ((pipe, without_lora), (plain, with_lora)):
         with pytest.warns(
-            VldebiasWarning, match=r"fitted with other adapters \(LoRA\) .*; fit again on this host"
+            VldebiasWarning, match=r"had other adapters \(LoRA\) .*; fit again on this host"
         ):
             debias(host, projection).remove()
     pipe.disable_lora()

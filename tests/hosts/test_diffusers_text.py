@@ -53,7 +53,7 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
     case = CASES[name]
     prompt = "a young pilot, smiling at work"
     host = host_of(name)
-    pipe = host._pipe
+    pipe = host.pipe
     part = next(part for part in host.parts if part.role.startswith("sequence"))
     encoder_calls = []
     hook = pipe.text_encoder.register_forward_pre_hook(
@@ -226,7 +226,7 @@ def test_each_value_is_the_mean_of_the_states_at_every_place(make):
 def test_wordings_of_another_length_are_refused_where_states_are_not_padded():
     case = CASES["QwenImage"]
     pipe = case.make()
-    message = r"'suffix': the other wordings have states \(1, \d+, \d+\), the prompts"
+    message = r"'suffix': the wordings have states of shape \(1, \d+, \d+\), but the prompts"
     with (
         debias(pipe, "professions-gender", method="suffix"),
         pytest.raises(InvalidInputError, match=message),

@@ -84,7 +84,7 @@ def test_images_of_one_embedding_share_its_value_and_it_is_said_how_not_to(pipe,
 def test_what_is_not_known_is_told_as_such(pipe, attachment):
     made = encode(pipe, [OPEN, OPEN])
     values = attachment.sampled
-    with pytest.warns(VldebiasWarning, match="which values are in them is not known"):
+    with pytest.warns(VldebiasWarning, match="the values in them are unknown"):
         draw(pipe, torch.stack([made[0], made[1] * 1.1]))
     assert attachment.sampled == [values[0], None]
     assert attachment.reasons == [None, "embeddings"]

@@ -122,7 +122,7 @@ def test_merged_gives_what_it_gave_attached_or_says_why_not(
             torch.testing.assert_close(merged, attached[key], atol=1e-5, rtol=1e-4, msg=key)
     with pytest.raises(VldebiasError, match="part of the weights since merge"):
         attachment.remove()
-    with pytest.raises(AlreadyAttachedError, match="hold a projection since merge"):
+    with pytest.raises(AlreadyAttachedError, match="contain a projection since merge"):
         subject.debias(gender)
 
 

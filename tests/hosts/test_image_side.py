@@ -155,7 +155,7 @@ def test_merged_equals_attached_or_says_why_not(name: str, side: str, gender: Pr
     }
     assert any(key.startswith("visual") for key in changed)
     assert (len(changed) == 1) is (side == "image")
-    with pytest.raises(AlreadyAttachedError, match="its weights hold a projection since merge"):
+    with pytest.raises(AlreadyAttachedError, match="its weights contain a projection since merge"):
         subject.debias(gender)
 
 

@@ -176,7 +176,7 @@ def test_what_cannot_be_told_apart_is_refused(preprocess: Any) -> None:
 
 
 def test_what_has_no_image_tower_or_gives_no_pixels_is_refused() -> None:
-    with pytest.raises(UnsupportedHostError, match="SiglipTextModel: it has no image tower"):
+    with pytest.raises(UnsupportedHostError, match="SiglipTextModel: no image tower"):
         image_encoder(models_tiny.made("SiglipTextModel"), plain())
     for made, message in (
         (lambda image: image, "got Image"),

@@ -51,7 +51,7 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path, monkeypatch: pytest.Monke
             ("plain", "tag"),
             "^plain: got the weights 'tag'; expected a checkpoint file or one of none",
         ),
-        (("RN50",), "^'RN50' is an architecture of open_clip, without weights; .* openai"),
+        (("RN50",), "^'RN50' is an open_clip architecture without weights; .* openai"),
         (("nosuch",), "cannot load 'nosuch': .* \\(HF_HUB_OFFLINE is set\\)"),
         ((str(tmp_path),), "cannot load '[^']*': [^']*(?<!set\\))\\. Expected an open_clip"),
     ):

@@ -197,7 +197,7 @@ def test_what_on_call_raises_comes_when_the_pictures_are_made():
 
 
 def test_on_call_is_refused_where_nothing_is_dealt():
-    with pytest.raises(InvalidInputError, match="deals no values"):
+    with pytest.raises(InvalidInputError, match="samples no values"):
         debias(tiny.sd(), "gender", method="cali", on_call=print)
     with pytest.raises(InvalidInputError, match="expected a function"):
         debias(tiny.sd(), "gender", on_call="log.jsonl")

@@ -62,7 +62,7 @@ def test_a_refiner_that_comes_later_follows():
     refine(refiner, [OPEN])
     assert follower.sampled == attachment.sampled
     assert follower.seed == attachment.seed
-    with pytest.warns(VldebiasWarning, match="no pass before this one"):
+    with pytest.warns(VldebiasWarning, match="no earlier pass"):
         refine(refiner, ["A photo of a doctor."])
     assert len(attachment.calls) == 2
 

@@ -151,7 +151,7 @@ def test_every_class_is_attached_or_refused():
     assert len(in_table) >= 32
     for name in sorted(REFUSED & known):
         why = (
-            ".*fails on a prompt alone" if name.startswith("QwenImageEdit") else ""
+            ".*fails for a single prompt" if name.startswith("QwenImageEdit") else ""
         )  # which reads an image first
         with pytest.raises(UnsupportedHostError, match=name + why):
             resolve(modular_classes()[name]())
@@ -193,7 +193,7 @@ def test_tokens_of_an_image_stay(monkeypatch):
     with debias(pipe, tiny.gender(), method="cali", lam=1e6):
         attached = modular_states(pipe)["prompt_embeds"][0]
         with pytest.raises(
-            InvalidInputError, match="got a prompt, but its block gave no 'prompt_embeds'"
+            InvalidInputError, match="got a prompt, but its block returned no 'prompt_embeds'"
         ):
             modular_states(pipe, ["no states"])
     stay = (attached == bare).all(-1)

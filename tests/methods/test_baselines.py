@@ -251,7 +251,7 @@ def test_roboshot_is_its_algorithm_vector_by_vector() -> None:
         for vector in torch.linalg.qr(rows.T)[0].T:
             slow = normalize(slow + sign * (slow @ vector)[:, None] * vector, dim=1)
     together, alone = (
-        TwoTowers.of_maps(roboshot(harmful, rows)).image for rows in (helpful, helpful[:0])
+        TwoTowers.from_maps(roboshot(harmful, rows)).image for rows in (helpful, helpful[:0])
     )
     torch.testing.assert_close(normalize(together(images), dim=1), slow)
     assert alone(harmful).abs().max() < 1e-12
@@ -267,7 +267,7 @@ def test_roboshot_takes_differences_of_values_and_of_classes() -> None:
     )
     torch.testing.assert_close(
         reference_problem.fit("roboshot", "joint").image(images),
-        TwoTowers.of_maps(maps).image(images),
+        TwoTowers.from_maps(maps).image(images),
     )
 
 
@@ -417,7 +417,7 @@ def test_fair_imagen_projects_states_of_a_pipeline_and_takes_one_attribute() -> 
 
 def test_an_affine_map_scales_with_what_it_is_given() -> None:
     axis = EYE[:3, 1:2]
-    edit = TwoTowers.of_maps((axis, axis, 0.5 * axis[:, 0]))
+    edit = TwoTowers.from_maps((axis, axis, 0.5 * axis[:, 0]))
     # The length is 10, and the constant of 0.5 is added to unit rows: 8 - 8 + 0.5 * 10.
     torch.testing.assert_close(
         edit.image(torch.tensor([6.0, 8.0, 0.0])), torch.tensor([6.0, 5.0, 0.0])

@@ -213,7 +213,7 @@ def assert_same_edit(loaded: Any, fitted: Any) -> None:
         if tensor.is_floating_point() and tensor.numel():
             broken = tensor.clone()
             broken.view(-1)[-1] = float("nan")
-            with pytest.raises(InvalidInputError, match=rf"{key}' .* holds 1 NaN"):
+            with pytest.raises(InvalidInputError, match=rf"{key}' .* has 1 NaN"):
                 replace(loaded, **{key: broken})
 
 
@@ -237,7 +237,7 @@ def test_merged_gives_what_it_gave_attached_or_a_sentence(
         if host_name == "model":
             torch.testing.assert_close(case.outputs(), attached, atol=1e-4, rtol=1e-4)
     else:
-        with pytest.raises(VldebiasError, match=rf"\({name}\) is not one linear map"):
+        with pytest.raises(VldebiasError, match=rf"\({name}\) is not a single linear map"):
             attachment.merge()
         assert attachment.state == "attached"
         attachment.remove()
@@ -438,12 +438,12 @@ def test_a_method_without_a_declaration_or_with_another_base_gets_a_sentence() -
 
     with pytest.raises(InvalidInputError, match="Undeclared has no declaration; add `declaration"):
         METHODS.register(Undeclared())
-    with pytest.raises(InvalidInputError, match="Fitting defines fit and no attach; derive"):
+    with pytest.raises(InvalidInputError, match="Fitting defines fit but not attach; derive"):
         type("Fitting", (Method,), {"fit": lambda self, problem, role: None})
 
 
 def test_a_reranking_is_no_method_to_attach() -> None:
     for name in RERANKED:
         assert name not in METHODS
-        with pytest.raises(InvalidInputError, match="acts on the results of a search; use"):
+        with pytest.raises(InvalidInputError, match="re-ranks results of a search; use"):
             get_method(name)

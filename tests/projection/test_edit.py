@@ -78,16 +78,14 @@ def test_values_that_are_not_finite_are_refused(
     edit.left[3, 1] = bad
     for use in (lambda: replace(edit, lam=1.0), lambda: edit.save_pretrained(tmp_path)):
         with pytest.raises(
-            InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"
+            InvalidInputError, match=r"'left' \(12, \d+\) has 1 NaN or infinite values"
         ):
             use()
     assert not any(tmp_path.iterdir())
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(Edit, "__post_init__", lambda self: setattr(self, "dim", 12))
         edit.save_pretrained(tmp_path)
-    with pytest.raises(
-        InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"
-    ):
+    with pytest.raises(InvalidInputError, match=r"'left' \(12, \d+\) has 1 NaN or infinite values"):
         load_edit(tmp_path)
 
 

@@ -147,7 +147,7 @@ def test_a_folder_without_weights_gives_no_random_ones(folder: Path) -> None:
 
 
 PICKLE = (
-    r"it holds Python objects beside its tensors \(a pickle\).* convert it .*"
+    r"it contains Python objects in addition to tensors \(a pickle\).* convert it .*"
     r" safetensors\.torch\.save_file"
 )
 

@@ -1,5 +1,4 @@
-"""Support each model family in one file; only this package knows open_clip, transformers or
-diffusers."""
+"""Support models and pipelines of open_clip, transformers, diffusers and other libraries."""
 
 from vldebias.hosts.attachment import Attachment, attachment_of, refuse_second
 from vldebias.hosts.clip.open_clip import OpenClipHost

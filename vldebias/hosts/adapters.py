@@ -1,18 +1,17 @@
-"""Measure the adapters (LoRA) of text encoders, and notice cheaply whether they changed."""
+"""Measure the adapters (LoRA) of text encoders, and detect changes cheaply."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from torch import nn
 
-_SAME = 5e-3  # two loads of one adapter, in two precisions, differ by less
+_SAME = 5e-3  # the same adapter loaded in two precisions differs by less
 
 
 def adapters_length(modules: Iterable[nn.Module]) -> float:
-    """Return the length of all LoRA weights (peft) that are active; 0 without."""
+    """Return the norm of all active LoRA weights (peft), 0 without any."""
     total = 0.0
     for layer in _adapted_layers(modules):
         active = _active_adapters(layer)
@@ -22,7 +21,7 @@ def adapters_length(modules: Iterable[nn.Module]) -> float:
     return math.sqrt(total)
 
 
-def _adapted_layers(modules: Iterable[nn.Module]) -> list[Any]:
+def _adapted_layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Return the layers that peft wraps around a plain one."""
     parts = (part for module in modules for part in module.modules())
     return [part for part in parts if "base_layer" in part._modules]
@@ -37,8 +36,8 @@ def _active_adapters(layer: object) -> set[str]:
 class Adapters:
     """Remember the adapters of text encoders.
 
-    Adapters are compared by the length of their weights, since a reload may change their names. It
-    is computed again only after a change of the modules, of which adapters are active, or of the
+    Adapters are compared by the norm of their weights, since a reload may change their names. It is
+    computed again only after a change of the modules, of which adapters are active, or of the
     weights, whose versions torch counts.
     """
 
@@ -68,12 +67,12 @@ class Adapters:
         self._facts = [_facts(layer) for layer in self._layers]
 
 
-def _facts(layer: Any) -> tuple[Any, ...]:
+def _facts(layer: nn.Module) -> tuple[object, ...]:
     """Return the active adapters of a layer, and identity and version of their weights."""
     weights = []
     for name, weight in layer.named_parameters():
         if "lora_" in name:
-            # torch counts no versions of tensors that were made in inference mode.
+            # torch does not count versions of tensors that were created in inference mode.
             version = 0 if weight.is_inference() else weight._version
             weights.append((name, id(weight), weight.data_ptr(), version))
     return frozenset(_active_adapters(layer)), tuple(weights)

@@ -1,6 +1,6 @@
-"""Attach to a host, pause, scale, merge and remove: what all attachments share.
+"""Attach to a host, pause, scale, merge and remove: the lifecycle of all attachments.
 
-`vldebias.hosts.edits` has the attachment of edits of embeddings, `vldebias.hosts.values` those that
+`vldebias.hosts.edits` defines attachments that edit embeddings, `vldebias.hosts.values` those that
 sample a value for each image.
 """
 
@@ -29,10 +29,10 @@ from vldebias.errors import (
 from vldebias.hosts.host import BARE, Host, during
 from vldebias.utils.markup import html_table
 
-# Weak: an attachment knows its host, so a strong reference from here would keep the host forever.
-# What keeps an attachment alive is the host itself, whose hook calls it.
-_STANDING: WeakSet[Attachment] = WeakSet()
-# Weights do not show that they were merged.
+# Weak, since an attachment refers to its host, which would never be freed. The hooks of the host
+# keep the attachment alive.
+_ATTACHED: WeakSet[Attachment] = WeakSet()
+# Nothing in the weights shows that they were merged.
 _MERGED: WeakSet[object] = WeakSet()
 # By id, and for one thread or task: a server may generate with and without at once.
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
@@ -42,50 +42,50 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 
 
 class Attachment(ABC):
-    """Control what `vldebias.debias` attached to a host; `remove()` restores it without a trace.
+    """Control what `vldebias.debias` attached to a host; `remove()` restores the host completely.
 
-    An attachment is attached, disabled (inside `with attachment.disabled():`, where outputs are
-    those of the bare host), removed or merged. Used in a with-statement, it is removed at the end
-    of the block.
+    An attachment is attached, disabled (inside `with attachment.disabled():`, where the host
+    behaves as without it), removed or merged. Used in a with-statement, it is removed at the end of
+    the block.
 
     Attributes:
-        host: the host that it acts on.
+        host: the host to which it is attached.
         label: names of the prompt sets, for messages.
     """
 
     reattach: ClassVar[str]
-    """The argument of `debias` that attaches the same to another pipeline, for messages."""
+    """The argument of `debias` that attaches the same thing to another pipeline, for messages."""
 
     _strength: float
 
     def __init__(self, host: Host, *, strength: float = 1.0, label: str = "") -> None:
-        # First of all: a refusal leaves the host as it was.
+        # First, so that a refusal leaves the host unchanged.
         refuse_second(host)
         self.host = host
         self.label = label
         self._state = "attached"
-        # Attachments of later passes over the same pictures, which follow this one.
+        # Attachments of later passes over the same pictures.
         self._followers: WeakSet[Attachment] = WeakSet()
         self._warned: set[str] = set()
         self.strength = strength
         host.forget()  # weights may have changed since it was made
         self._uninstall = self._install()
-        self._watches: list[RemovableHandle] = []
+        self._watch_hooks: list[RemovableHandle] = []
         for encoder in host.shared_modules:
             if isinstance(encoder, nn.Module):
                 hook = encoder.register_forward_pre_hook(_watch)
-                self._watches.append(hook)
+                self._watch_hooks.append(hook)
                 # The encoder may outlive an attachment that is dropped without remove().
                 finalize(self, hook.remove).atexit = False
-        _STANDING.add(self)
+        _ATTACHED.add(self)
 
     @abstractmethod
     def _install(self) -> Callable[[], None]:
-        """Hook the host; return the function that takes the hooks off."""
+        """Hook the host; return the function that removes the hooks."""
 
     @abstractmethod
     def _merge(self) -> None:
-        """Fold what is attached into the weights, and record it in the config of the models."""
+        """Fold the attachment into the weights, and record it in the config of the models."""
 
     @property
     @abstractmethod
@@ -94,11 +94,11 @@ class Attachment(ABC):
 
     @abstractmethod
     def _changes(self) -> list[str]:
-        """Return what is changed, in words, for `repr`."""
+        """Describe what is changed, for `repr`."""
 
     @abstractmethod
     def _facts(self) -> list[tuple[str, object]]:
-        """Return further rows (what, value) for a notebook."""
+        """Return further rows (name, value) for a notebook."""
 
     @property
     def strength(self) -> float:
@@ -128,8 +128,10 @@ class Attachment(ABC):
 
     @contextmanager
     def disabled(self) -> Iterator[Self]:
-        """Pause inside the block, only in this thread or task; outputs are those of the bare
-        host."""
+        """Pause inside the block, in this thread or task only.
+
+        Outputs are those of the host without an attachment.
+        """
         paused = {id(self), *map(id, self._followers)}
         with during(_PAUSED, _PAUSED.get() | paused):
             yield self
@@ -150,13 +152,13 @@ class Attachment(ABC):
     def merge(self) -> None:
         """Fold the edits into the host's weights at the current strength and remove the hooks.
 
-        A checkpoint saved afterwards works without this package. Weights cannot tell stated and
-        negative prompts apart: all are edited, as by `debias(pipe, ..., negative=True,
+        A checkpoint saved afterwards works without this package. Weights cannot distinguish stated
+        and negative prompts, so all are edited, as with `debias(pipe, ..., negative=True,
         keep_stated=False)`.
 
         Raises:
-            VldebiasError: the attachment is not attached, or an edit is not one linear map.
-            UnsupportedHostError: what is attached, or the host, cannot be expressed by weights.
+            VldebiasError: the attachment is not attached, or an edit is not a single linear map.
+            UnsupportedHostError: weights cannot express what is attached, or the host cannot merge.
         """
         if self._state != "attached":
             raise VldebiasError(
@@ -168,19 +170,19 @@ class Attachment(ABC):
         _MERGED.update(self.host.exclusive_modules)
 
     def warn_once(self, message: str) -> None:
-        """Issue a warning the first time that it applies."""
+        """Issue a warning the first time it applies."""
         if message not in self._warned:
             self._warned.add(message)
             warn(f"{self.host.name}: {message}")
 
     def _release(self, state: str) -> None:
-        # Called again at the end of a with-block that contains remove() or merge().
+        # A with-block that contains remove() or merge() calls this again at its end.
         if self._state == "attached":
             self._uninstall()
-            for hook in self._watches:
+            for hook in self._watch_hooks:
                 hook.remove()
             self._state = state
-            _STANDING.discard(self)
+            _ATTACHED.discard(self)
             for follower in self._followers:
                 follower._release(state)
 
@@ -208,7 +210,7 @@ class Attachment(ABC):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: what is attached, and what the last call was given."""
+        """Return a table for notebooks: what is attached, and the values of the last call."""
         facts: list[tuple[str, object]] = [
             ("attached to", self.host.name),
             ("prompts", self.label or "projection"),
@@ -219,7 +221,12 @@ class Attachment(ABC):
 
 
 def mark_merged(models: Iterable[object], note: str) -> None:
-    """Record in the configs of models that their weights contain an edit."""
+    """Record in the configs of models that their weights contain an edit.
+
+    Args:
+        models: the changed models.
+        note: describes the edit.
+    """
     for model in models:
         # diffusers saves what is registered, transformers every attribute of its config.
         register = getattr(model, "register_to_config", None)
@@ -229,47 +236,49 @@ def mark_merged(models: Iterable[object], note: str) -> None:
             setattr(model.config, _MARKER, note)
 
 
-# ---- which attachments a host carries
+# ---- the attachments of a host
 
 
 def attachment_of(host: object) -> Attachment | None:
-    """Return the attachment that a model or pipeline carries now, or None."""
-    for attachment in list(_STANDING):
+    """Return the current attachment of a model or pipeline, or None."""
+    for attachment in list(_ATTACHED):
         if any(module is host for module in attachment.host.exclusive_modules):
             return attachment
     return None
 
 
 def refuse_second(host: Host) -> None:
-    """Raise AlreadyAttachedError if something is attached already, UnsupportedHostError for
-    compiled models."""
+    """Refuse a host to which nothing can be attached now.
+
+    Raises:
+        AlreadyAttachedError: something is attached already, or was merged into the weights.
+        UnsupportedHostError: the model is compiled.
+    """
     for model in host.exclusive_modules:
         parts = model.modules() if isinstance(model, nn.Module) else ()
         if any(part._compiled_call_impl is not None for part in parts):
             raise UnsupportedHostError(
                 f"{host.name}: the model was compiled in place, and compiled code may not notice an"
-                " attachment. Attach to a fresh model, or attach, .merge() and compile then"
+                " attachment. Attach to a fresh model, or attach, merge() and then compile"
             )
     _refuse_merged(host)
-    if not _standing_on(host):
+    if not _conflicting(host):
         return
-    # A pipeline and its attachment reference each other: if both are dropped, they stay until
-    # collected.
+    # A pipeline and its attachment refer to each other, so dropped ones exist until collected.
     gc.collect()
-    standing = _standing_on(host)
-    if standing:
+    conflicting = _conflicting(host)
+    if conflicting:
         raise AlreadyAttachedError(
-            f"{host.name} already carries {standing[0]!r}: call .remove() on it first, or pass a"
+            f"{host.name} already carries {conflicting[0]!r}: call .remove() on it first, or pass a"
             " list of prompt sets to debias() to handle several attributes jointly"
         )
 
 
 def _refuse_merged(host: Host) -> None:
-    """Raise AlreadyAttachedError if the weights contain a projection, in this process or since the
-    checkpoint was saved."""
+    """Refuse weights that contain a projection, merged in this process or in the checkpoint."""
     models = list(host.exclusive_modules)
     for model in host.exclusive_modules:
-        # In a pipeline the denoiser is changed, and the note is in the denoiser's config.
+        # For pipelines, the note is stored in the denoiser's config.
         components = getattr(model, "components", None)
         if isinstance(components, Mapping):
             models += components.values()
@@ -280,37 +289,39 @@ def _refuse_merged(host: Host) -> None:
     if saved_notes or is_merged:
         note = f": {saved_notes[0]}" if saved_notes else ""
         raise AlreadyAttachedError(
-            f"{host.name}: its weights hold a projection since merge(){note}. Load"
-            " the checkpoint as it was before, and pass a list of prompt sets to debias() to"
+            f"{host.name}: its weights contain a projection since merge(){note}. Load the"
+            " original checkpoint, and pass a list of prompt sets to debias() to"
             " handle several attributes jointly"
         )
 
 
-def _standing_on(host: Host) -> list[Attachment]:
-    """Return the attachments in conflict with one on this host: one of the two occupies exclusively
-    a module that the other needs. Two that only share a module do not conflict."""
+def _conflicting(host: Host) -> list[Attachment]:
+    """Return the attachments that conflict with one on this host.
+
+    Two attachments conflict if one of them needs a module exclusively that the other needs too.
+    Sharing a module is not a conflict.
+    """
     exclusive = {id(module) for module in host.exclusive_modules}
     occupied = exclusive.union(id(module) for module in host.shared_modules)
-    standing = []
-    for attachment in list(_STANDING):
+    conflicting = []
+    for attachment in list(_ATTACHED):
         their_exclusive = [id(module) for module in attachment.host.exclusive_modules]
         their_shared = [id(module) for module in attachment.host.shared_modules]
         if occupied.intersection(their_exclusive) or exclusive.intersection(their_shared):
-            standing.append(attachment)
-    return standing
+            conflicting.append(attachment)
+    return conflicting
 
 
 def _watch(module: nn.Module, _: object) -> None:
-    """Warn when a shared text encoder is called from outside its attached pipeline, unless it is to
-    fit an edit."""
+    """Warn if a shared text encoder is called outside its attached pipeline, except for fitting."""
     if torch.compiler.is_compiling() or INSIDE.get():
         return
-    for attachment in list(_STANDING):
+    for attachment in list(_ATTACHED):
         is_shared = any(module is part for part in attachment.host.shared_modules)
         if is_shared and attachment.acts:
             attachment.warn_once(
-                "its text encoder was called outside of this pipeline's encode_prompt, by another"
+                "its text encoder was called outside this pipeline's encode_prompt, by another"
                 " pipeline that shares it or by your own code, so the edit does not apply there."
-                f" To apply it there too: vldebias.debias(other, {attachment.reattach}); to leave"
-                " it out on purpose: inside `with attachment.disabled():`"
+                f" To apply it there too, call vldebias.debias(other, {attachment.reattach}); if"
+                " this is intended, call the encoder inside `with attachment.disabled():`"
             )

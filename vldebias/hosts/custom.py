@@ -1,5 +1,6 @@
-"""Serve models of other libraries by a method that returns embeddings, and tables of text
-embeddings."""
+"""Support models of other libraries by a method that returns embeddings, and tables of text
+embeddings.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from inspect import BoundArguments
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.clip.merge import foldable
 from vldebias.hosts.edits import EditAttachment
-from vldebias.hosts.hooks import hook_methods
+from vldebias.hosts.hooks import Original, hook_methods
 from vldebias.hosts.host import TOKENIZING, Host
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.utils.files import add_tensors
@@ -29,26 +30,26 @@ class CustomHost(Host):
     Its role is "joint", or "sequence" for a model that generates images.
 
     Args:
-        model: any object; `model.method` is the call by which your program gets embeddings.
-        method: its name, such as "encode_text", "encode", "encode_prompt", or "forward" of a
-            module; or the path of a submodule, such as "text_model.pooler", whose output is then
-            changed. It returns (b, d), or (b, length, d), as tensors or numpy arrays.
-        embed: a list of prompts -> one row each, (n, d): the space that the edit is fitted in. For
-            a sequence that is the row at the end of the text. Default: `model.method(prompts)`,
-            where that returns (n, d).
+        model: any object; your program gets embeddings by calling `model.method`.
+        method: name of the method, such as "encode_text", "encode", "encode_prompt", or "forward"
+            of a module; or the path of a submodule, such as "text_model.pooler", whose output is
+            then changed. It returns (b, d), or (b, length, d), as tensors or numpy arrays.
+        embed: a list of prompts -> one row each, (n, d), in the space in which the edit is fitted.
+            For a sequence, that is the row at the end of the text. Default:
+            `model.method(prompts)`, if that returns (n, d).
         texts: the arguments of a call of `method` -> the prompt of each row (or of each group of
-            rows that belong to one prompt); for `keep_stated` and edits that read prompts. Default:
-            the first argument that is text.
+            rows that belong to one prompt); needed by `keep_stated` and edits that read prompts.
+            Default: the first argument that is text.
         output: index or key of the embeddings in the output of `method`. Default: all of it.
-        weights: the modules of the text tower, for the fingerprint. Default: the model, where it is
-            a module.
-        head: the Linear that makes the embeddings, into which `merge` folds the edit. Default: no
-            merging.
+        weights: the modules of the text tower, for the fingerprint. Default: the model, if it is a
+            module.
+        head: the Linear that makes the embeddings, into which `merge` folds the edit. Default:
+            merging is not possible.
         generative: the model generates images from the embeddings, so that the presets of pipelines
             apply.
 
-    Where `embed` calls `method`, its rows must be rows of that output; where `method` is a
-    submodule, `embed` must call it. Both are checked when the edit is fitted or attached.
+    If `embed` calls `method`, its rows must be rows of that output; if `method` is a submodule,
+    `embed` must call it. Both are checked when the edit is fitted or attached.
 
     Raises:
         InvalidInputError: no such method.
@@ -81,8 +82,7 @@ class CustomHost(Host):
         is_inner_module = self._called != method.rpartition(".")[2]
         if is_inner_module and embed is None:
             raise InvalidInputError(
-                f"custom: {method!r} is a module inside; pass embed= that gives a row for each"
-                " prompt"
+                f"custom: {method!r} is a submodule; pass embed= that returns one row per prompt"
             )
         if weights is None and isinstance(model, nn.Module):
             weights = model
@@ -90,13 +90,13 @@ class CustomHost(Host):
         self.text_modules = (modules,) if isinstance(modules, nn.Module) else tuple(modules)
         self.roles = ("sequence" if generative else "joint",)
         self.model_id = getattr(model, "name_or_path", None) or None
-        # By id: a module that occurs twice is occupied once.
+        # By id, because the same module may occur twice.
         occupied = {id(part): part for part in (model, self._owner, head) if part is not None}
         self.exclusive_modules = tuple(occupied.values())
         self._is_checked = False
 
     def _place_of(self, model: object, method: str) -> tuple[object, str]:
-        """Return the object and the name of its method, whose calls give embeddings."""
+        """Return the object and the name of its method that returns embeddings."""
         if not isinstance(method, str):
             raise InvalidInputError(
                 f"custom: got the method {method!r}; expected its name, such as 'encode_text'"
@@ -109,8 +109,8 @@ class CustomHost(Host):
             if isinstance(model, nn.Module):
                 inside = [module_name for module_name, _ in model.named_modules() if module_name]
             raise InvalidInputError(
-                f"custom: {self.name} has no method {method!r}; expected the name of the method"
-                " that gives embeddings, or of a module inside:"
+                f"custom: {self.name} has no method {method!r}; expected the name of a method that"
+                " returns embeddings, or of a submodule:"
                 f" {', '.join(inside[:20]) or 'it has none'}"
             ) from None
         # A module is called through its forward.
@@ -120,17 +120,17 @@ class CustomHost(Host):
         return owner, name
 
     def space(self, role: str) -> str:
-        """Return "custom.NAME.joint" or "custom.NAME.sequence"; the fingerprint tells weights
-        apart."""
+        """Return "custom.NAME.joint" or "custom.NAME.sequence".
+
+        Models of one class share it; their weights are distinguished by the fingerprint.
+        """
         return f"custom.{self.name}.{role}"
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """Return rows of `prompts`; raise InvalidInputError unless they are one per prompt and
-        outputs of `method`."""
         return self.read_by(self._rows, prompts, role, *self.text_modules)
 
     def _rows(self, prompts: list[str]) -> Tensor:
-        # The first rows tell whether the place is right; later calls need no record.
+        # The first rows show whether the method is right; later calls need not be recorded.
         if self._is_checked:
             return torch.as_tensor(self._block(prompts))
         outputs = list[object]()
@@ -140,7 +140,7 @@ class CustomHost(Host):
             outputs.append(method(*args, **kwargs))
             return outputs[-1]
 
-        # Other threads that read texts wait, so that the method is never replaced twice.
+        # The lock makes other threads that read texts wait, so the method is never replaced twice.
         with TOKENIZING:
             before = vars(self._owner).get(self._called)
             setattr(self._owner, self._called, record)
@@ -151,8 +151,8 @@ class CustomHost(Host):
                     delattr(self._owner, self._called)
                 else:
                     setattr(self._owner, self._called, before)
-        # Without outputs, embed does not go through the method; it may compute the rows elsewhere.
-        # A place inside of the model has to be passed, since only there the edit acts.
+        # Without outputs, embed does not call the method and may compute the rows elsewhere. A
+        # submodule has to be called, because the edit acts only there.
         is_inside = self._called != self._method
         if outputs or is_inside:
             self._check_place(rows, [self._open(output)[0] for output in outputs])
@@ -170,50 +170,53 @@ class CustomHost(Host):
         if shape[:-1] != (len(prompts),):
             raise InvalidInputError(
                 f"{self.name}: got {type(block).__name__} {shape} for {len(prompts)} prompts;"
-                f" expected a tensor or an array ({len(prompts)}, d): pass embed= that gives one"
-                " row for each"
+                f" expected a tensor or an array ({len(prompts)}, d): pass embed= that returns one"
+                " row per prompt"
             )
         return block
 
     def _check_place(self, rows: Tensor, outputs: list[Tensor]) -> None:
-        """Refuse a place that the rows do not come from, where an edit would act in another
-        space."""
+        """Refuse a method that does not return the rows, where an edit would act in another space.
+
+        Args:
+            rows: (n, d) rows of `embed`.
+            outputs: outputs of the method in that call.
+        """
         expected = _unit(rows)
         width = expected.shape[1]
         candidates = []
         for output in outputs:
             if output.ndim and output.shape[-1] == width:
                 candidates.append(_unit(output).reshape(-1, width))
-        # Cosines near 1, not equality: embed= may normalise, or cast to another precision.
+        # Cosines near 1 instead of equality, because embed= may normalise or change the precision.
         if not candidates or (expected @ torch.cat(candidates).T).amax(1).min() < 0.999:
             shapes = ", ".join(str(tuple(output.shape)) for output in outputs[:3])
             raise InvalidInputError(
                 f"{self.name}: the rows of embed=, {tuple(rows.shape)}, are not among the outputs"
-                f" of {self._method!r} ({shapes or 'nothing: it is never called'}); name a place"
-                " that gives them, or pass embed= that returns rows of its output"
+                f" of {self._method!r} ({shapes or 'nothing: it is never called'}); name the method"
+                " that returns them, or pass embed= that returns rows of its output"
             )
 
-    def _open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
-        """Return the embeddings in the output of the method, and a function that puts others in
-        their place."""
+    def _open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], object]]:
+        """Return the embeddings in an output of the method, and a function that replaces them."""
         place = self._output
-        # Output objects of transformers are mappings, which a key reads as an index a tuple.
+        # Output objects of transformers are mappings with keys, others are tuples with indices.
         part = returned if place is None else returned[place]
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(
                 f"{self.name}.{self._method}: got {type(part).__name__}, expected a tensor or an"
                 " array; pass output=, the index or key of the embeddings in it, or embed= that"
-                " gives one row for each prompt"
+                " returns one row per prompt"
             )
 
-        def close(tensor: Tensor) -> Any:
-            # Callers get back the kind of array that the method returns.
+        def close(tensor: Tensor) -> object:
+            # Callers get the kind of array that the method returns.
             changed = tensor.numpy() if isinstance(part, np.ndarray) else tensor
             if place is None:
                 return changed
             if isinstance(returned, tuple):
                 items = [changed if item is part else item for item in returned]
-                if hasattr(returned, "_fields"):  # a named tuple takes its values one by one
+                if hasattr(returned, "_fields"):  # a named tuple takes separate arguments
                     return type(returned)(*items)
                 return tuple(items)
             returned[place] = changed
@@ -224,9 +227,9 @@ class CustomHost(Host):
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
         """Replace the method by one that changes its embeddings."""
 
-        def change(original: Any, call: BoundArguments) -> Any:
+        def change(original: Original, call: BoundArguments) -> object:
             tensor, close = self._open(original(*call.args, **call.kwargs))
-            # A text alone may come without a batch.
+            # The embedding of a single text may have no batch axis.
             rows = tensor if tensor.ndim > 1 else tensor[None]
             changed = attachment.apply(
                 self.roles[0], rows, lambda: self._prompts_of(call.arguments)
@@ -235,24 +238,24 @@ class CustomHost(Host):
 
         return hook_methods(attachment, self._owner, {self._called: change})
 
-    def _prompts_of(self, call: Mapping[str, Any]) -> Sequence[str]:
+    def _prompts_of(self, call: Mapping[str, object]) -> Sequence[str]:
+        """Return the prompts among the arguments of a call."""
         if self._texts is not None:
             return self._texts(**call)
         for value in call.values():
             if isinstance(value, str):
                 return [value]
-            is_list = isinstance(value, (list, tuple)) and len(value) > 0
-            if is_list and all(isinstance(item, str) for item in value):
-                return cast("Sequence[str]", value)
+            items = value if isinstance(value, (list, tuple)) else ()
+            texts = [item for item in items if isinstance(item, str)]
+            if texts and len(texts) == len(items):
+                return texts
         types = [f"{name}: {type(value).__name__}" for name, value in call.items()]
         raise InvalidInputError(
-            f"{self.name}.{self._method}: got {', '.join(types)}, and no prompts to"
-            " read; pass texts= (the arguments of a call -> its prompts), or keep_stated=False to"
-            " debias"
+            f"{self.name}.{self._method}: found no prompts in {', '.join(types)}; pass texts= (the"
+            " arguments of a call -> its prompts), or keep_stated=False to debias"
         )
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
-        """Fold the edit into `head`; no config records it."""
         fold = foldable(
             f"{self.name}: cannot merge, since head= of vldebias.hosts.custom", self._head
         )
@@ -264,29 +267,29 @@ custom = CustomHost
 
 
 class PhotographsHost(CustomHost):
-    """Describe the text encoder of `vldebias.miniature.load_photographs`."""
+    """Support the text encoder of `vldebias.miniature.load_photographs`."""
 
     library = "vldebias.miniature.photograph_model"
 
-    def __init__(self, model: Any, tokenizer: Any = None, negative: bool = False) -> None:
+    def __init__(self, model: object, tokenizer: object = None, negative: bool = False) -> None:
         super().__init__(model, "encode")
 
 
 def _unit(rows: Tensor) -> Tensor:
-    """Return rows at length 1, float64 on the CPU."""
+    """Return L2-normalised rows, float64 on the CPU."""
     return normalize(rows.detach().cpu().double(), dim=-1)
 
 
 class TextTable(Host):
-    """Serve text embeddings that were computed before, for fitting and measuring; nothing can be
-    attached.
+    """Hold precomputed text embeddings for fitting and measuring; nothing can be attached.
 
-    rows: prompt -> embedding (d,), or (1, d) as a model returns it. model_id: which model they come
-    from.
+    Args:
+        rows: prompt -> embedding (d,), or (1, d) as a model returns it.
+        model_id: name of the model that computed them.
 
     Raises:
-        InvalidInputError: no prompts, or rows that are not (d,) of one width, finite and of a
-            length above 0.
+        InvalidInputError: no prompts, or rows that are not (d,) of one width, finite and different
+            from zero.
     """
 
     name = "table of text embeddings"
@@ -304,7 +307,7 @@ class TextTable(Host):
             raise InvalidInputError(
                 f"text embeddings: expected rows (d,) of one width, got {sorted(shapes) or 'none'}"
             )
-        # Such rows have no direction, and cannot be brought to length 1.
+        # Such rows have no direction, so they cannot be normalised.
         bad = [prompt for prompt, row in wide.items() if not (row.isfinite().all() and row.any())]
         if bad:
             raise InvalidInputError(
@@ -314,8 +317,6 @@ class TextTable(Host):
         self.model_id = model_id
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """Return the stored rows of `prompts`, normalised; raise InvalidInputError where the table
-        lacks some."""
         missing = [prompt for prompt in prompts if prompt not in self.rows]
         if missing:
             raise InvalidInputError(
@@ -331,7 +332,7 @@ class TextTable(Host):
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of the prompts and their rows, whatever their order."""
+        """Return the SHA-256 of the prompts and their rows, in any order."""
         state = hashlib.sha256()
         add_tensors(state, sorted(self.rows.items()))
         return state.hexdigest()

@@ -11,7 +11,7 @@ from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.hosts.adapters import Adapters
 from vldebias.hosts.attachment import Attachment, mark_merged
 from vldebias.hosts.host import IMAGE, TOKENIZING, Host
-from vldebias.projection.edit import Edit
+from vldebias.projection.edit import Edit, averages_wordings
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import StatedWords
 from vldebias.wording.prompt_file import checked_texts
@@ -40,7 +40,7 @@ class EditAttachment(Attachment):
         label: str = "",
     ) -> None:
         self.projections = dict(projections)
-        reads_texts = host.generative or host.roles != (IMAGE,)  # an image states nothing
+        reads_texts = host.generative or host.roles != (IMAGE,)  # images do not state anything
         self.gate = StatedWords(stated_words) if stated_words and reads_texts else None
         self._adapters = Adapters(host.text_modules)
         super().__init__(host, strength=strength, label=label)
@@ -49,14 +49,14 @@ class EditAttachment(Attachment):
         return self.host.install(self)
 
     def _merge(self) -> None:
-        # All are looked at before any weight is changed.
+        # All are checked before any weight is changed.
         projections: dict[str, CalibratedProjection] = {}
         for role, edit in self.projections.items():
             if not isinstance(edit, CalibratedProjection):
                 raise VldebiasError(
-                    f"{type(edit).__name__} ({edit.method}) is not one linear map of an embedding,"
-                    " so it cannot be merged into weights; keep it attached, or save it and attach"
-                    " it after loading"
+                    f"{type(edit).__name__} ({edit.method}) is not a single linear map of an"
+                    " embedding, so it cannot be merged into weights; keep it attached, or save it"
+                    " and attach it after loading"
                 )
             projections[role] = edit
         changed = self.host.merge(projections, self._strength)
@@ -81,8 +81,8 @@ class EditAttachment(Attachment):
         Args:
             role: one of `projections`.
             embeddings: (b, ..., d).
-            texts: one prompt for each row, or for each group of adjacent rows of equal length; or a
-                function that returns them, which is called if an edit or `keep_stated` reads
+            texts: one prompt for each row, or for each group of adjacent rows of equal size; or a
+                function that returns them, which is called only if an edit or `keep_stated` needs
                 prompts.
         """
         if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the size of a batch
@@ -95,14 +95,13 @@ class EditAttachment(Attachment):
         self._check_adapters()
         if role == IMAGE:
             return edit.image(embeddings, self._strength)
-        is_rewording = hasattr(edit, "wordings")
         prompts: list[str] = []
-        if self.gate is not None or is_rewording:
+        if self.gate is not None or averages_wordings(edit):
             prompts = self._prompts_of_rows(texts, len(embeddings))
         stated = self.stated(prompts)
         if stated and all(stated):
             return embeddings
-        if is_rewording:
+        if averages_wordings(edit):
             changed = self.host.reworded(edit, role, embeddings, prompts, self._strength)
         else:
             changed = edit(embeddings, self._strength)
@@ -111,11 +110,11 @@ class EditAttachment(Attachment):
         return _where(torch.tensor(stated, device=embeddings.device), embeddings, changed)
 
     def _prompts_of_rows(self, texts: Texts | None, rows: int) -> list[str]:
-        """Return one prompt for each row, none without texts; texts: see `apply`."""
+        """Return one prompt for each row, none without texts (see `apply`)."""
         if texts is None:
             return []
         if callable(texts):
-            with TOKENIZING:  # texts may be read from token ids
+            with TOKENIZING:  # the function may decode token ids
                 received = texts()
                 prompts = [received] if isinstance(received, str) else list(received)
         else:
@@ -152,7 +151,7 @@ class EditAttachment(Attachment):
         if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the size of a batch
             return embeddings
         edit = self.projections[role]
-        if hasattr(edit, "wordings"):
+        if averages_wordings(edit):
             if ids is None:
                 return self.apply(role, embeddings)
             return self.apply(role, embeddings, lambda: texts(ids))
@@ -161,14 +160,14 @@ class EditAttachment(Attachment):
         if ids is None or stated_rows is None:
             return changed
         stated = stated_rows(ids)
-        # The most common case. On a GPU the test would wait, and compiled code cannot branch on it.
+        # The most common case. On a GPU the check would block, and compiled code cannot branch.
         is_at_hand = stated.device.type == "cpu" and not torch.compiler.is_compiling()
         if is_at_hand and not stated.any():
             return changed
         return _where(stated.to(embeddings.device), embeddings, changed)
 
     def stated(self, texts: str | Sequence[str]) -> list[bool]:
-        """Return for each prompt whether it states its attribute, so that it is left unchanged."""
+        """Return for each prompt whether it states the attribute, so that it is left unchanged."""
         if isinstance(texts, str):
             texts = [texts]
         if self.gate is None:
@@ -181,7 +180,7 @@ class EditAttachment(Attachment):
     def _check_adapters(self) -> None:
         """Warn once if the adapters of the text encoders have changed since attaching.
 
-        Compiled code is compiled again by torch if modules change, and checks nothing itself.
+        Compiled code does not check; torch compiles it again if modules change.
         """
         if torch.compiler.is_compiling() or not self._adapters.changed():
             return
@@ -193,7 +192,7 @@ class EditAttachment(Attachment):
 
 
 def described(edit: Edit) -> str:
-    """Return an edit in words: its method and rank, or why the default attached none."""
+    """Describe an edit: its method and rank, or why the default attached none."""
     choice = edit.provenance.choice
     if choice is not None and edit.method.startswith("default"):
         return f"{edit.method}. {choice.reason}"
@@ -203,7 +202,12 @@ def described(edit: Edit) -> str:
 
 
 def _where(stated: Tensor, embeddings: Tensor, changed: Tensor) -> Tensor:
-    """Return changed embeddings (b, ..., d), and the original ones in the rows (b,) that state the
-    attribute."""
+    """Return changed embeddings (b, ..., d), with the original ones in some rows.
+
+    Args:
+        stated: (b,), true for the rows that state the attribute.
+        embeddings: the original embeddings.
+        changed: the changed embeddings.
+    """
     keep = stated.view(-1, *[1] * (embeddings.ndim - 1))
     return torch.where(keep, embeddings, changed)

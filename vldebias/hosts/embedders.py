@@ -1,7 +1,8 @@
-"""Read functions and objects of other libraries that embed texts: LangChain's, llama-index',
-sentence-transformers', chroma's, plain functions, and mappings from texts to vectors.
+"""Read functions and objects of other libraries that embed texts.
 
-No library is imported: an interface is told by the names of its methods.
+These are objects of LangChain, llama-index, sentence-transformers and chroma, plain functions, and
+mappings from texts to vectors. No library is imported: an interface is recognised by the names of
+its methods.
 """
 
 from __future__ import annotations
@@ -26,20 +27,24 @@ from vldebias.hosts.host import BATCH, TEXT, TEXTS, Host, numbers_of
 from vldebias.projection.edit import Edit, Fingerprint
 from vldebias.utils.vectors import read_vectors
 
-Embed = Callable[[list[str]], Any]
-SAME = 1e-4  # of their length: embeddings of one text as a query and as a document
+Embed = Callable[[list[str]], object]
+# Relative distance up to which embeddings as a query and as a document count as equal.
+SAME = 1e-4
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """Hold how texts are embedded.
+    """Describe how texts are embedded.
 
     Attributes:
-        name: of the function or class, for messages.
-        queries, documents: a list of n texts -> their n vectors, in the form that they come in.
-        single: `queries` asks for one text at a time, so that a service gets a request for each.
-        batch: texts of one call while an edit is fitted or measured; services have limits.
-        model_id: name of the model, if the object says it.
+        name: name of the function or class, for messages.
+        queries: a list of n texts -> their n vectors as queries, in the format of the library.
+        documents: the same for documents.
+        single: whether `queries` embeds one text at a time, so that a service gets one request for
+            each.
+        batch: number of texts per call while an edit is fitted or measured, because services have
+            limits.
+        model_id: name of the model, if the object has one.
         source: the function or object itself.
     """
 
@@ -49,22 +54,23 @@ class Embedder:
     single: bool = False
     batch: int = BATCH
     model_id: str | None = None
-    source: Any = None
+    source: object = None
 
     @classmethod
     def from_source(cls, embed: object) -> Embedder:
         """Return how a function, an object of a library or a mapping embeds texts.
 
         Raises:
-            UnsupportedHostError: a model, which `vldebias.debias` is for, or an async function.
-            InvalidInputError: something that embeds no texts.
+            UnsupportedHostError: a model, for which `vldebias.debias` is meant, or an async
+                function.
+            InvalidInputError: something that does not embed texts.
         """
         if isinstance(embed, Mapping):
-            return _of_mapping(embed)
+            return _mapping_embedder(embed)
         name = getattr(embed, "__qualname__", type(embed).__name__)
         model_id = getattr(embed, "model_name", None)
         model_id = model_id if isinstance(model_id, str) else None
-        # A string has a method `encode`, and embeds nothing.
+        # Strings have a method `encode` that embeds nothing.
         methods = None if isinstance(embed, str | bytes) else _methods_of(embed)
         if methods is not None:
             queries, documents, single = methods
@@ -82,16 +88,16 @@ class Embedder:
 
 
 def _has(embed: object, *names: str) -> bool:
-    """Tell whether an object has all these methods."""
+    """Return whether an object has all these methods."""
     return all(callable(getattr(embed, name, None)) for name in names)
 
 
 def _methods_of(embed: Any) -> tuple[Embed, Embed, bool] | None:
-    """Return what embeds queries and what embeds documents, and whether queries go one at a time;
-    None for an object that embeds no texts.
+    """Return the functions that embed queries and documents, and whether queries go one at a time.
 
-    The first interface that an object has is taken: a model of sentence-transformers can be called
-    as well, with tensors, and a function of chroma's has `embed_query`, of lists.
+    The first interface that matches is used: a model of sentence-transformers can also be called
+    with tensors, and a function of chroma has an `embed_query` for lists. None for an object that
+    does not embed texts.
     """
     if _has(embed, "embed_query", "embed_documents"):  # LangChain
         return _one_by_one(embed, "embed_query"), embed.embed_documents, True
@@ -120,10 +126,10 @@ def _one_by_one(embed: object, method: str) -> Embed:
     return lambda texts: [getattr(embed, method)(text) for text in texts]
 
 
-def _of_mapping(vectors: Mapping[str, object]) -> Embedder:
-    """Return how a mapping from text to vector embeds the texts that it has."""
+def _mapping_embedder(vectors: Mapping[str, object]) -> Embedder:
+    """Return the embedder of a mapping from text to vector."""
 
-    def look_up(texts: list[str]) -> list[Any]:
+    def look_up(texts: list[str]) -> list[object]:
         missing = [text for text in texts if text not in vectors]
         if missing:
             raise InvalidInputError(
@@ -132,16 +138,15 @@ def _of_mapping(vectors: Mapping[str, object]) -> Embedder:
             )
         return [vectors[text] for text in texts]
 
-    everything = max(len(vectors), 1)  # so that all missing texts are named at once
-    batch = max(everything, BATCH**2)
+    # In one batch, so that all missing texts are reported at once.
+    batch = max(len(vectors), BATCH**2)
     return Embedder("mapping", look_up, look_up, batch=batch, source=vectors)
 
 
 class EmbeddedTexts(Host):
-    """Serve what an `Embedder` gives for queries: for fitting and measuring; nothing can be
-    attached.
+    """Provide the vectors of an `Embedder` for fitting and measuring; nothing can be attached.
 
-    Texts are asked for when a method needs them, each once, in batches.
+    Texts are requested when a method needs them, each once, in batches.
     """
 
     name, library = "function that embeds texts", "function"
@@ -155,20 +160,14 @@ class EmbeddedTexts(Host):
         self._embed: Embed | None = None
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """Return the rows of prompts at length 1, as queries.
-
-        Raises:
-            InvalidInputError: not a vector for each text, vectors of several widths, or vectors
-                that are zero or not finite.
-        """
-        # Each once: a service takes its time, and may charge for it.
+        # Each text once, because a service is slow and may charge for it.
         different = list(dict.fromkeys(prompts))
         embedder = self.embedder
         if self._embed is None:
             embed = embedder.queries
             if embedder.single:
-                # Documents are embedded many at a time, so they stand in for queries where both
-                # get the same vectors.
+                # Documents are embedded in batches, so they replace queries if both have the same
+                # vectors.
                 text = [TEXTS[0]]
                 as_query = read_vectors(embedder.queries(text), "embed", expected=1).rows
                 as_document = read_vectors(embedder.documents(text), "embed", expected=1).rows
@@ -184,7 +183,7 @@ class EmbeddedTexts(Host):
             vectors = read_vectors(self._embed(batch), "embed", expected=len(batch))
             blocks.append(vectors.rows.detach().cpu().double())
         rows = torch.cat(blocks)
-        # Such vectors have no direction, which is all that an edit sees.
+        # Such vectors have no direction, and an edit depends on nothing else.
         bad = int((~rows.isfinite().all(1) | ~rows.any(1)).sum())
         if bad:
             raise InvalidInputError(
@@ -197,14 +196,14 @@ class EmbeddedTexts(Host):
         """Return the width of the vectors."""
         source = self.embedder.source
         if isinstance(source, Mapping) and source:
-            # Any text of a mapping will do; it need not have the one that others are asked for.
+            # A mapping may lack the text that other sources are queried with.
             return self.embed([next(iter(source))], role).shape[-1]
         return super().dim(role)
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
         """Return numbers of the embeddings of three texts; None for a mapping that lacks them.
 
-        There are no weights to read, so the texts alone tell one model from another.
+        There are no weights to read, so only texts identify the model.
         """
         try:
             rows = self.embed(TEXTS, TEXT)
@@ -221,21 +220,31 @@ class EmbeddedTexts(Host):
         """Refuse an edit that was fitted for another width, tensor or model.
 
         An edit that was fitted on the model itself is accepted: the embeddings of three texts show
-        whether the vectors are that model's.
+        whether the vectors are from that model.
+
+        Args:
+            role: the tensor that the edit would change.
+            edit: the fitted edit.
+
+        Raises:
+            ProjectionMismatchError: it does not fit; the message says why.
+
+        Warns:
+            SuspectInputWarning: the edit has no embeddings of texts to compare.
         """
         fitted = edit.provenance.fingerprint
         width = self.dim(role)
         here = self.fingerprint()
         if edit.dim != width:
-            why = f"has dim {edit.dim}, and the vectors have {width}"
+            why = f"has dim {edit.dim}, but the vectors have {width}"
         elif edit.space is not None and not edit.space.endswith(f".{role}"):
             why = f"belongs to space {edit.space!r}, not to embeddings of whole texts"
         elif fitted is not None and here is not None and not fitted.same_texts(here):
             why = f"was fitted on another model ({edit.model_id or 'unnamed'}): three texts differ"
         elif fitted is None or not fitted.texts:
             warn(
-                f"{self.name}: the edit holds no embeddings of texts, so it cannot be checked that"
-                " it is of this model; fit it with vldebias.debias_queries(embed, prompts)",
+                f"{self.name}: the edit has no embeddings of texts, so it cannot be checked whether"
+                " it was fitted on this model; fit it with vldebias.debias_queries(embed, prompts)",
                 SuspectInputWarning,
             )
             return

@@ -6,22 +6,24 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Never, SupportsIndex, cast
+from typing import Any, Never, SupportsIndex
 
 from vldebias.errors import VldebiasError
 from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.host import BARE
 
 Original = Callable[..., Any]
-"""A method as it was before it was replaced."""
+"""The original of a replaced method."""
 Around = Callable[[Original, inspect.BoundArguments], object]
-"""A function of a method and the arguments of a call, whose result the call returns."""
+"""A function of the original method and the arguments of a call, which returns the result."""
 
 
 @dataclass(eq=False, repr=False)
 class Hook:
-    """Hook a model for one attachment; refuse copies and pickles of the model, which would be
-    edited as well."""
+    """Hook a model for one attachment.
+
+    Copies and pickles of the model are refused, because they would be edited too.
+    """
 
     attachment: Attachment
 
@@ -31,7 +33,7 @@ class Hook:
 
 @dataclass(eq=False, repr=False)
 class _MethodHook(Hook):
-    """Stand in for a method while something is attached."""
+    """Replace a method while something is attached."""
 
     original: Original
     around: Around
@@ -40,11 +42,11 @@ class _MethodHook(Hook):
     def __post_init__(self) -> None:
         self.signature = inspect.signature(self.original)
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if self.attachment.state != "attached" or BARE.get():
             return self.original(*args, **kwargs)
         call = self.signature.bind(*args, **kwargs)
-        # With defaults, so that every argument is found by its name.
+        # With defaults, so that every argument can be looked up by name.
         call.apply_defaults()
         return self.around(self.original, call)
 
@@ -54,24 +56,28 @@ def hook_methods(
     owner: object,
     around: Mapping[str, Around],
 ) -> Callable[[], None]:
-    """Replace methods of one object, as attributes of the instance; return the function that
-    restores them.
+    """Replace methods of one object, as attributes of the instance.
 
-    around: name of a method -> function of the original and the arguments of a call, called while
-    it is attached.
+    Args:
+        attachment: the methods are replaced while it is attached.
+        owner: the object.
+        around: name of a method -> function of the original and the arguments of a call.
+
+    Returns:
+        The function that restores the methods.
     """
-    # Only attributes of the instance have to be restored: without one, the method of the class is
-    # found again.
+    # Only attributes of the instance have to be restored; otherwise the class has the method.
     before = {name: vars(owner).get(name) for name in around}
     hooks: dict[str, _MethodHook] = {}
     for name, change in around.items():
         hooks[name] = _MethodHook(attachment, getattr(owner, name), change)
     for name, hook in hooks.items():
-        setattr(owner, name, functools.update_wrapper(cast("Any", hook), hook.original))
+        functools.update_wrapper(hook, hook.original)
+        setattr(owner, name, hook)
 
-    def take_off() -> None:
+    def restore() -> None:
         for name, hook in hooks.items():
-            # Deleting what another library has put on top would take that off as well.
+            # Another library may have replaced the method again, which would be undone too.
             if vars(owner).get(name) is not hook:
                 raise VldebiasError(
                     f"{attachment.host.name}: {name} was replaced again after attaching; undo that"
@@ -81,4 +87,4 @@ def hook_methods(
             if before[name] is not None:
                 setattr(owner, name, before[name])
 
-    return take_off
+    return restore

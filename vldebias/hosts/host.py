@@ -1,5 +1,4 @@
-"""Define the interface of every host, read models for fitting, identify their weights, and replace
-their methods."""
+"""Define the interface of hosts, read models for fitting and identify their weights."""
 
 from __future__ import annotations
 
@@ -13,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,7 +27,7 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.hosts.adapters import adapters_length
-from vldebias.projection.edit import Edit, Fingerprint
+from vldebias.projection.edit import Edit, Fingerprint, Rewording, averages_wordings
 from vldebias.prompts import StatedWords
 
 if TYPE_CHECKING:
@@ -35,49 +35,70 @@ if TYPE_CHECKING:
     from vldebias.hosts.values import DenoiserAttachment, PromptAttachment
     from vldebias.projection.projection import CalibratedProjection
 
-TEXT, IMAGE = "joint", "image"
-"""Roles of an image-text model: the outputs of its towers, in their joint space.
+T = TypeVar("T")
 
-With P the projection, x an image and z a text before normalising, the model compares <x, P z> with
-the edit on texts, <P x, z> = <x, P^T z> on images, <P x, P z> = <x, P^T P z> on both; each over the
-two lengths. It is one projection, fitted once. Which side to take: docs/methods.md."""
+TEXT, IMAGE = "joint", "image"
+"""Roles of an image-text model: the outputs of its two towers in their joint space.
+
+With P the projection, x an image and z a text before normalization, the model compares <x, P z> if
+texts are edited, <P x, z> = <x, P^T z> if images are, and <P x, P z> = <x, P^T P z> if both are,
+each divided by the two lengths. The projection is fitted once. docs/methods.md says which side to
+choose."""
 
 SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
 
 BATCH = 64
 
 TOKENIZING = threading.RLock()
-"""Lock around every tokenizer: fast ones change truncation and padding in a call, for all threads
-at once."""
-# A worker that is forked while a thread holds the lock would wait for ever; Windows does not fork.
+"""Lock around every tokenizer: calls of fast ones set truncation and padding for all threads."""
+# A worker that is forked while a thread holds the lock would wait forever. Windows does not fork.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=cast("Any", TOKENIZING)._at_fork_reinit)
+    os.register_at_fork(after_in_child=TOKENIZING._at_fork_reinit)  # type: ignore[attr-defined]
 
 BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
-"""True while hooks return embeddings unedited, in this thread or task."""
+"""True while hooks return unedited embeddings in this thread or task."""
+
+
+@dataclass(eq=False)
+class Memory:
+    """Cache what was read from a model.
+
+    Attributes:
+        rows: (role, prompt) -> embedding (d,), see `Host.embed`.
+        fingerprints: name of a group of modules -> fingerprint of their weights.
+    """
+
+    rows: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    fingerprints: dict[str, Fingerprint | None] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Forget everything, because the weights may have changed."""
+        self.rows.clear()
+        self.fingerprints.clear()
 
 
 class Host(ABC):
     """Represent one model or pipeline by its tensors, each with a role.
 
-    A subclass with a `library` is made as Host(model, tokenizer, negative), from the arguments of
-    `debias`; it raises UnsupportedHostError for a class that it cannot serve.
+    A subclass with a `library` is created as Host(model, tokenizer, negative), from the arguments
+    of `debias`. It raises UnsupportedHostError for a class that it does not support.
 
     Attributes:
-        name: class of the model, for messages. model_id: where its weights came from, if known.
-        roles: the tensors that debias() changes by default. generative: it generates images from
-            these tensors.
-        rewrites: its prompts can be rewritten before they are encoded. edits_images: it changes
-            input images.
+        name: class of the model, for messages.
+        model_id: where its weights came from, if known.
+        roles: the tensors that debias() changes by default.
+        generative: whether it generates images from these tensors.
+        rewrites: whether its prompts can be rewritten before they are encoded.
+        edits_images: whether it changes input images.
         text_modules: the modules that texts pass through, as far as they are known.
         image_tower: the modules of an image tower that shares the space of the texts, with its
-            head; else empty.
-        image_fingerprint: that of `image_tower`, or None.
-        exclusive_modules, shared_modules: what an attachment occupies: exclusively (the whole model
-            or pipeline first), or together with attachments of other pipelines.
-        memory: cache of embedded prompts and of the fingerprint, see `forget`.
-        library: the package that defines the classes of its models, by which `register_host` makes
-            it known.
+            head; otherwise empty.
+        image_fingerprint: fingerprint of `image_tower`, or None.
+        exclusive_modules: what an attachment occupies for itself, the whole model or pipeline
+            first.
+        shared_modules: what it occupies together with attachments of other pipelines.
+        library: the package that defines the classes of its models, by which `register_host` finds
+            it.
     """
 
     name: str
@@ -91,20 +112,42 @@ class Host(ABC):
     image_fingerprint: Fingerprint | None = None
     exclusive_modules: Sequence[object]
     shared_modules: Sequence[object] = ()
-    memory: dict[Any, Any]
     library: ClassVar[str] = ""
+
+    @property
+    def memory(self) -> Memory:
+        """Return the cache of what was read from the model, which copies by `at` share."""
+        memory: Memory = vars(self).setdefault("_memory", Memory())
+        return memory
 
     @abstractmethod
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """Return the rows (d,) by (role, prompt), as in `embed`; also of other roles that the same
-        pass yields."""
+        """Read prompts from the model, without a cache.
+
+        Args:
+            prompts: the texts, each once.
+            role: the tensor to read, one of `roles`.
+
+        Returns:
+            (role, prompt) -> row (d,), as in `embed`; other roles that the same pass yields may be
+                included.
+        """
 
     @staticmethod
     def read_by(
         encode: Callable[[list[str]], Tensor], prompts: Sequence[str], role: str, *models: nn.Module
     ) -> dict[tuple[str, str], Tensor]:
-        """Return (role, prompt) -> row of `encode`, computed in batches: of length 1, float64, on
-        the CPU."""
+        """Compute rows with an encoder, in batches.
+
+        Args:
+            encode: prompts -> rows (b, d).
+            prompts: the texts.
+            role: the role of the rows.
+            models: the modules that `encode` runs, which are put into eval mode.
+
+        Returns:
+            (role, prompt) -> row (d,) of length 1, float64, on the CPU.
+        """
         with reading(*models):
             # Batches go to the CPU one by one, so that a GPU holds one at a time.
             blocks = []
@@ -118,47 +161,71 @@ class Host(ABC):
         }
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
-        """Hook the model so that embeddings pass through `attachment.apply`; return the function
-        that takes the hooks off."""
+        """Hook the model so that embeddings pass through `attachment.apply`.
+
+        Returns:
+            The function that removes the hooks.
+        """
         raise UnsupportedHostError(
             f"{self.name}: nothing can be attached; expected the model itself"
         )
 
     def install_prompts(self, attachment: PromptAttachment) -> Callable[[], None]:
-        """Hook the pipeline so that prompts pass through `attachment.rewrite_texts` before they are
-        encoded; return the function that takes the hooks off."""
+        """Hook the pipeline so that prompts pass through `attachment.rewrite_texts`.
+
+        Returns:
+            The function that removes the hooks.
+        """
         raise UnsupportedHostError(
             f"{self.name}: balanced prompts are for pipelines of diffusers; use another method,"
             " as 'difference'"
         )
 
     def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
-        """Hook the denoiser so that each image gets its value in cross-attention; return the
-        function that takes the hooks off."""
+        """Hook the denoiser so that each image gets its value in cross-attention.
+
+        Returns:
+            The function that removes the hooks.
+        """
         raise UnsupportedHostError(
             f"{self.name}: values are set in the denoiser of a pipeline of diffusers"
         )
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
-        """Fold the edits into plain weights, all or none; return the models whose config should
-        record it."""
+        """Fold the edits into plain weights, all of them or none.
+
+        Args:
+            edits: role -> projection.
+            strength: share of the projection, in [0, 1].
+
+        Returns:
+            The models whose config should record the merge.
+
+        Raises:
+            UnsupportedHostError: weights cannot express the edits. No weight was changed.
+        """
         raise UnsupportedHostError(
             f"{self.name}: cannot merge, because no layer is known that ends in the embeddings"
         )
 
     def space(self, role: str) -> str:
-        """Return the name of the space of `role`, e.g. "diffusers.sequence"; roles of one space
-        share their edit."""
+        """Return the name of the space of `role`, such as "diffusers.sequence".
+
+        Roles of one space share their edit.
+        """
         return f"{self.library.partition('.')[0]}.{role}"
 
     def at(self, side: str) -> Self:
-        """Return this host with its edits at `side`, one of `SIDES`; raise UnsupportedHostError if
-        it has no such."""
+        """Return this host with its edits at one of `SIDES`.
+
+        Raises:
+            UnsupportedHostError: the host does not have this side.
+        """
         if side not in SIDES:
             raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
         if self.image_tower:
-            # The host alone is copied. The model is the same, and so is the memory of its rows.
-            vars(self).setdefault("memory", {})
+            # Only the host is copied: the model and the memory of its rows are shared.
+            assert self.memory is not None  # made before copying
             host = copy(self)
             host.roles = SIDES[side]
             return host
@@ -172,16 +239,29 @@ class Host(ABC):
     # ---- rows
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        """Return L2-normalised (n, d) float64 CPU embeddings of `prompts` as `role`, never edited;
-        they are cached."""
+        """Return the cached L2-normalized embeddings of prompts, never edited.
+
+        Args:
+            prompts: the texts.
+            role: the tensor to read, one of `roles`.
+
+        Returns:
+            (n, d) float64 on the CPU.
+        """
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)
-        memory = vars(self).setdefault("memory", {})
-        # Looked up once: another thread may clear the memory meanwhile.
-        rows = {prompt: memory.get((role, prompt)) for prompt in prompts}
-        new = [prompt for prompt, row in rows.items() if row is None]
+        memory = self.memory.rows
+        rows: dict[str, Tensor] = {}
+        new: dict[str, None] = {}
+        for prompt in prompts:
+            # Looked up once: another thread may clear the memory in the meantime.
+            row = memory.get((role, prompt))
+            if row is None:
+                new[prompt] = None
+            else:
+                rows[prompt] = row
         if new:
-            read = self.read(new, role)
+            read = self.read(list(new), role)
             memory.update(read)
             rows.update({prompt: read[role, prompt] for prompt in new})
         return torch.stack([rows[prompt] for prompt in prompts])
@@ -195,32 +275,47 @@ class Host(ABC):
         strength: float = 1.0,
         keep_stated: bool = True,
     ) -> Tensor:
-        """Return the output of `embed` as the host with `edit` attached would return it.
+        """Return the output of `embed` as it would be with an edit attached.
 
-        keep_stated: leave prompts that name an attribute word of the edit unchanged, as
-        `vldebias.debias` does.
+        Args:
+            prompts: the texts.
+            role: the tensor that is edited.
+            edit: the fitted edit; None: no edit.
+            strength: share of the edit, in [0, 1].
+            keep_stated: leave prompts unchanged that contain an attribute word of the edit, as
+                `vldebias.debias` does.
         """
         rows = self.embed(prompts, role)
         if edit is None:
             return rows
-        if hasattr(edit, "wordings"):
+        gate = StatedWords(edit.stated_words if keep_stated else ())
+        if averages_wordings(edit):
             changed = self.reworded(edit, role, rows, prompts, strength)
         else:
             changed = edit(rows, strength)
         changed = normalize(changed, dim=-1)
-        gate = StatedWords(edit.stated_words if keep_stated else ())
         stated = torch.tensor([bool(gate.find(prompt)) for prompt in prompts])
         return torch.where(stated[:, None], rows, changed)
 
     def reworded(
-        self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float
+        self, edit: Rewording, role: str, z: Tensor, prompts: Sequence[str], strength: float
     ) -> Tensor:
-        """Return embeddings (b, ..., d) of prompts by an edit with `wordings`, which averages over
-        each prompt in other words."""
+        """Apply an edit that averages over several wordings of each prompt.
+
+        Args:
+            edit: the edit.
+            role: the tensor that is edited.
+            z: embeddings (b, ..., d) of the prompts.
+            prompts: the prompt of each row.
+            strength: share of the edit, in [0, 1].
+
+        Returns:
+            The edited embeddings, in the shape of `z`.
+        """
         if not prompts:
             raise InvalidInputError(f"{self.name}: {edit!r} needs the prompt of each row")
         wordings_of_row = [edit.wordings(prompt) for prompt in prompts]
-        # Many prompts share wordings: each text is read once.
+        # Prompts may share wordings, so each text is read once.
         different: dict[str, None] = {}
         for wordings in wordings_of_row:
             different |= dict.fromkeys(wordings)
@@ -229,38 +324,36 @@ class Host(ABC):
         for wordings in wordings_of_row:
             blocks.append(torch.stack([read[role, text] for text in wordings]))
         reworded = torch.stack(blocks)  # (b, wordings, d)
-        return cast("Tensor", edit.combined(z, reworded, strength, unit=True))
+        return edit.combined(z, reworded, strength, unit=True)
 
     def forget(self) -> None:
-        """Clear the memory, because the weights may have changed; so that of all copies by `at`."""
-        vars(self).setdefault("memory", {}).clear()
+        """Clear the memory, which copies by `at` share, because the weights may have changed."""
+        self.memory.clear()
 
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
-        # A text that was read before tells it too, and a service or a mapping need not have PROBE.
-        for key, row in list(vars(self).setdefault("memory", {}).items()):
-            if isinstance(key, tuple) and key[0] == role:
-                return int(row.shape[-1])
+        # Any text that was read before will do: a service or a mapping may not know PROBE.
+        for (role_of_row, _), row in list(self.memory.rows.items()):
+            if role_of_row == role:
+                return row.shape[-1]
         return self.embed([PROBE], role).shape[-1]
 
     # ---- which weights these are
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
-        """Return the fingerprint of `text_modules`, with numbers of the embeddings of three texts
-        as `role`.
+        """Return the fingerprint of `text_modules`, or None if there are no weights to read.
 
-        The numbers are products with fixed random directions. Settings of layers (an epsilon, an
-        activation) and another tokenizer show in them, and in no weight. Return None without
-        weights to read.
+        With a role it includes numbers of the embeddings of three texts: their products with fixed
+        random directions. These show settings of layers (an epsilon, an activation) and another
+        tokenizer, which no weight does.
         """
-        memory = vars(self).setdefault("memory", {})
-        mark: Fingerprint | None
-        # Once per host: the encoders of a large pipeline have gigabytes to read.
+        memory = self.memory.fingerprints
+        # Once per host: the encoders of a large pipeline take gigabytes.
         try:
-            mark = memory["weights"]
+            mark = memory["text"]
         except KeyError:
             mark = weights_fingerprint(*self.text_modules)
-            memory["weights"] = mark
+            memory["text"] = mark
             is_offloaded = False  # accelerate keeps offloaded weights on the meta device
             for module in self.text_modules:
                 if any(parameter.is_meta for parameter in module.parameters()):
@@ -268,8 +361,8 @@ class Host(ABC):
             if mark is None and is_offloaded:
                 warn(
                     f"{self.name}: the weights of the text encoders are offloaded, so they have no"
-                    " fingerprint and a projection is not checked against them; attach before they"
-                    " are offloaded to have it"
+                    " fingerprint and a projection cannot be checked against them; attach before"
+                    " offloading to have it checked"
                 )
         if mark is None or role is None:
             return mark
@@ -280,18 +373,24 @@ class Host(ABC):
         return mark.model_copy(update={"texts": numbers_of(rows)})
 
     @property
-    def weights(self) -> dict[str, Any] | None:
-        """Return the fingerprint of the weights as plain values; None for embeddings that were
-        computed elsewhere."""
+    def weights(self) -> dict[str, object] | None:
+        """Return the fingerprint as plain values; None if there are no weights to read."""
         mark = self.fingerprint()
         return None if mark is None else mark.to_dict()
 
     def check(self, role: str, edit: Edit) -> None:
-        """Raise ProjectionMismatchError for an edit that was fitted for another space, width or set
-        of weights.
+        """Refuse an edit that was fitted for another space, width or set of weights.
 
-        Two spaces of one model can share a width (ViT-L/14: 768 before and after its text head).
-        The image tower is compared for edits of images and for edits that were fitted on images.
+        Two spaces of one model may have the same width (ViT-L/14: 768 before and after its text
+        head). The image tower is compared for edits of images and for edits that were fitted on
+        images.
+
+        Args:
+            role: the tensor that the edit would change.
+            edit: the fitted edit.
+
+        Raises:
+            ProjectionMismatchError: it does not fit; the message says why.
         """
         fitted = edit.provenance.fingerprint
         present = None if fitted is None else self.fingerprint(role)
@@ -301,14 +400,13 @@ class Host(ABC):
             raise ProjectionMismatchError(f"{self.name}: the projection {why}; {refit}")
         if fitted is not None and not fitted.same_adapters(present):
             warn(
-                f"{self.name}: the projection was fitted with other adapters (LoRA) on the text"
-                f" tower than it has now, and they change its embeddings; {refit}, or load the"
-                " adapters that it was fitted with"
+                f"{self.name}: the projection was fitted while the text tower had other adapters"
+                f" (LoRA) than now, and adapters change its embeddings; {refit}, or load the"
+                " adapters it was fitted with"
             )
 
     def edits_by_role(self, edits: Mapping[str, Edit]) -> dict[str, Edit]:
-        """Return fitted edits for all roles, each checked by `check`; roles of one space share
-        theirs."""
+        """Return a checked edit for every role; roles of one space share an edit."""
         edit_of_space = {self.space(role): edit for role, edit in edits.items()}
         missing = [role for role in self.roles if self.space(role) not in edit_of_space]
         if missing:
@@ -322,7 +420,7 @@ class Host(ABC):
         return by_role
 
     def _mismatch(self, role: str, edit: Edit, present: Fingerprint | None) -> str:
-        """Return why an edit is not for this host; "" where it is."""
+        """Return why an edit does not fit this host, or "" if it does."""
         origin = edit.provenance
         fitted = origin.fingerprint
         fitted_on = edit.model_id or "unnamed model"
@@ -335,7 +433,7 @@ class Host(ABC):
                 f"was fitted on other weights ({fitted_on}): the text tower or its embeddings of"
                 " three texts differ"
             )
-        # An edit of texts may be attached beside a new image tower.
+        # An edit of texts may be attached to a model with another image tower.
         uses_images = role == IMAGE or origin.uses_images
         fitted_images = origin.image_fingerprint if uses_images else None
         if fitted_images is not None and not fitted_images.matches(self.image_fingerprint):
@@ -344,7 +442,7 @@ class Host(ABC):
 
 
 PROBE = "a photo"
-"""The text whose embedding tells the width of a host."""
+"""The text whose embedding shows the width of a host."""
 
 TEXTS = (
     "a photo of a tree",
@@ -356,7 +454,7 @@ TEXTS = (
 
 def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
     """Return products of rows (n, d) float64 with 16 fixed random directions, for a fingerprint."""
-    # Saved edits hold such numbers: the seed can never change.
+    # Saved edits contain such numbers, so the seed can never change.
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
     numbers = rows @ directions / math.sqrt(16)
@@ -368,23 +466,23 @@ def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
 
 _ADAPTER = re.compile(r"lora_|\.to_[kv]_ip\.|image_projection_layers\.")
 """Matches the names of parameters that a LoRA or an IP-Adapter adds to a model."""
-# read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
+# Values that are read of a large tensor, so that a T5-XXL costs little more than a small CLIP.
 _VALUES = 65536
-_WHOLE = 1 << 21  # values: every head that ends in a space of images and texts is smaller
-# Of mean square 1, following no pattern of the weights; longer tensors repeat it.
+# Tensors up to this size are read whole, as every head of a joint space is.
+_WHOLE = 1 << 21
+# A vector of mean square 1 without any pattern that weights have; longer tensors repeat it.
 _WAVE = math.sqrt(2) * torch.sin(
     torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square()
 )
 
 
 def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
-    """Return the structure and two numbers per tensor; of tensors above two million values a spread
-    sample is read.
+    """Return the structure and two numbers per tensor, or None if there are no weights to read.
 
-    Return None where there are no weights to read (none at all, or on the meta device). Numbers
-    rather than a hash of bytes, because the same checkpoint is loaded in float32, float16 and
-    bfloat16. The wave, a product with a fixed vector of norm 1 per value, is there because
-    fine-tuning turns a tensor much more than it stretches it.
+    There are none without modules or on the meta device. Of tensors above two million values a
+    spread sample is read. Numbers are compared instead of a hash, because the same checkpoint is
+    loaded in float32, float16 and bfloat16. The second number, a product with a fixed vector, is
+    needed because fine-tuning rotates a tensor much more than it stretches it.
     """
     named: list[tuple[str, Tensor]] = []
     for place, module in enumerate(modules):
@@ -405,10 +503,10 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
 
 
 def _numbers(parameter: Tensor) -> tuple[float, float]:
-    """Return the norm of a parameter and its product with a fixed vector (`_WAVE`, repeated), which
-    tell weights apart; of a large parameter only a part of its values is read.
+    """Return the norm of a parameter and its product with a fixed vector (`_WAVE`, repeated).
 
-    Both are sums in float64, rounded, so that sums in another order give the same.
+    Both are sums in float64, rounded so that the order of summation does not matter. Only part of
+    the values of a large parameter is read.
     """
     values = parameter.detach()
     kind = type(values)
@@ -417,7 +515,7 @@ def _numbers(parameter: Tensor) -> tuple[float, float]:
         values = values.dequantize()
     flat = values.flatten()
     if len(flat) > _WHOLE:
-        # An odd step reads other columns in each row, since widths are even.
+        # With an odd step other columns are read in each row, since widths are even.
         step = (len(flat) // _VALUES) | 1
         flat = flat[::step]
     wide = flat.to("cpu", torch.float64)
@@ -429,8 +527,13 @@ def _numbers(parameter: Tensor) -> tuple[float, float]:
 
 
 @contextmanager
-def during(state: ContextVar[Any], value: object = True) -> Iterator[None]:
-    """Set the state to a value inside the block, in this thread or task."""
+def during(state: ContextVar[T], value: T) -> Iterator[None]:
+    """Set a context variable inside the block, in this thread or task.
+
+    Args:
+        state: the variable.
+        value: its value inside the block.
+    """
     token = state.set(value)
     try:
         yield
@@ -438,18 +541,16 @@ def during(state: ContextVar[Any], value: object = True) -> Iterator[None]:
         state.reset(token)
 
 
-# Models that are read now, in how many places, and the modes that their modules had before the
-# first.
+# Models that are being read -> number of readers, and the modes of their modules before the first.
 _READ: WeakKeyDictionary[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
 @contextmanager
 def reading(*models: nn.Module) -> Iterator[None]:
-    """Read outputs for fitting: eval mode, no gradients, in the precision of the weights, never
-    edited.
+    """Prepare models for reading: eval mode, no gradients, no autocast, no edits.
 
-    A model that several threads read at once gets its modes back from the last of them.
+    If several threads read a model at once, the last one restores the modes of its modules.
     """
     devices = set[str]()
     for model in models:
@@ -463,7 +564,7 @@ def reading(*models: nn.Module) -> Iterator[None]:
             model.eval()
     try:
         # Autocast would round what an edit is fitted on.
-        with ExitStack() as stack, torch.no_grad(), during(BARE):
+        with ExitStack() as stack, torch.no_grad(), during(BARE, True):
             for device in devices:
                 # The meta device has no autocast, and entering it raises.
                 if torch.amp.is_autocast_available(device):

@@ -1,12 +1,11 @@
-"""Load a model or pipeline by name from open_clip, transformers, diffusers or the packaged
-miniature."""
+"""Load a model or pipeline by name: open_clip, transformers, diffusers or a packaged one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,20 +24,34 @@ from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.projection.hub import NO_CODE, offline_reason, reason
 from vldebias.utils.names import check_architecture
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from diffusers import DiffusionPipeline
+    from open_clip import CLIP
+    from PIL import Image
+    from transformers import BaseImageProcessor, PreTrainedModel, PreTrainedTokenizerBase
+
 SCHEMAS = ("hf-hub:", "local-dir:")
-"""What a name of open_clip may start with instead of being in its list."""
+"""Prefixes of open_clip's names for models that are not in its list."""
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Hold a model or pipeline with its tokenizer and preprocessing; preprocess is None for
-    pipelines."""
+    """Hold a loaded model or pipeline.
 
-    host: Any
+    Attributes:
+        host: the model or pipeline.
+        name: the name by which it was loaded.
+        tokenizer: the model's tokenizer; None for pipelines.
+        preprocess: the model's preprocessing of images; None for pipelines.
+    """
+
+    host: CLIP | PreTrainedModel | DiffusionPipeline
     name: str
-    tokenizer: Any = None
-    preprocess: Any = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+    preprocess: BaseImageProcessor | Callable[[Image.Image], torch.Tensor] | None = None
 
 
 def load_host(
@@ -52,19 +65,20 @@ def load_host(
     """Load the model or pipeline that the options name.
 
     Args:
-        model: an open_clip architecture (with `pretrained`); without, a transformers id, an
+        model: an open_clip architecture (with `pretrained`); otherwise a transformers id, an
             open_clip "hf-hub:..." or "local-dir:...", a folder that `vldebias train` or one of the
-            two libraries has written, "miniature", or "photographs", which embeds texts alone.
+            two libraries has written, "miniature", or "photographs", which only embeds texts.
         pretrained: an open_clip tag or a checkpoint file.
         pipeline: a diffusers id or folder, or "miniature".
-        device, dtype: where and how to hold the weights ("cuda", "float16").
+        device: where to put the weights, such as "cuda".
+        dtype: precision of the weights: "float32", "float16" or "bfloat16"; None: "float32".
 
     Raises:
         InvalidInputError: the options contradict each other, or the weights cannot be loaded.
     """
     _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""
-    # What may be looked up on a hub: nothing for the miniature, as for the local folder ".".
+    # The miniature, like the local folder ".", is never looked up on a hub.
     requested = "."
     if name not in ("miniature", PHOTOGRAPHS):
         requested = pretrained or name.removeprefix("local-dir:")
@@ -81,22 +95,21 @@ def load_host(
         except VldebiasError:
             raise
         except Exception as error:
-            # On damaged files the libraries raise errors of any type.
+            # The libraries raise errors of any type for damaged files.
             shown = f"{name!r} with {pretrained!r}" if pretrained else repr(name)
             offline = f" ({why})" if why else ""
             raise InvalidInputError(
                 f"cannot load {shown}: {reason(error)}{offline}. Expected an"
                 " open_clip architecture with --pretrained, a transformers or diffusers id or"
-                " local folder, or 'miniature'; where there is no network use a folder that `hf"
-                " download ID --local-dir DIR` wrote elsewhere"
+                " local folder, or 'miniature'; without a network, use a folder that `hf"
+                " download ID --local-dir DIR` wrote on another machine"
             ) from error
 
 
 def _check_options(
     model: str | None, pretrained: str | None, pipeline: str | None, dtype: str | None
 ) -> None:
-    """Raise InvalidInputError unless there is a model or a pipeline, and weights of a model
-    alone."""
+    """Refuse options that do not name one model or pipeline, or weights without a model."""
     has_one_host = (model is None) != (pipeline is None)
     has_stray_weights = pretrained is not None and model is None
     if not has_one_host or has_stray_weights:
@@ -110,24 +123,25 @@ def _check_options(
 def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:
     """Move a loaded model to a device and cast it.
 
-    It is cast after loading, since the argument's name differs between releases.
+    It is cast after loading, because the argument's name differs between releases.
     """
     host = loaded.host.to(device)
-    # diffusers warns of a cast to the dtype that a pipeline has already.
+    # diffusers warns if a pipeline is cast to the dtype that it already has.
     is_cast = loaded.preprocess is None and getattr(host, "dtype", None) == dtype
     return replace(loaded, host=host if is_cast else host.to(dtype))
 
 
 def check_name(model: str, pretrained: str | None = None) -> None:
-    """Refuse a model that open_clip does not list with such weights; loads nothing.
+    """Refuse a model that open_clip does not list with such weights; nothing is loaded.
 
     Args:
-        model: see `load_host`. A name with a slash, a folder and "miniature" are no names of
-            open_clip: without `pretrained` they pass.
-        pretrained: a tag of open_clip, or a checkpoint file.
+        model: see `load_host`. A name with a slash, a folder and "miniature" are not names of
+            open_clip; they are accepted without `pretrained`.
+        pretrained: an open_clip tag or a checkpoint file.
 
     Raises:
-        InvalidInputError: no such architecture, no such weights of it, or an architecture alone.
+        InvalidInputError: no such architecture, no such weights for it, or an architecture without
+            weights.
     """
     if model.startswith(SCHEMAS):
         return
@@ -137,7 +151,7 @@ def check_name(model: str, pretrained: str | None = None) -> None:
             tags = need("open_clip").list_pretrained_tags_by_model(model)
             if tags:
                 raise InvalidInputError(
-                    f"{model!r} is an architecture of open_clip, without weights; expected --model"
+                    f"{model!r} is an open_clip architecture without weights; expected --model"
                     f" {model} --pretrained TAG (in `eval paper` --model {model}:TAG), with one of"
                     f" {', '.join(tags)}"
                 )
@@ -152,9 +166,13 @@ def check_name(model: str, pretrained: str | None = None) -> None:
 
 
 def has_weights(model: str, pretrained: str | None = None) -> bool:
-    """Return whether the weights of a model or pipeline are on this machine; asks no network.
+    """Return whether the weights of a model or pipeline are on this machine, without a network.
 
-    A file that is there may still be damaged: only loading shows that.
+    A file may still be damaged, which only loading shows.
+
+    Args:
+        model: see `load_host`.
+        pretrained: an open_clip tag or a checkpoint file.
     """
     if model in ("miniature", PHOTOGRAPHS) or Path(model).exists():
         return True
@@ -171,11 +189,11 @@ def has_weights(model: str, pretrained: str | None = None) -> bool:
         repository, _, file = config.get("hf_hub", "").rpartition("/")
         if file:
             files.append(file)
-    # huggingface_hub raises for what is no id: NAME or OWNER/NAME.
+    # huggingface_hub raises an error unless the id is NAME or OWNER/NAME.
     if not repository or repository.count("/") > 1:
         return False
     cached = need("huggingface_hub").try_to_load_from_cache
-    # A file that the hub is known to lack is remembered as an object, not as a path.
+    # The cache has an object instead of a path for a file that the hub is known to lack.
     return any(isinstance(cached(repository, file), str) for file in files)
 
 
@@ -185,7 +203,7 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     if name == PHOTOGRAPHS and pretrained is None:
         return Loaded(load_encoder(), name)
     folder = Path(name)
-    # transformers' config.json goes first, since repositories often serve two libraries.
+    # transformers' config.json takes precedence, since many repositories serve two libraries.
     is_transformers = (folder / "config.json").is_file()
     is_open_clip = not is_transformers and (folder / "open_clip_config.json").is_file()
     is_miniature = not is_transformers and (folder / "clip.safetensors").is_file()
@@ -213,12 +231,19 @@ def _miniature(name: str, folder: Path | None) -> Loaded:
 
 
 def text_host(model: object, tokenizer: object = None) -> Host:
-    """Return the host of an image-text model, or of a mapping prompt -> embedding (d,); refuse a
-    pipeline."""
+    """Return the host of an image-text model, or of a mapping prompt -> embedding (d,).
+
+    Args:
+        model: the model or mapping.
+        tokenizer: the model's tokenizer, if it cannot be found from the model.
+
+    Raises:
+        UnsupportedHostError: a pipeline.
+    """
     host = resolve(model, tokenizer=tokenizer)
     if host.generative:
         raise UnsupportedHostError(
-            f"got the pipeline {host.name}; expected an image-text model. Pipelines have the task"
-            ' "generation"'
+            f"got the pipeline {host.name}; expected an image-text model. Pipelines are evaluated"
+            ' by the task "generation"'
         )
     return host

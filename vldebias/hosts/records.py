@@ -1,5 +1,4 @@
-"""Keep what the calls of an attached pipeline were given: the value of each image, and why some
-have none."""
+"""Record the calls of an attached pipeline: the value of each image, or why it has none."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ from weakref import WeakKeyDictionary, ref
 from vldebias.errors import InvalidInputError
 
 KEPT = 1000
-"""Records that an attachment keeps."""
+"""Number of records that an attachment keeps."""
 NEXT = " | "
-"""Separates the texts of an image in a record."""
+"""Separator of the texts of an image in a record."""
 
 
 def joined(columns: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return one text for each image: its different texts, joined by `NEXT`."""
+    """Return one text for each image: its distinct texts, joined by `NEXT`."""
     texts = []
     for row in zip(*columns.values(), strict=True):
         texts.append(NEXT.join(dict.fromkeys(row)))
@@ -31,30 +30,30 @@ def joined(columns: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 People = Sequence[tuple[str, object]]
-"""The persons of an image who got a value, as (noun, value)."""
+"""The persons of an image that got a value, as (noun, value)."""
 
 
 @dataclass(frozen=True)
 class CallRecord:
-    """Hold the prompts and dealt values of one call of a pipeline; all tuples have one entry for
-    each image.
+    """Record the prompts and sampled values of one call; tuples have one entry for each image.
 
     Attributes:
-        prompts: the text as the call gave it; where an image has several (`prompt_2`), joined by
-            " | ".
-        written: the same as the model read it.
-        values: the value of each image, None where it was left alone. For several sets, tuples of
+        prompts: the text that was passed; several texts of an image (`prompt_2`) are joined by " |
+            ".
+        written: the text that the model read.
+        values: the value of each image, None if it was left unchanged. For several sets, tuples of
             values.
-        reasons: why an image was left alone ("stated", "no person", ...), None where it was not.
-        people: the persons of each image who were given a value, see `BalancedPrompts`.
-        seed: of the attachment, `Attachment.seed`.
-        index: of each image, see `Balancer.at`, where the values follow the seeds of generators;
-            None where they follow the calls before.
-        is_encoding: the call was one of `encode_prompt` alone. Where its embeddings come back in a
-            call of the same pipeline, that call has a record with the same values.
-        originals: what the user wrote for each image, where the call was made inside of
-            `Attachment.originals`; else None.
-        id: of the call, different for each. time: when the values were dealt, in UTC (ISO 8601).
+        reasons: why an image was left unchanged ("stated", "no person", ...), otherwise None.
+        people: the persons of each image that got a value, see `BalancedPrompts`.
+        seed: seed of the attachment, `Attachment.seed`.
+        index: index of each image, see `Balancer.at`, if the values follow the seeds of generators;
+            None if they follow the previous calls.
+        is_encoding: whether only `encode_prompt` was called. If its embeddings are passed to a call
+            of the same pipeline, the record of that call has the same values.
+        originals: the user's text for each image, if the call was made inside
+            `Attachment.originals`; otherwise None.
+        id: unique identifier of the call.
+        time: when the values were sampled, in UTC (ISO 8601).
     """
 
     prompts: tuple[str, ...]
@@ -75,10 +74,12 @@ class CallRecord:
 
 
 class CallLog:
-    """Keep the records of an attachment, the last of each thread or task apart.
+    """Keep the records of an attachment, and the last one of each thread or task.
 
-    on_call: is given the record of each call once its values are dealt. What it raises is kept
-    until `raise_failures`, so that the call itself is finished. follow_seeds: see `debias`.
+    Args:
+        on_call: receives the record of each call once its values are sampled. Its exceptions are
+            kept until `raise_failures`, so that the call itself can finish.
+        follow_seeds: see `debias`.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class CallLog:
 
     @property
     def records(self) -> list[CallRecord]:
-        """Return the records of the last calls of all threads and tasks, the latest at the end."""
+        """Return the last records of all threads and tasks, oldest first."""
         return list(self._records)
 
     @property
@@ -109,18 +110,20 @@ class CallLog:
 
     @property
     def is_known(self) -> bool:
-        """Tell whether this thread or task has made a call, or nobody has."""
+        """Return whether this thread or task has made a call, or none has."""
         place = _PLACE.get()
         is_here = place is not None and place.is_here() and self in place.records
         return is_here or not self._records
 
     def begin(self) -> None:
-        """Forget the last call of this thread or task, so that a call that fails shows no values
-        of the one before it."""
+        """Forget the last call of this thread or task.
+
+        Otherwise a call that fails would show the values of the previous one.
+        """
         self._set_last(None)
 
     def add(self, record: CallRecord) -> None:
-        """Keep the record of a call, and give it to `on_call`."""
+        """Keep the record of a call, and pass it to `on_call`."""
         self._records.append(record)
         self._set_last(record)
         if self.on_call is None:
@@ -135,16 +138,16 @@ class CallLog:
         place = _Place(before)
         place.records[self] = record
         if place.awaiting is not None:
-            place.awaiting.tell(self, record)
+            place.awaiting.update(self, record)
         _PLACE.set(place)
 
 
 _FAILURES: ContextVar[tuple[Exception, ...]] = ContextVar("vldebias_failures", default=())
-"""What `on_call` raised in the call that runs in this thread or task."""
+"""Exceptions of `on_call` during the current call in this thread or task."""
 
 
 def raise_failures() -> None:
-    """Raise what `on_call` raised since this was called last, in this thread or task."""
+    """Raise the exceptions of `on_call` since the last time, in this thread or task."""
     failures = _FAILURES.get()
     if not failures:
         return
@@ -157,12 +160,12 @@ def raise_failures() -> None:
 class _Place:
     """Hold the last record of each log in one thread or task.
 
-    A task starts with a copy of the context of whoever made it, and so does `asyncio.to_thread`:
-    the place remembers where it was made, so that no task reads the record of another one's call.
+    A task starts with a copy of the context of its creator, as does `asyncio.to_thread`. The place
+    remembers where it was created, so that no task reads the record of another one's call.
 
     Attributes:
         records: log -> record of its last call here.
-        awaiting: of a thread by `asyncio.to_thread`, the place of the task that waits for it.
+        awaiting: for a thread of `asyncio.to_thread`, the place of the task that awaits it.
     """
 
     def __init__(self, before: _Place | None) -> None:
@@ -177,10 +180,10 @@ class _Place:
         self._task = None if task is None else ref(task)
 
     def is_here(self) -> bool:
-        """Tell whether the code runs in the thread and the task of this place.
+        """Return whether the code runs in the thread and the task of this place.
 
-        The place of a task that has ended belongs to the tasks that got its context: a notebook
-        runs each cell in a task.
+        After a task has ended, its place belongs to the tasks that got its context: a notebook runs
+        each cell in a task.
         """
         if threading.get_ident() != self._thread:
             return False
@@ -189,7 +192,7 @@ class _Place:
         task = self._living_task()
         return task is None or task is _current_task()
 
-    def tell(self, log: CallLog, record: CallRecord | None) -> None:
+    def update(self, log: CallLog, record: CallRecord | None) -> None:
         """Keep the record of a call that the task of this place makes by `asyncio.to_thread`.
 
         The thread has a copy of the context of its task, so the task would read an older record.
@@ -199,12 +202,12 @@ class _Place:
         if self._living_task() is not None:
             self.records[log] = record
         else:
-            # The task has ended, and which of its child tasks asks is unknown: better no record
+            # The task has ended, and any of its child tasks may be asking: no record is better
             # than a wrong one.
             self.records.pop(log, None)
 
     def _living_task(self) -> asyncio.Task[object] | None:
-        """Return the task of this place, None after its end."""
+        """Return the task of this place, or None after it has ended."""
         task = None if self._task is None else self._task()
         return None if task is None or task.done() else task
 
@@ -213,7 +216,7 @@ _PLACE: ContextVar[_Place | None] = ContextVar("vldebias_place", default=None)
 
 
 def _current_task() -> asyncio.Task[object] | None:
-    """Return the task that runs in this thread, None outside of an event loop."""
+    """Return the task that runs in this thread, or None outside an event loop."""
     try:
         return asyncio.current_task()
     except RuntimeError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.custom import TextTable
@@ -12,38 +11,43 @@ from vldebias.hosts.host import Host
 from vldebias.utils.registry import Registry
 
 
-def _accept(kind: Any) -> str:
-    is_host = isinstance(kind, type) and issubclass(kind, Host)
-    if not is_host or not kind.library:
+def _library_of(kind: object) -> str:
+    """Return the library of a host class; refuse anything else."""
+    if not isinstance(kind, type) or not issubclass(kind, Host) or not kind.library:
         raise InvalidInputError(
-            f"host: got {kind!r}; expected a class that derives from vldebias.hosts.Host and says"
-            " as `library` which package defines its models"
+            f"host: got {kind!r}; expected a class that derives from vldebias.hosts.Host and"
+            " names as `library` the package that defines its models"
         )
-    return str(kind.library)
+    return kind.library
 
 
-HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _accept)
-"""Package that defines classes of models, or a package inside of it -> the host for them."""
+HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _library_of)
+"""Package that defines classes of models, or a subpackage of it -> the host class for them."""
 
 
 def register_host(host: type[Host]) -> type[Host]:
-    """Register a host for the models of its `library`, so that every function accepts them; return
-    the class."""
+    """Register a host class for the models of its `library`, so that every function accepts them.
+
+    Returns:
+        The class, so that this can be a decorator.
+    """
     return HOSTS.register(host)
 
 
 def resolve(
     host: object, *, tokenizer: object = None, negative: bool = False, side: str | None = None
 ) -> Host:
-    """Return the `Host` for a model or pipeline, by the library that defines its class or a base of
-    it.
+    """Return the `Host` for a model or pipeline, found by the library that defines its class.
 
-    A mapping from prompt to embedding stands for a model that is not at hand (`TextTable`). side:
-    see `Host.at`.
+    Args:
+        host: the model or pipeline, or a `Host`. A mapping from prompt to embedding replaces a
+            model that is not available (`TextTable`).
+        tokenizer: the model's tokenizer, if it cannot be found from the model.
+        negative: change the negative prompt of a pipeline too.
+        side: see `Host.at`; None: the default side.
 
     Raises:
-        UnsupportedHostError: no known library, a class that its host cannot serve, or a host
-            without `side`.
+        UnsupportedHostError: an unknown library, an unsupported class, or a host without `side`.
     """
     if isinstance(host, Mapping):
         host = TextTable(host)
@@ -53,8 +57,8 @@ def resolve(
             " open_clip, transformers or diffusers"
         )
     if not isinstance(host, Host):
-        # Packages that define the class of the model, or a base of it, the longest first: modular
-        # pipelines have a host of their own inside of diffusers.
+        # Packages that define the class of the model, or a base of it, the longest first, because
+        # modular pipelines of diffusers have a host of their own.
         packages = list[str]()
         for base in type(host).__mro__:
             parts = base.__module__.split(".")
@@ -63,10 +67,10 @@ def resolve(
         if package is None:
             libraries = [library for library in HOSTS if "." not in library]
             raise UnsupportedHostError(
-                f"{type(host).__module__}.{type(host).__qualname__}: no model of"
+                f"{type(host).__module__}.{type(host).__qualname__}: not a model of"
                 f" {', '.join(libraries[:-1])} or {libraries[-1]}.\nFor a wrapper"
-                " (DataParallel, torch.compile, TorchScript) pass the model inside, before you"
-                " wrap it.\nDescribe any other by vldebias.hosts.custom(model, 'method',"
+                " (DataParallel, torch.compile, TorchScript) pass the wrapped model, before"
+                " wrapping it.\nDescribe any other by vldebias.hosts.custom(model, 'method',"
                 " embed=...); docs/how-to/own-model.md"
             )
         host = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]

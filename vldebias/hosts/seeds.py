@@ -1,34 +1,33 @@
-"""Number the images of a call by the random generators that draw them, so that the same call shows
-the same persons."""
+"""Number the images of a call by their random generators, so that equal calls get equal values."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeGuard
 
 import torch
 
 from vldebias.wording.dealing import seed_from
 
 Seeds = int | torch.Generator | Sequence[int | torch.Generator]
-"""What draws the images of a call: one for all of them, or one for each."""
+"""Random generators or seeds of a call: one for all of its images, or one for each."""
 
 
-def indices_of(seeds: Any, prompts: Sequence[str]) -> list[int] | None:
-    """Return the index of each image for `Balancer.at`; None where `seeds` do not say it.
+def indices_of(seeds: object, prompts: Sequence[str]) -> list[int] | None:
+    """Return the index of each image for `Balancer.at`; None if `seeds` are not seeds.
 
-    One seed s for n images of a prompt stands for the indices s n to s n + n - 1, so that seeds in
-    a row are indices in a row. A seed for each image is its index.
+    A seed s for n images of a prompt stands for the indices s n to s n + n - 1, so that consecutive
+    seeds are consecutive indices. A seed for each image is its index.
 
     Args:
-        seeds: as `Seeds`; None, or anything else that a pipeline of yours takes as its generator.
-        prompts: of the images, in their order.
+        seeds: see `Seeds`; None, or anything else that a custom pipeline accepts as its generator.
+        prompts: the prompts of the images, in their order.
     """
     if isinstance(seeds, list | tuple):
         # A pipeline that encodes once for all images of a prompt has a generator for each of them.
-        step, rest = divmod(len(seeds), max(len(prompts), 1))
-        if not step or rest or not all(map(_is_seed, seeds)):
+        step, remainder = divmod(len(seeds), max(len(prompts), 1))
+        if not step or remainder or not all(map(_is_seed, seeds)):
             return None
         return [index_of(seed) for seed in seeds[::step]]
     if not _is_seed(seeds):
@@ -43,7 +42,7 @@ def indices_of(seeds: Any, prompts: Sequence[str]) -> list[int] | None:
     return indices
 
 
-def _is_seed(value: object) -> bool:
+def _is_seed(value: object) -> TypeGuard[int | torch.Generator]:
     """Return whether a value is a random generator or a seed of one."""
     if isinstance(value, bool):
         return False
@@ -51,8 +50,11 @@ def _is_seed(value: object) -> bool:
 
 
 def index_of(seed: int | torch.Generator) -> int:
-    """Return the index that a seed stands for: of a generator that has drawn nothing its own seed,
-    of another a number that follows from its state."""
+    """Return the index for a seed.
+
+    For a generator that has not drawn anything it is the generator's seed, otherwise a number
+    derived from its state.
+    """
     if isinstance(seed, int):
         return seed
     fresh = torch.Generator(seed.device).manual_seed(seed.initial_seed())

@@ -1,5 +1,4 @@
-"""Attach what samples a value of the attribute for each image of a pipeline: written into the
-prompt, or set in cross-attention."""
+"""Attach what samples a value for each image: written into the prompt, or in cross-attention."""
 
 from __future__ import annotations
 
@@ -8,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.attachment import Attachment
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts, Balancer
 
 Readers = Mapping[str, Callable[[str], int]]
-"""Name of a text argument -> how many characters of a text its encoders read."""
+"""Name of a text argument -> function that returns how many characters of a text are read."""
 
 _GIVEN: ContextVar[Mapping[int, list[object]]] = ContextVar(
     "vldebias_given", default=MappingProxyType({})
 )
-"""Attachment, by id -> the values that the images of calls in this thread or task get."""
+"""Id of an attachment -> the values of the images of calls in this thread or task."""
 _ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
     "vldebias_originals", default=MappingProxyType({})
 )
-"""Attachment, by id -> what users wrote, if calls in this thread or task get rewritten texts."""
+"""Id of an attachment -> the texts of users, if calls of this thread or task have other ones."""
 
 
 class SamplingAttachment(Attachment):
@@ -66,7 +66,7 @@ class SamplingAttachment(Attachment):
     def seed(self) -> int:
         """Return the seed of the sampling, drawn at random or set.
 
-        With the same seed the same calls give the same values. Setting it forgets all calls.
+        With the same seed, the same calls give the same values. Setting it forgets all calls.
         """
         assert self.balancer.seed is not None  # the balancer draws one
         return self.balancer.seed
@@ -77,8 +77,10 @@ class SamplingAttachment(Attachment):
 
     @property
     def follow_seeds(self) -> bool:
-        """Return whether the values of a call that passes generators follow from their seeds
-        instead of the earlier calls; see `vldebias.debias`."""
+        """Return whether values follow from the generators that are passed to a call.
+
+        Otherwise they depend on the previous calls; see `vldebias.debias`.
+        """
         return self.log.follow_seeds
 
     @follow_seeds.setter
@@ -87,15 +89,16 @@ class SamplingAttachment(Attachment):
 
     @property
     def last_call(self) -> CallRecord | None:
-        """Return the record of the last call in this thread or task; None without one.
+        """Return the record of the last call in this thread or task, or None without one.
 
-        A call in a thread of its own, as by `asyncio.to_thread`, is read in that thread.
+        The record of a call in a thread of its own, such as by `asyncio.to_thread`, is read in that
+        thread.
         """
         record = self.log.last
         if record is None and not self.log.is_known:
             self.warn_once(
-                "no call was made in this thread or task, but others made some. Read what a call"
-                " was given in the function that calls the pipeline, or take it from"
+                "no call was made in this thread or task, but others have made some. Read the"
+                " values of a call in the function that calls the pipeline, or take them from"
                 " attachment.calls or debias(..., on_call=function)"
             )
         return record
@@ -107,22 +110,28 @@ class SamplingAttachment(Attachment):
 
     @property
     def sampled(self) -> list[object]:
-        """Return the value of each image of the last call in this thread or task, None if its
-        prompt was left unchanged; empty without a call."""
+        """Return the value of each image of the last call in this thread or task.
+
+        It is None for an unchanged prompt. The list is empty without a call.
+        """
         record = self.last_call
         return [] if record is None else list(record.values)
 
     @property
     def reasons(self) -> list[object]:
-        """Return why each image of the last call in this thread or task got no value
-        (`vldebias.balance_prompts`), None if it got one."""
+        """Return why each image of the last call in this thread or task got no value.
+
+        It is None if the image got one; see `vldebias.balance_prompts`.
+        """
         record = self.last_call
         return [] if record is None else list(record.reasons)
 
     @property
     def people(self) -> list[object]:
-        """Return for each image of the last call in this thread or task the persons who got a
-        value, as (noun, value)."""
+        """Return for each image of the last call the persons that got a value, as (noun, value).
+
+        The last call is that of this thread or task.
+        """
         record = self.last_call
         return [] if record is None else list(record.people)
 
@@ -133,7 +142,7 @@ class SamplingAttachment(Attachment):
         facts += [(f"last call, {value}", count) for value, count in counts.items()]
         unchanged = values.count(None)
         if unchanged:
-            facts.append(("last call, left alone", unchanged))
+            facts.append(("last call, left unchanged", unchanged))
         return facts
 
     def sample_call(
@@ -149,18 +158,18 @@ class SamplingAttachment(Attachment):
 
         Args:
             columns: name of a text argument -> one text per image.
-            read: how many characters of a text the encoders read; a subject after them gets no
+            read: how many characters of a text the encoders read; a subject beyond them gets no
                 value and is not counted.
             seeds: see `PromptAttachment.rewrite`; anything else that a pipeline accepts as its
                 generator is ignored.
-            originals: what the user wrote for each image; None: the texts themselves.
+            originals: the user's text for each image; None: the texts themselves.
             is_encoding: the call generates no images, see `CallRecord`.
 
         Returns:
             The texts with the values, and the record of the call, which is not logged yet.
         """
         prompts = joined(columns)
-        if not self._strength:  # nothing is written, and nothing is counted
+        if not self._strength:  # nothing is written or counted
             unchanged = CallRecord(
                 prompts,
                 prompts,
@@ -210,7 +219,7 @@ class SamplingAttachment(Attachment):
                 end = read[name](text) if name in read else len(text)
                 heads[name].append(text[:end])
                 tails[name].append(text[end:])
-        # Equal texts of one image are one text with one subject.
+        # Equal texts of one image count as one text with one subject.
         different: list[list[str]] = []
         for row in zip(*heads.values(), strict=True):
             different.append(list(dict.fromkeys(row)))
@@ -232,27 +241,20 @@ class PromptAttachment(SamplingAttachment):
     """Write a sampled value of the attribute into the prompt of each image of a pipeline."""
 
     reattach = "prompts"
+    _is_later_pass = False
 
-    def __init__(
-        self,
-        host: Host,
-        balancer: Balancer,
-        *,
-        strength: float = 1.0,
-        label: str = "",
-        log: CallLog | None = None,
-    ) -> None:
-        self._is_later_pass = False
-        self._sampled_ids: deque[str] = deque(maxlen=KEPT)  # of the records with new values
-        super().__init__(host, balancer, strength=strength, label=label, log=log)
+    @cached_property
+    def _sampled_ids(self) -> deque[str]:
+        """Return the ids of the records whose values this attachment sampled."""
+        return deque(maxlen=KEPT)
 
     def _install(self) -> Callable[[], None]:
         return self.host.install_prompts(self)
 
     def _merge(self) -> None:
         raise UnsupportedHostError(
-            f"{self.host.name}: balanced prompts are written before the model reads them, so"
-            ' weights cannot hold them; attach method="cali" and merge that'
+            f"{self.host.name}: prompts are rewritten before the model reads them, which weights"
+            ' cannot express; attach method="cali" and merge that'
         )
 
     def _changes(self) -> list[str]:
@@ -272,7 +274,7 @@ class PromptAttachment(SamplingAttachment):
         """
         if self.state != "attached":
             raise InvalidInputError(
-                f"{host.name}: got an attachment to follow that is {self.state}; attach it first"
+                f"{host.name}: the attachment of the first pass is {self.state}; attach it first"
             )
         later = PromptAttachment(
             host, self.balancer, strength=self.strength, label=self.label, log=self.log
@@ -283,11 +285,11 @@ class PromptAttachment(SamplingAttachment):
 
     @contextmanager
     def originals(self, prompts: str | Sequence[str]) -> Iterator[Self]:
-        """Name the users' original texts if a language model rewrote them into the prompts of the
-        calls inside the block, only in this thread or task.
+        """Pass the users' texts if a language model rewrote them into the prompts of the calls.
 
-        The original decides what is open, and what the rewriter added about the attribute becomes
-        the sampled value; see `vldebias.balance_prompts`.
+        This applies inside the block, in this thread or task only. The original decides what is
+        open, and what the rewriter added about the attribute is replaced by the sampled value; see
+        `vldebias.balance_prompts`.
 
         Args:
             prompts: the originals, one for each prompt of a call. A call with another number of
@@ -300,16 +302,16 @@ class PromptAttachment(SamplingAttachment):
     def rewrite(
         self, prompts: str | Sequence[str], again: bool = False, seeds: Seeds | None = None
     ) -> list[str]:
-        """Return one rewritten prompt per image, as in a call of the pipeline; `sampled` then has
-        their values, and `reasons` why some were left unchanged.
+        """Return one rewritten prompt per image, as in a call of the pipeline.
 
-        Use it to balance many calls at once.
+        Afterwards `sampled` has their values, and `reasons` says why some were left unchanged. Use
+        it to balance many calls at once.
 
         Args:
             prompts: one prompt, or one per image.
-            again: `prompts` are other texts of the images of the last call, and get the same
+            again: the prompts are further texts of the images of the last call, and get the same
                 values.
-            seeds: generators or seeds, one for all images or one for each, which decide the
+            seeds: generators or seeds, one for all images or one for each, which determine the
                 values; see `follow_seeds`.
         """
         if isinstance(prompts, str):
@@ -334,9 +336,11 @@ class PromptAttachment(SamplingAttachment):
 
         Args:
             texts: name -> one text per image.
-            images_per_prompt: how many images in a row belong to one prompt of the call.
+            images_per_prompt: how many adjacent images belong to one prompt of the call.
             again: the texts belong to the images of the last call, and get the same values.
-            read, seeds, is_encoding: see `sample_call`.
+            read: see `sample_call`.
+            seeds: see `sample_call`.
+            is_encoding: see `sample_call`.
         """
         columns = {name: list(column) for name, column in texts.items()}
         if self.state != "attached":
@@ -345,7 +349,6 @@ class PromptAttachment(SamplingAttachment):
             with_last_values = self._with_last_values(columns, again)
             if with_last_values is not None:
                 return with_last_values
-        # A call that fails shows no values of the one before it.
         self.log.begin()
         self.balancer.strength = self._strength
         originals = None
@@ -360,7 +363,7 @@ class PromptAttachment(SamplingAttachment):
         return written
 
     def _originals_of(self, images: int, images_per_prompt: int) -> tuple[str, ...]:
-        """Return what the user wrote for each image of a call inside `originals`."""
+        """Return the user's text for each image of a call inside `originals`."""
         texts = _ORIGINALS.get()[id(self)]
         prompts = images // images_per_prompt
         if len(texts) != prompts:
@@ -376,12 +379,15 @@ class PromptAttachment(SamplingAttachment):
     def _with_last_values(
         self, columns: Mapping[str, list[str]], again: bool
     ) -> dict[str, list[str]] | None:
-        """Return further texts of the images of the last call in this thread or task, with its
-        values; None if that call was not the pass before this one.
+        """Return further texts of the images of the last call in this thread or task.
 
         Args:
             columns: name -> one text per image.
-            again: the texts certainly belong to these images; otherwise compare the prompts.
+            again: the texts are known to belong to these images; otherwise the prompts are
+                compared.
+
+        Returns:
+            The texts with the values of that call; None if it was not the pass before this one.
         """
         record = self.log.last
         if not again:
@@ -391,9 +397,9 @@ class PromptAttachment(SamplingAttachment):
                 last_prompts = [text.split(NEXT)[0] for text in record.prompts]
             if last_prompts != columns["prompt"]:
                 self.warn_once(
-                    "no pass before this one was called with the same prompts in this thread or"
-                    " task, so new values are dealt. Call all passes of a picture one after the"
-                    " other in one function, with the same prompts, one for each image"
+                    "no earlier pass was called with the same prompts in this thread or task, so"
+                    " new values were sampled. Call all passes of a picture one after the other in"
+                    " one function, with the same prompts, one for each image"
                 )
                 return None
         rewritten = dict(columns)
@@ -403,7 +409,7 @@ class PromptAttachment(SamplingAttachment):
         for people in record.people:
             values_of_images.append([value for _, value in people])
         for name, texts in columns.items():
-            # Texts of other images than in the last call: no value is known for them.
+            # With another number of images than in the last call, their values are unknown.
             if len(texts) == len(record.values):
                 rewritten[name] = self.balancer.write(texts, values_of_images, record.originals)
         return rewritten
@@ -415,7 +421,7 @@ class DenoiserAttachment(SamplingAttachment):
     The strength is the share of the edits in the outputs of the cross-attentions.
 
     Attributes:
-        projections: attribute, by the name of its prompt set -> its edit.
+        projections: name of the prompt set of each attribute -> its edit.
     """
 
     reattach = "attachment.projections"
@@ -438,8 +444,8 @@ class DenoiserAttachment(SamplingAttachment):
 
     def _merge(self) -> None:
         raise UnsupportedHostError(
-            f"{self.host.name}: every image gets its own value in cross-attention, so weights"
-            ' cannot hold it; attach method="cali" and merge that'
+            f"{self.host.name}: every image gets its own value in cross-attention, which weights"
+            ' cannot express; attach method="cali" and merge that'
         )
 
     def _changes(self) -> list[str]:
@@ -451,7 +457,7 @@ class DenoiserAttachment(SamplingAttachment):
 
     @contextmanager
     def giving(self, values: Sequence[object]) -> Iterator[Self]:
-        """Set these values for the images of the calls inside the block, instead of sampled ones.
+        """Set the values of the images of the calls inside the block, instead of sampling them.
 
         Args:
             values: one for each image of a call, None to leave it unchanged; tuples for several
@@ -462,8 +468,7 @@ class DenoiserAttachment(SamplingAttachment):
 
     @property
     def given_values(self) -> list[object] | None:
-        """Return the values of the surrounding `giving` block in this thread or task; None outside
-        of one."""
+        """Return the values of the surrounding `giving` block, or None outside one."""
         return _GIVEN.get().get(id(self))
 
     def sample(self, prompts: Sequence[str], seeds: Seeds | None = None) -> list[object]:
@@ -473,7 +478,7 @@ class DenoiserAttachment(SamplingAttachment):
 
         Args:
             prompts: one per image.
-            seeds: generators or seeds, one for all images or one for each, which decide the
+            seeds: generators or seeds, one for all images or one for each, which determine the
                 values; see `follow_seeds`.
         """
         self.sample_texts({"prompt": list(prompts)}, seeds=seeds)
@@ -487,20 +492,23 @@ class DenoiserAttachment(SamplingAttachment):
         read: Readers | None = None,
         seeds: object = None,
     ) -> None:
-        """Sample the values of a call and log them; the texts stay as they are.
+        """Sample the values of a call and log them; the texts stay unchanged.
 
         Args:
             texts: name -> one text per image.
-            read, seeds: see `sample_call`.
+            read: see `sample_call`.
+            seeds: see `sample_call`.
         """
         self.log.begin()
         _, record = self.sample_call(texts, read=read, seeds=seeds)
         self.log.add(replace(record, written=record.prompts))
 
 
-def _reason_of_cut_text(reason: object) -> Any:
-    """Return "truncated" if nobody was found in the part of a text that the encoders read, because
-    the person may be mentioned after it."""
+def _reason_of_cut_text(reason: object) -> object:
+    """Return the reason for a text of which the encoders read only a part.
+
+    It is "truncated" if no person was found in that part, because one may be mentioned after it.
+    """
     if isinstance(reason, tuple):
         return tuple(map(_reason_of_cut_text, reason))
     if isinstance(reason, str) and reason.startswith("no person"):

@@ -1,5 +1,4 @@
-"""Attach fitted edits of embeddings, with the settings that `vldebias.debias` takes for all
-methods."""
+"""Attach fitted edits of embeddings, with the settings of `vldebias.debias`."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import CallLog, CallRecord, EditAttachment, Host
 from vldebias.projection.edit import Edit
 
-_DEALING = "use method='balanced-prompts' or 'cross-attention'"
+_SAMPLING = "use method='balanced-prompts' or 'cross-attention'"
 
 
 @dataclass(frozen=True)
@@ -33,28 +32,28 @@ class AttachSettings:
         """Raise InvalidInputError if `on_call` or `shares` is set.
 
         Args:
-            subject: what samples no values, for the message.
+            subject: the object that samples no values, for the message.
         """
         self.log()
         if self.on_call is not None:
             raise InvalidInputError(
-                f"on_call: {subject} deals no values to images, so there is nothing to report;"
+                f"on_call: {subject} samples no values for images, so there is nothing to report;"
                 " leave it out, or use method='balanced-prompts'"
             )
         if self.shares is not None:
-            raise InvalidInputError(f"shares: {subject} deals no values; {_DEALING}")
+            raise InvalidInputError(f"shares: {subject} samples no values; {_SAMPLING}")
 
     def refuse_embeddings(self, name: str) -> None:
         """Raise InvalidInputError if `negative` or `keep_stated` is set, which concern embeddings.
 
         Args:
-            name: the method that samples values, for the message.
+            name: name of the method that samples values, for the message.
         """
         if self.negative or not self.keep_stated:
             raise InvalidInputError(
-                f"method {name!r} rewrites no negative prompts, and writes no value where the"
-                " prompt states one; leave out negative=True and keep_stated=False, or use an edit"
-                " such as method='cali'"
+                f"method {name!r} never changes negative prompts or values that a prompt states;"
+                " leave out negative=True and keep_stated=False, or use an edit such as"
+                " method='cali'"
             )
 
 
@@ -84,7 +83,7 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
     for edit in edits.values():
         if not edit.provenance.space and not edit.provenance.fingerprint:
             warn(
-                f"{host.name}: the projection does not say which model it was fitted on, so it"
+                f"{host.name}: the projection does not record which model it was fitted on, so it"
                 " cannot be checked; fit it with vldebias.fit_projection(model, prompts)",
                 SuspectInputWarning,
             )

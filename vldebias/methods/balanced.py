@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from vldebias.wording import Balancer
 
 Find = Callable[[str], int | None]
-"""Prompt -> character offset at which the words of a value are written; None leaves it
-unchanged."""
+"""Prompt -> character offset at which the words of a value are written; None: unchanged."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -28,11 +27,11 @@ class Balanced(Method):
 
     Args:
         shares: value -> share of the images; None: even shares.
-        seed: of the sampling; None: each attachment draws one, `attachment.seed`. With a seed a
-            call with `generator=` shows the same persons in every process.
+        seed: seed of the sampling; None: each attachment draws one, `attachment.seed`. With a seed,
+            a call with `generator=` shows the same persons in every process.
         find: prompt -> character offset at which the words are written, or None to leave it
             unchanged; by default the subject is found by grammar (`vldebias.balance_prompts`).
-        groups: what happens to several persons, see `vldebias.balance_prompts`.
+        groups: how several persons are treated, see `vldebias.balance_prompts`.
         decide: a function that returns which values the facts of a prompt allow, see
             `vldebias.balance_prompts`.
     """
@@ -46,11 +45,10 @@ class Balanced(Method):
     decide: Callable[..., Any] | None = None
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> PromptAttachment:
-        """Attach to a pipeline, whose prompts get a value at each call; see `Method.attach`."""
         settings.refuse_embeddings(self.name)
         if problem.max_loss is not None:
             raise InvalidInputError(
-                f"max_loss: it bounds an edit of embeddings, and method {self.name!r} writes words"
+                f"max_loss: it bounds an edit of embeddings, but method {self.name!r} writes words"
                 " into prompts; leave max_loss out, or use method='cali'"
             )
         balancer = make_balancer(
@@ -86,16 +84,18 @@ def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
 
 @cache
 def _load_word_lists() -> None:
-    """Read a prompt once in a process, which loads the word lists that every prompt is read by, so
-    that the first picture does not wait for them."""
+    """Read a prompt once per process, which loads the word lists for reading prompts.
+
+    Otherwise the first picture would wait for them.
+    """
     from vldebias.wording import balance_prompts
 
     balance_prompts("A photo of a person.", "gender", seed=0)
 
 
 def why_not_balanced(problem: Problem) -> str | None:
-    """Return why prompts cannot be balanced for a pipeline by default; None if they can."""
-    if problem.host.edits_images:  # and keeps the persons in them
+    """Return why a pipeline's prompts cannot be balanced by default; None if they can."""
+    if problem.host.edits_images:  # which already show persons
         return "the pipeline edits given images"
     if not problem.host.rewrites:
         return "this host does not rewrite prompts"

@@ -3,16 +3,16 @@
 Equation 7.4 of the thesis, min_z |z - z0|^2 + lam z^T M z, is the Lagrangian of a problem with a
 bound: among all z with <z, z0> = 1 and a loss 1 - cos(z, z0) of at most e, z = a (I + lam M)^-1 z0
 has the least z^T M z, for some a and with lam one over the multiplier of the bound. One matrix
-serves all texts, so the largest lam that satisfies the bound is used. The loss never falls as lam
-grows: with m = 1 / (1 + lam s) on the eigenvectors of M and the mean E over the squared coordinates
-of z0, cos = E[m] / sqrt(E[m^2]) and
+serves all texts, so the largest lam that satisfies the bound is used. The loss never decreases as
+lam grows: with m = 1 / (1 + lam s) on the eigenvectors of M and the mean E over the squared
+coordinates of z0, cos = E[m] / sqrt(E[m^2]) and
 
     lam d/dlam log cos = E[m^2] / E[m] - E[m^3] / E[m^2] <= 0
     by Cauchy-Schwarz: E[m^2]^2 <= E[m] E[m^3]
 
 so bisection finds that lam. This needs P = (I + S)^-1 with a symmetric S. If P0 is part of the
-projection (P0 alone may lose more than the bound), or if P is not symmetric, the strength is
-lowered instead: along z0 + t (P z0 - z0) the angle to z0 never falls as t grows.
+projection (P0 itself may lose more than the bound), or if P is not symmetric, the strength is
+lowered instead: along z0 + t (P z0 - z0) the angle to z0 never decreases as t grows.
 """
 
 from __future__ import annotations
@@ -27,23 +27,33 @@ from vldebias.errors import InvalidInputError
 from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection
 
-_STEPS = 60  # halvings: the multiplier to the precision of a double
+_STEPS = 60  # bisection steps, for the precision of a double
 
 
 def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
-    """Return 1 - cosine (n,) of each neutral embedding (n, d) with its projection."""
+    """Return 1 - cosine (n,) between each neutral embedding and its projection.
+
+    Args:
+        projection: the projection.
+        neutral: embeddings (n, d) of neutral texts.
+    """
     return 1 - torch.cosine_similarity(neutral.double(), projection(neutral.double()), dim=1)
 
 
 def bounded(
     edit: Edit, neutral: Tensor, max_loss: float, *, mean: bool = False
 ) -> CalibratedProjection:
-    """Return an edit under which no text of `neutral` (n, d) loses more than `max_loss`, or their
-    mean does not.
+    """Return an edit under which no neutral text, or their mean, loses more than a bound.
 
-    If `edit` satisfies the bound, it is returned. Otherwise a projection (I + S)^-1 ("cali",
-    "equalise", and both) is returned at a smaller lam, and any other one as I - t (I - P),
+    An edit that satisfies the bound is returned unchanged. Otherwise a projection (I + S)^-1
+    ("cali", "equalise", and both) is returned at a smaller lam, and any other one as I - t (I - P),
     0 < t < 1, with "bounded" in the name of its method.
+
+    Args:
+        edit: the fitted edit.
+        neutral: embeddings (n, d) of neutral texts.
+        max_loss: the largest allowed loss, 1 - cosine.
+        mean: bound the mean loss instead of the largest.
 
     Raises:
         InvalidInputError: the edit is not a projection.
@@ -61,14 +71,14 @@ def bounded(
 
     if holds(edit):
         return edit
-    # At t = 0 nothing is changed and nothing is lost, so some t above it always holds.
+    # At t = 0 nothing is lost, so the bound always holds for some t above it.
     share = largest(lambda t: holds(_weaker(edit, t)))
     return _weaker(edit, share)
 
 
 def _weaker(edit: CalibratedProjection, t: float) -> CalibratedProjection:
     """Return the method at t times its lam, or I - t (I - P) if P has another form."""
-    # The factors are asked, since a method of another package may not record what it removed.
+    # The factors decide, since a method of another package may not record what it removed.
     if edit.is_resolvent:
         return edit.at_multiple(t)
     # I - t L R^T
@@ -76,8 +86,10 @@ def _weaker(edit: CalibratedProjection, t: float) -> CalibratedProjection:
 
 
 def largest(holds: Callable[[float], bool]) -> float:
-    """Return the largest t in (0, 1) with `holds(t)`, which must be true near 0 and false beyond
-    some t."""
+    """Return the largest t in (0, 1) for which a condition holds.
+
+    It must hold near 0 and fail beyond some t.
+    """
     low = 0.1
     high = 1.0
     while not holds(low):

@@ -1,16 +1,16 @@
-"""Fit closed-form projections as sums of terms; a term gives differences to shrink, or directions
-to project out.
+"""Fit closed-form projections as sums of terms.
 
-"+" sums terms: `METHODS["cali"] + METHODS["equalise"]`. With the projection P0 of the spurious
-prompts or of the differences of value means, the prompt pairs S, and differences D of image means
-with the weights w of `vldebias.methods.equalise`,
+A term provides differences to shrink, or directions to project out. "+" adds terms:
+`METHODS["cali"] + METHODS["equalise"]`. With the projection P0 of the spurious prompts or of the
+differences of value means, the prompt pairs S, and differences D of image means with the weights w
+of `vldebias.methods.equalise`,
 
     P* = P0 (I + lam/|S| sum_S (z_i - z_j)(z_i - z_j)^T + lam P0 (sum_D w D D^T) P0)^-1
 
-P0 comes last, as in Lemma 7.1, so A^T P* z = 0 in every sum, and without images this is exactly the
-paper's form. Differences of image means are first projected by P0, because a projected text depends
-on D only through P0 D. With D itself, P0 would make an equalised text unequal again, and no lam
-would bring the group means together.
+P0 is applied last, as in Lemma 7.1, so A^T P* z = 0 in every sum, and without images this is
+exactly the paper's form. Differences of image means are first projected by P0, because a projected
+text depends on D only through P0 D. With D itself, P0 would make an equalised text unequal again,
+and no lam would bring the group means together.
 
 Law (tested): in every sum, sqrt(lam w) |D^T P* z| <= |z| / 2, as in "equalise" alone, so the gap of
 the means goes to zero as lam grows.
@@ -50,14 +50,15 @@ class Term:
 
 @dataclass(frozen=True, repr=False)
 class ClosedForm(EditMethod):
-    """Fit the projection P0 of the removed rows times the inverse of I plus the weighted scatters
-    (eq. 7.3, 7.4)."""
+    """Fit P0 times the inverse of I plus the weighted scatters (eq. 7.3, 7.4).
+
+    P0 projects out the rows of the terms with a span.
+    """
 
     declaration: Declaration
     terms: tuple[Term, ...] = ()
 
     def fit(self, problem: Problem, role: str) -> CalibratedProjection:
-        """Solve for one role of the problem's host."""
         removed = [term.span(problem, role) for term in self.terms if term.span is not None]
         span = torch.cat(removed) if removed else None
         scatters: list[Tensor] = []
@@ -67,7 +68,7 @@ class ClosedForm(EditMethod):
                 continue
             scatters_of_attributes = term.scatters(problem, role)
             if term.need is Need.IMAGES and span is not None and span.any():
-                # P0 comes last, so that the means of images are compared where texts will be.
+                # P0 is applied last, so the means of images are compared in the space after it.
                 project = CalibratedProjection.solve([], span)
                 scatters_of_attributes = [project(rows) for rows in scatters_of_attributes]
             scatters += scatters_of_attributes
@@ -88,25 +89,39 @@ class ClosedForm(EditMethod):
 
     def __add__(self, method: ClosedForm) -> ClosedForm:
         """Return the method with the terms of both."""
-        # A term that both have is counted once, in the order of the first.
+        # Common terms are counted once, in the order of the first method.
         terms = tuple(dict.fromkeys((*self.terms, *method.terms)))
         return ClosedForm(self.declaration + method.declaration, terms)
 
 
 def value_differences(problem: Problem, role: str) -> Tensor:
-    """Return rows (a, d) per attribute, stacked: the spherical mean text of each of a values, minus
-    their mean."""
-    # One matrix (a, d) per attribute, whose a values may differ in number.
+    """Return the mean text of each value minus their mean, for all attributes.
+
+    Args:
+        problem: the problem.
+        role: the role of the texts.
+
+    Returns:
+        Rows (a, d) of the a values of all attributes, stacked.
+    """
+    # One matrix (a, d) per attribute, because the number of values may differ.
     units = [problem.zero_shot(prompts, role) for prompts in problem.attributes]
     return torch.cat([rows - rows.mean(0) for rows in units])
 
 
 def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | None:
-    """Return class texts (k, d) that define pseudo-classes, calibrated by the prompt pairs; None if
-    there are none.
+    """Return class texts that define pseudo-classes, calibrated by the prompt pairs.
 
-    Without calibration, class texts are biased, and pseudo-classes would depend on the attribute to
-    be equalised.
+    Without calibration, class texts are biased, and pseudo-classes would depend on the attribute
+    that is to be equalised.
+
+    Args:
+        problem: the problem with reference images.
+        prompts: the attribute.
+        role: the role of the texts.
+
+    Returns:
+        (k, d); None without classes.
     """
     # A search compares means over all images; see `Reference.within_classes`.
     if len(prompts.classes) < 2 or not problem.images.within_classes:
@@ -115,12 +130,17 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
     try:
         return CALI.fit(replace(problem, sets=(prompts,), lam=LAM_OF_MODELS), role)(texts)
     except NothingToRemoveError:
-        # The model embeds the prompts of every pair alike: it reads no attribute in a class.
+        # The model embeds the prompts of every pair alike, so no calibration is needed.
         return texts
 
 
 def spurious_rows(problem: Problem, role: str) -> Tensor:
-    """Return the embeddings (m, d) of the spurious prompts of all attributes, each once."""
+    """Return the embeddings (m, d) of the spurious prompts of all attributes, each once.
+
+    Args:
+        problem: the problem.
+        role: the role of the texts.
+    """
     texts: dict[str, None] = {}
     for prompts in problem.attributes:
         texts |= dict.fromkeys(prompts.spurious)
@@ -128,8 +148,12 @@ def spurious_rows(problem: Problem, role: str) -> Tensor:
 
 
 def pair_scatters(problem: Problem, role: str) -> list[Tensor]:
-    """Return the scatter (n, d) of the prompt pairs of each attribute; its groups are embedded in
-    one call."""
+    """Return the scatter (n, d) of the prompt pairs of each attribute.
+
+    Args:
+        problem: the problem.
+        role: the role of the texts.
+    """
     scatters = []
     for prompts in problem.attributes:
         rows = problem.host.embed(list(chain.from_iterable(prompts.groups)), role)
@@ -139,7 +163,12 @@ def pair_scatters(problem: Problem, role: str) -> list[Tensor]:
 
 
 def image_scatters(problem: Problem, role: str) -> list[Tensor]:
-    """Return the scatter (pairs, d) of the differences of image means of each attribute."""
+    """Return the scatter (pairs, d) of the differences of image means of each attribute.
+
+    Args:
+        problem: the problem with reference images.
+        role: the role of the texts.
+    """
     scatters = []
     for prompts in problem.attributes:
         classes = class_texts(problem, prompts, role)

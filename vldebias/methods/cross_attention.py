@@ -1,7 +1,7 @@
-"""Fit the edit of cross-attention: a sampled value instead of what the denoiser associates with the
-prompt, without a change of the prompt.
+"""Fit the edit of cross-attention: a sampled value instead of the value that the denoiser prefers.
 
-For every layer and time, with M_v the mean response over concepts to the texts that state value v,
+The prompt is not changed. For every layer and time, with M_v the mean response over concepts to the
+texts that state value v,
 
     center m = mean over v of M_v        effects e_v = M_v - m        (closed form, no training)
 
@@ -54,12 +54,12 @@ THINGS = (
     "A photo of a crow on a mountain.",
     "A cup of coffee on a newspaper.",
 )
-"""Texts without a person, from which the gate learns to leave such pictures alone."""
+"""Texts without a person, from which the gate learns to leave such pictures unchanged."""
 AMOUNT_OF_TWO_VALUES = 4.0
 AMOUNT_OF_MORE_VALUES = 5.0
-"""How often the effect of a value is added in the first step. It falls linearly to 0 in the last,
-since the first steps decide who appears. Two effects are opposite, so adding one cancels the other;
-with more values, the value that the denoiser associates has to be outweighed."""
+"""How often the effect of a value is added in the first step. It falls linearly to 0 in the last
+step, since the first steps decide who appears. Two effects are opposite, so adding one cancels the
+other; with more values, the value that the denoiser prefers has to be outweighed."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -67,26 +67,27 @@ class CrossAttention(EditMethod):
     """Add the effect of a sampled value in every cross-attention of a pipeline's denoiser.
 
     Prompts that state a value, name a person, show nobody or show several people are left
-    unchanged. Values along one line, such as five skin tones, are hard to tell apart by their
+    unchanged. Values along one line, such as five skin tones, are hard to distinguish by their
     effects; use balanced prompts for them (eval/results/steer.json).
 
     Args:
         shares: value -> share of the images; None: even shares.
-        seed: of the sampling; None: each attachment draws its own, `attachment.seed`.
-        find, decide: see `vldebias.balance_prompts`, whose rules decide which prompts are open.
+        seed: seed of the sampling; None: each attachment draws its own, `attachment.seed`.
+        find: see `vldebias.balance_prompts`, whose rules decide which prompts are open.
+        decide: see `vldebias.balance_prompts`.
         form: "add" adds the effect of the value and removes nothing. "shift" and "set" first remove
             the attribute's part from the mean over positions or from every position, and with it
-            some of the subject (`vldebias.projection.cross_attention`).
-        amount: how often the effect of a value is added, in every step. None: 4 times in the first
+            part of the subject (`vldebias.projection.cross_attention`).
+        amount: how often the effect of a value is added in every step. None: 4 times in the first
             step, or 5 times if there are more than two values, falling linearly to 0 in the last
-            (eval/results/steer_models_choice.json).
+            step (eval/results/steer_models_choice.json).
         rank: largest number of directions of the span; 0: all.
         concepts: number of concepts of the prompt set in the fit.
-        steps: of the scheduler in the fit, and so the number of fitted times.
+        steps: number of steps of the scheduler in the fit, which is the number of fitted times.
         batch_size: images that the fit generates at once; guidance doubles the rows of the
             denoiser. Lower it if the fit runs out of memory.
-        options: further arguments of the pipeline's call in the fit, such as
-            {"height": 512, "width": 512}; None: its defaults.
+        options: further arguments of the pipeline's call in the fit, such as {"height": 512,
+            "width": 512}; None: its defaults.
     """
 
     declaration = DECLARED["cross-attention"]
@@ -104,10 +105,8 @@ class CrossAttention(EditMethod):
     options: Mapping[str, Any] | None = None
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> DenoiserAttachment:
-        """Fit the edits and attach them, with values sampled for each image; see
-        `Method.attach`."""
         settings.refuse_embeddings(self.name)
-        # Once: the fingerprint of the denoiser is kept on this host.
+        # Created once, because the fingerprint of the denoiser is cached on this host.
         host = at_denoiser(problem.host, (part.name for part in problem.attributes))
         edits = self.fit_roles(replace(problem, host=host))
         return self.attach_edits(host, problem.sets, edits, settings)
@@ -123,8 +122,8 @@ class CrossAttention(EditMethod):
 
         Args:
             pipeline: the host of the pipeline.
-            sets: the prompt sets by which prompts are read.
-            edits: attribute, by the name of its prompt set -> edit.
+            sets: the prompt sets with which prompts are read.
+            edits: name of the prompt set of an attribute -> edit.
             settings: `strength`, `shares`, `on_call` and `follow_seeds` apply.
 
         Raises:
@@ -158,24 +157,21 @@ class CrossAttention(EditMethod):
         return super().fit_roles(replace(problem, host=host))
 
     def check(self, problem: Problem) -> None:
-        """Refuse a pipeline without cross-attention to hook, and sets that are not about
-        persons."""
         super().check(problem)
         check_form(self.form)
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise InvalidInputError(
-                f"batch_size: expected a whole number of images from 1 on, got {self.batch_size!r}"
+                f"batch_size: expected a whole number of images >= 1, got {self.batch_size!r}"
             )
         self._host_of(problem)
         for prompt_set in problem.attributes:
             if not can_balance(prompt_set):
                 raise InvalidInputError(
-                    f"prompt set {prompt_set.name!r}: method {self.name!r} deals values to persons,"
-                    " and it has no words for them; use method='cali'"
+                    f"prompt set {prompt_set.name!r}: method {self.name!r} samples values of"
+                    " persons, but the set has no words for them; use method='cali'"
                 )
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the edit of one attribute, named by its prompt set."""
         host = self._host_of(problem)
         (prompt_set,) = (part for part in problem.attributes if part.name == role)
         texts_of_value = stated_texts(prompt_set, self.concepts)
@@ -187,7 +183,7 @@ class CrossAttention(EditMethod):
         stated, person = fit_gate(host, prompt_set, texts_of_value, self)
         values = means.shape[1]
         first = AMOUNT_OF_TWO_VALUES if values == 2 else AMOUNT_OF_MORE_VALUES
-        amounts = torch.linspace(first, 0, len(means)).flip(0)  # times ascend: the last step first
+        amounts = torch.linspace(first, 0, len(means)).flip(0)  # the last step has the lowest time
         if self.amount is not None:
             amounts = torch.full((len(means),), float(self.amount))
         return CrossAttentionEdit(
@@ -210,7 +206,7 @@ class CrossAttention(EditMethod):
         )
 
     def _host_of(self, problem: Problem) -> CrossAttentionHost:
-        """Return the problem's host, if it is that of a denoiser."""
+        """Return the problem's host if it represents a denoiser."""
         if isinstance(problem.host, CrossAttentionHost):
             return problem.host
         raise UnsupportedHostError(
@@ -219,7 +215,7 @@ class CrossAttention(EditMethod):
 
 
 def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost:
-    """Return the host of a pipeline's denoiser, in which each attribute is a role.
+    """Return the host of a pipeline's denoiser, with attributes as roles.
 
     Args:
         pipeline: the host of the pipeline.
@@ -243,13 +239,22 @@ def fit_gate(
     texts_of_value: Mapping[str, Sequence[str]],
     method: CrossAttention,
 ) -> tuple[Readings, Readings]:
-    """Fit linear readings of the first pass: which value a prompt states, and whether it is about a
-    person.
+    """Fit linear readings of the first pass: the stated value, and whether there is a person.
 
     A reading is C^-1 e / (e C^-1 e) with the effect e of stating it and the covariance C within
-    texts of one kind (linear discriminant): 0 for the mean of the open texts, 1 for that of those
-    that state it. Each layer is fitted to one half of the texts and tried on the other; the layer
-    that separates them best is fitted to all, with the threshold that was best on the other half.
+    texts of one kind (linear discriminant): 0 for the mean of the open texts, 1 for the mean of
+    those that state it. Each layer is fitted to one half of the texts and tested on the other. The
+    layer that separates them best is fitted to all texts, with the threshold that was best on the
+    other half.
+
+    Args:
+        host: the host of the denoiser.
+        prompt_set: the attribute.
+        texts_of_value: value -> texts that state it.
+        method: its `steps`, `batch_size` and `options` are used.
+
+    Returns:
+        The readings of the values, and of a person.
     """
     count = len(next(iter(texts_of_value.values())))
     classes = prompt_set.classes or ("A photo of a person.", "A portrait of a person.")
@@ -272,19 +277,24 @@ def fit_gate(
 
 
 class Readings:
-    """Fit linear readings that separate kinds of texts from open ones, of the layer that does it
-    best.
+    """Fit linear readings that separate kinds of texts from open ones, on the best layer.
 
     Attributes:
-        rows: (kinds, d), a reading of each kind, which is zero in the other layers. offsets:
-            (kinds,), above which the reading of a response says that it is of that kind.
+        rows: (kinds, d), a reading of each kind, which is zero in the other layers.
+        offsets: (kinds,), above which the reading of a response assigns it to that kind.
         auroc: layer -> AUROC of its readings, on texts that they were not fitted to.
     """
 
     def __init__(
         self, kinds: Sequence[Tensor], open_rows: Tensor, layers: Sequence[tuple[str, int]]
     ) -> None:
-        """Fit to kinds (n, d) and open rows (m, d), whose columns are those of all layers."""
+        """Fit the readings.
+
+        Args:
+            kinds: responses (n, d) to the texts of each kind, the columns of all layers.
+            open_rows: responses (m, d) to the open texts.
+            layers: name and width of each layer.
+        """
         self.auroc: dict[str, float] = {}
         scores_of_layer = {}
         part_of_layer = {}
@@ -305,12 +315,21 @@ class Readings:
 
 
 def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return readings (kinds, d) that are 1 at the mean of their kind and 0 at that of the open
-    rows, and the latter mean; the covariance is shrunk by a tenth of its mean variance."""
+    """Return readings that are 1 at the mean of their kind and 0 at the mean of the open rows.
+
+    The covariance is shrunk by a tenth of its mean variance.
+
+    Args:
+        kinds: responses (n, d) to the texts of each kind.
+        open_rows: responses (m, d) to the open texts.
+
+    Returns:
+        The readings (kinds, d), and the mean (d,) of the open rows.
+    """
     mean = open_rows.mean(0)
     within = torch.cat([kind - kind.mean(0) for kind in (*kinds, open_rows)])
     covariance = within.T @ within / len(within)
-    # A single text of each kind varies in nothing: then every direction counts alike.
+    # A single text of each kind has no variance, so every direction gets the same weight.
     variance = float(covariance.diagonal().mean()) or 1.0
     shrunk = covariance + 0.1 * variance * torch.eye(len(covariance)).double()
     effects = torch.stack([kind.mean(0) - mean for kind in kinds])
@@ -319,8 +338,10 @@ def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Te
 
 
 def _held_out_scores(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest reading of each row, of the kinds and of the open ones, by readings that
-    were fitted to the other half of the rows."""
+    """Return the largest reading of each row, by readings fitted to the other half of the rows.
+
+    The scores of the kinds are returned first, then those of the open rows.
+    """
     scores_of_kinds = []
     scores_of_open_rows = []
     for half in (0, 1):
@@ -332,8 +353,10 @@ def _held_out_scores(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor
 
 
 def _threshold(positive: Tensor, negative: Tensor) -> float:
-    """Return the threshold with the best mean of both shares that are right; where several are
-    best, their mean."""
+    """Return the threshold with the best mean of the shares of both sides that are correct.
+
+    If several are best, their mean is returned.
+    """
     scores = torch.cat([positive, negative]).sort().values
     thresholds = (scores[1:] + scores[:-1]) / 2
     right = (positive[:, None] > thresholds).double().mean(0)
@@ -348,8 +371,13 @@ def _auroc(positive: Tensor, negative: Tensor) -> float:
 
 
 def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
-    """Return value -> one text for each concept that states it, at most so many concepts, spread
-    over the groups of the set.
+    """Return value -> texts that state it, one for each concept.
+
+    The concepts are spread over the groups of the set.
+
+    Args:
+        prompt_set: the attribute.
+        concepts: the largest number of concepts.
 
     Raises:
         InvalidInputError: no group states every value once.
@@ -380,9 +408,18 @@ def record(
     title: str,
     method: CrossAttention,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the times (t,), and value -> the responses (t, texts, d) to its texts.
+    """Record the responses to texts.
 
-    Texts of one concept start from the same noise, so that they differ in the value alone.
+    Texts of one concept start from the same noise, so that they differ only in the value.
+
+    Args:
+        host: the host of the denoiser.
+        texts_of_value: value -> texts that state it.
+        title: name of the attribute, for the progress bar.
+        method: its `steps`, `batch_size` and `options` are used.
+
+    Returns:
+        The times (t,), and value -> the responses (t, texts, d) to its texts.
     """
     prompts: list[str] = []
     noise: list[int] = []
@@ -415,7 +452,7 @@ def attach_fitted(
 
     Raises:
         InvalidInputError: an empty mapping, edits of both kinds, or a setting that they do not
-            take.
+            accept.
         ProjectionMismatchError: an edit was fitted on another model.
     """
     edits = dict(fitted) if isinstance(fitted, Mapping) else {host.roles[0]: fitted}
@@ -431,17 +468,19 @@ def attach_fitted(
     for edit in edits.values():
         if not isinstance(edit, CrossAttentionEdit):
             raise InvalidInputError(
-                f"got {edit!r} together with edits of cross-attention; attach one kind"
+                f"got {edit!r} together with edits of cross-attention; attach only one kind"
             )
         edit_of_attribute[edit.attribute] = edit
-        # Prompts are read by the words that the edits carry.
+        # Prompts are read with the words that the edits contain.
         sets.append(prompt_set_of(edit))
     return CrossAttention().attach_edits(host, sets, edit_of_attribute, settings)
 
 
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:
-    """Return a prompt set by which prompts are read as in the fit: which state a value of the edit,
-    and which leave it open."""
+    """Return a prompt set with which prompts are read as in the fit.
+
+    It shows which prompts state a value of the edit, and which leave it open.
+    """
     words = tuple(words[0] for words in edit.words.values())
     return PromptSet(
         name=edit.attribute,

@@ -1,8 +1,8 @@
-"""Declare the methods of this package: what lists, tables, checks and tests need to know of each.
+"""Declare the methods of this package: the facts that lists, tables, checks and tests need.
 
-This module imports no torch, so `vldebias methods` and the checks of command lines answer at once.
-The class of a method reads its declaration from here; a method of another package declares itself
-in its own class.
+This module does not import torch, so `vldebias methods` and the checks of command lines answer
+immediately. The class of a method reads its declaration from here; a method of another package
+declares itself in its own class.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GROUP = "vldebias.methods"
 """The group of entry points by which other packages add methods."""
 
 MODELS, PIPELINES, RESULTS = "models", "pipelines", "results"
-"""What a method can be for: image-text models, text-to-image pipelines, the results of a search."""
+"""Kinds of hosts: image-text models, text-to-image pipelines, and results of a search."""
 
 
 class Need(StrEnum):
@@ -42,9 +42,9 @@ class Declaration:
         title: label in reports.
         about: what it does, in one sentence.
         source: paper and equation.
-        color: of its bars in plots.
+        color: color of its bars in plots.
         module: the module that registers it; empty for methods of other packages.
-        hosts: what it is for: "models", "pipelines" or both; or "results".
+        hosts: the kinds of hosts that it supports: "models", "pipelines" or both; or "results".
         needs: the inputs that it requires.
         settings: arguments of `vldebias.debias` that not every method takes: "lam", the weight of
             the prompt pairs, and "shares" and "on_call" of methods that sample values.
@@ -67,46 +67,48 @@ class Declaration:
         """Return whether the method takes `lam`."""
         return "lam" in self.settings
 
-    def __add__(self, other: Declaration) -> Declaration:
+    def __add__(self, term: Declaration) -> Declaration:
         """Return the declaration of the sum of two closed forms."""
-        sources = dict.fromkeys((self.source, other.source))
+        sources = dict.fromkeys((self.source, term.source))
         return replace(
             self,
-            name=f"{self.name}+{other.name}",
-            title=f"{self.title} and {other.title}",
-            about=f"{self.about}; {other.about}",
+            name=f"{self.name}+{term.name}",
+            title=f"{self.title} and {term.title}",
+            about=f"{self.about}; {term.about}",
             source="; ".join(sources),
-            color=other.color,
-            hosts=tuple(host for host in self.hosts if host in other.hosts),
-            needs=self.needs | other.needs,
-            settings=self.settings | other.settings,
+            color=term.color,
+            hosts=tuple(host for host in self.hosts if host in term.hosts),
+            needs=self.needs | term.needs,
+            settings=self.settings | term.settings,
         )
 
 
-def of_reranking(edit: Declaration, order: str) -> Declaration:
+def reranking_declaration(edit: Declaration, order: str) -> Declaration:
     """Return the declaration of re-ranked results.
 
     Args:
-        edit: the method that edits the queries before, "none" for the queries as they are.
+        edit: the method that edits the queries first, "none" to leave them unchanged.
         order: "quota" or "fair", see `vldebias.rerank`.
     """
     name = "rerank"
     title = "re-ranked results"
-    about = "re-ranks the results of a search to even shares, or to those of the gallery"
+    summary = "re-ranks the results of a search to even shares, or to those of the gallery"
     source = "this package"
     if order != "quota":
         name = f"rerank-{order}"
         title = "results re-ranked by FA*IR"
-        about = "re-ranks the results of a search so that every prefix has a minimum of each group"
+        summary = (
+            "re-ranks the results of a search so that every prefix has a minimum of each group"
+        )
         source = "Zehlike et al., 2017"
     if edit.name != "none":
         name = f"{edit.name}+{name}"
         title = f"{edit.name}, then {title}"
-        about = f"edits queries by `{edit.name}`, then {about}"
+        summary = f"edits queries by `{edit.name}`, then {summary}"
     return Declaration(
         name,
         title,
-        about,
+        summary,
         f"{source}; vldebias.rerank",
         "#7b5ea7",
         module="vldebias.methods.results",
@@ -116,13 +118,13 @@ def of_reranking(edit: Declaration, order: str) -> Declaration:
 
 
 def _closed_form(
-    name: str, title: str, about: str, source: str, color: str, *needs: Need, lam: bool = False
+    name: str, title: str, summary: str, source: str, color: str, *needs: Need, lam: bool = False
 ) -> Declaration:
-    """Return the declaration of a closed form; those of images are for models alone."""
+    """Return the declaration of a closed form; one that needs images is for models only."""
     return Declaration(
         name,
         title,
-        about,
+        summary,
         source,
         color,
         module="vldebias.methods.closed_form",
@@ -368,9 +370,9 @@ _DECLARED = [
         hosts=(MODELS,),
         needs=frozenset({Need.IMAGES}),
     ),
-    of_reranking(_NONE, "quota"),
-    of_reranking(_NONE, "fair"),
-    of_reranking(_DEFAULT, "quota"),
+    reranking_declaration(_NONE, "quota"),
+    reranking_declaration(_NONE, "fair"),
+    reranking_declaration(_DEFAULT, "quota"),
     Declaration(
         "target-shares",
         "target shares of a ranking",
@@ -384,13 +386,13 @@ _DECLARED = [
     ),
 ]
 DECLARED = {declaration.name: declaration for declaration in _DECLARED}
-"""Name -> declaration of each method of this package, in the order of all lists."""
+"""Name -> declaration of each method of this package, in the order in which they are listed."""
 
 
 def declarations() -> dict[str, Declaration]:
-    """Return the declaration of every method by its name, those of other packages included.
+    """Return the declaration of every method by its name, including those of other packages.
 
-    The registry, which imports torch, is only asked if it has more than this package's methods:
+    The registry, which imports torch, is only used if it has more than this package's methods: if
     another package adds some, or this process has registered one.
     """
     found = dict(DECLARED)
@@ -404,8 +406,8 @@ def declarations() -> dict[str, Declaration]:
 def check_methods(names: Iterable[str]) -> None:
     """Refuse names of methods that do not exist.
 
-    If another package adds methods, every name passes that is not of this package: only importing
-    that package shows what it adds.
+    If another package adds methods, every unknown name is accepted, because only importing that
+    package shows what it adds.
 
     Args:
         names: names of methods, as --method takes them.
@@ -417,9 +419,9 @@ def check_methods(names: Iterable[str]) -> None:
     for name in names:
         if name in DECLARED:
             continue
-        if imported is not None:  # its registry knows what was added, or raises
+        if imported is not None:  # the registry has all methods, or raises an error
             imported.METHODS[name]
-        # The name of an entry point need not be that of its method.
+        # The name of an entry point may differ from the name of its method.
         elif not entry_points(group=GROUP):
             hint = did_you_mean(name, DECLARED)
             known = ", ".join(DECLARED)

@@ -1,11 +1,9 @@
-"""Measure what an edit does to texts, without images: pair distance, spurious cosines and class
-signal."""
+"""Measure without images what an edit does to texts: pair distances and class signal."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,20 +12,23 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.methods.method import class_signal
-from vldebias.projection.edit import Edit
+from vldebias.projection.edit import Edit, averages_wordings
 from vldebias.prompts import PromptSet
 
 
 def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
-    """Return the variance ratio of images (n, d): along the directions in which texts (m, d)
-    differ, to the average.
+    """Return the variance of images along the directions of texts, relative to the average.
 
     For images of the same model it is well above 1. For noise, or images of another model, it is 1
     on average. With S the covariance of the images and M the mean projector on the k principal
-    directions of the texts that hold 99 % of their variance, scaled to traces d and 1, its variance
-    over rotations R is (Schur's lemma on symmetric matrices)
+    directions of the texts with 99 % of their variance, scaled to traces d and 1, its variance over
+    rotations R is (Schur's lemma on symmetric matrices)
 
         var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2)).
+
+    Args:
+        images: features (n, d).
+        texts: embeddings (m, d).
 
     Returns:
         The ratio, and how many standard deviations it is above 1; (0, 0) for fewer than two
@@ -38,14 +39,14 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
     dim = rows.shape[1]
     total = float(rows.square().sum())
     _, singular, directions = torch.linalg.svd(text_rows, full_matrices=False)
-    # Rows that are all alike differ in no direction.
+    # Equal rows differ in no direction.
     if total <= 1e-12 * len(rows) or float(singular.sum()) <= 1e-9:
         return 0.0, 0.0
     share_of_variance = singular.square().cumsum(0) / singular.square().sum()
     k = int((share_of_variance < 0.99).sum()) + 1
     # Variance per direction of the texts, over variance per direction of the space.
     spread = float((rows @ directions[:k].T).square().sum()) / k * dim / total
-    gram = rows @ rows.T if len(rows) < dim else rows.T @ rows  # the smaller one: same norm
+    gram = rows @ rows.T if len(rows) < dim else rows.T @ rows  # both have the same norm
     # tr S^2 - d, with S scaled to the trace d.
     concentration = float(gram.square().sum()) * dim**2 / total**2 - dim
     variance = 2 * (1 / k - 1 / dim) * concentration / ((dim - 1) * (dim + 2))
@@ -54,15 +55,17 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Hold measures of an edit's effect on the texts of a prompt set; None where the set has no
-    such texts.
+    """Hold measures of an edit's effect on the texts of a prompt set.
 
-    pair_distance, held_out_distance: (before, after), mean L2 distance of the prompts of a pair
-    (Table 7.6).
-    spurious_spread: (before, after), mean range of a class's cosines with the spurious texts (Table
-    7.1).
-    signal_kept: share of the distance between the classes. class_cosine: mean cosine of a class
-    prompt with itself.
+    They are None if the set has no such texts.
+
+    Attributes:
+        pair_distance: mean L2 distance of the prompts of a pair, (before, after) (Table 7.6).
+        held_out_distance: the same for the held-out pairs.
+        spurious_spread: mean range of a class's cosines with the spurious texts, (before, after)
+            (Table 7.1).
+        signal_kept: share of the distance between the classes that is left.
+        class_cosine: mean cosine between a class prompt and its edited embedding.
     """
 
     pair_distance: tuple[float, float]
@@ -75,45 +78,57 @@ class Diagnostics:
     def from_edit(cls, host: Host, role: str, edit: Edit, prompts: PromptSet) -> Diagnostics:
         """Measure what an edit does to the texts of a prompt set, as the host embeds them.
 
+        Args:
+            host: the host of the model or pipeline.
+            role: the tensor that is edited.
+            edit: the fitted edit.
+            prompts: the prompt set.
+
         Raises:
             InvalidInputError: the edit rewrites prompts, so it cannot be applied to embeddings.
         """
         if edit.side == "denoiser":
             raise InvalidInputError(
-                f"{edit.method} acts inside of a denoiser and changes no text, so there is nothing"
+                f"{edit.method} acts inside a denoiser and changes no text, so there is nothing"
                 " to inspect; look at pictures: vldebias generate PROMPT --method cross-attention"
             )
-        if hasattr(edit, "wordings"):
+        if averages_wordings(edit):
             raise InvalidInputError(
                 f"{edit!r} rewrites prompts, so it cannot be inspected by their embeddings alone"
             )
-        measured: dict[str, Any] = {}
-        pairs_of_name = {
-            "pair_distance": prompts.pairs,
-            "held_out_distance": prompts.held_out_pairs,
-        }
-        for name, pairs in pairs_of_name.items():
-            if pairs:
-                rows = host.embed(list(chain.from_iterable(pairs)), role)
-                measured[name] = (_mean_distance(rows), _mean_distance(edit(rows)))
+        rows = host.embed(list(chain.from_iterable(prompts.pairs)), role)
+        pair_distance = (_mean_distance(rows), _mean_distance(edit(rows)))
+        held_out_distance = None
+        if prompts.held_out_pairs:
+            rows = host.embed(list(chain.from_iterable(prompts.held_out_pairs)), role)
+            held_out_distance = (_mean_distance(rows), _mean_distance(edit(rows)))
+        signal_kept = None
+        class_cosine = None
+        spurious_spread = None
         if prompts.classes:
             classes = host.embed(prompts.classes, role)
-            measured["signal_kept"], measured["class_cosine"] = class_signal(classes, edit)
-            # Measured against the texts as they are: what
-            # the edit does to them must not hide the range.
+            signal_kept, class_cosine = class_signal(classes, edit)
             if prompts.spurious:
+                # Unedited: a change of these texts must not hide the range.
                 spurious = host.embed(prompts.spurious, role)
-                spreads = (_mean_range(classes, spurious), _mean_range(edit(classes), spurious))
-                measured["spurious_spread"] = spreads
-        return cls(**measured)
+                spurious_spread = (
+                    _mean_range(classes, spurious),
+                    _mean_range(edit(classes), spurious),
+                )
+        return cls(pair_distance, held_out_distance, spurious_spread, signal_kept, class_cosine)
 
 
 def _mean_distance(rows: Tensor) -> float:
-    """Return the mean distance of the rows (2n, d) of a pair, which follow one another."""
+    """Return the mean distance of adjacent rows (2n, d), which are pairs."""
     return float((rows[0::2] - rows[1::2]).norm(dim=-1).mean())
 
 
 def _mean_range(classes: Tensor, spurious: Tensor) -> float:
-    """Return the mean range of a class's cosines (k, d) with the spurious texts (m, d)."""
+    """Return the mean range of a class's cosines with spurious texts.
+
+    Args:
+        classes: (k, d).
+        spurious: (m, d).
+    """
     cosines = normalize(classes, dim=-1) @ spurious.T
     return float((cosines.amax(1) - cosines.amin(1)).mean())

@@ -1,31 +1,30 @@
-"""Equalise texts against unlabelled images: group means of images replace the prompt pairs in eq.
-7.4.
+"""Equalise texts against unlabelled images, whose group means replace the prompt pairs in eq. 7.4.
 
 Unlabelled images are split by their zero-shot attribute value, within pseudo-classes if there are
 any, so that a class that correlates with the attribute is not removed with it. A text that is
-equally close to the means of two groups gives both the same score on average. With d_c the
-difference of two means in class c, s2 the variance inside a group and p_c = n_ci n_cj / (n_ci +
-n_cj) the precision of d_c, the closed form is that of prompt pairs,
+equally close to the means of two groups scores both alike on average. With d_c the difference of
+two means in class c, s2 the variance inside a group and p_c = n_ci n_cj / (n_ci + n_cj) the
+precision of d_c, the closed form is the one for prompt pairs,
 
     z* = (I + lam sum_c w_c D_c D_c^T)^-1 z0,    w_c = p_c / sum p.
 
 With few images of a class d_c is noisy, and noise would remove useful directions. So each d_c is
-shrunk towards the mean of all, by the method of moments of DerSimonian and Laird (1986) in d
+shrunk towards the mean over classes, by the method of moments of DerSimonian and Laird (1986) in d
 dimensions:
 
     m = sum w_c d_c
         tau2 = max(0, (sum p_c |d_c - m|^2 - (k - 1) s2) / (sum p_c - sum p_c^2 / sum p_c))
     D_c = m + tau2 / (tau2 + s2 / p_c) (d_c - m)
 
-and m is shrunk towards the difference of the value texts, t = text_i - text_j, in the manner of
-James and Stein, with p = sum_c p_c, one beta and one share for all pairs of values:
+and m is shrunk towards the difference of the value texts, t = text_i - text_j, similarly to James
+and Stein, with p = sum_c p_c, one beta and one share for all pairs of values:
 
     beta = sum p <m, t> / sum p |t|^2
     kept = max(0, 1 - s2 / mean p |m - beta t|^2)      m -> beta t + kept (m - beta t)
 
-Wrong pseudo-labels: where errors do not depend on the image beyond its value, the expected
-difference is (1 - e_i - e_j) D: shorter, in the same direction, which is the same as a lam smaller
-by (1 - e_i - e_j)^2.
+Wrong pseudo-labels: if errors depend only on the value of an image, the expected difference is (1 -
+e_i - e_j) D. It is shorter and has the same direction, which is equivalent to multiplying lam by (1
+- e_i - e_j)^2.
 """
 
 from __future__ import annotations
@@ -42,31 +41,32 @@ from vldebias.methods.method import Problem
 from vldebias.methods.reference import Reference, zero_shot
 from vldebias.prompts import PromptSet
 
-_FEWEST = 2  # images of a class and value whose mean is used
+_FEWEST = 2  # images of a class and value; smaller groups are ignored
 # Expected cosine between the mean differences of two halves of the reference images.
 _UNSTABLE = 0.8
-_FOREIGN = 3.0  # deviations from images of another space, see `spread_along`
-_SAMPLE = 1000  # rows that are enough to tell
+_FOREIGN = 3.0  # deviations of the ratio of `spread_along` from its value for another space
+_SAMPLE = 1000  # rows that are used to compute that ratio
 _TINY = torch.finfo(torch.float64).tiny
 
 
 class UnusableReferenceError(InvalidInputError):
-    """Report reference images that show one attribute value only, or that another model
-    embedded."""
+    """Report reference images that show only one attribute value, or are from another model."""
 
 
 class ImageSplit:
-    """Split the unit image features of a reference by zero-shot value and pseudo-class, and compare
-    the means.
+    """Split reference images by zero-shot value and pseudo-class, and compare the means.
 
     Args:
-        texts: (a, d) of the values. classes: (k, d) of the pseudo-classes, or None.
+        texts: (a, d) unit texts of the values.
+        classes: (k, d) texts of the pseudo-classes, or None.
+        reference: the image features.
 
     Attributes:
-        counts: (k, a) images by class and value. sample: (n, d), the first of them.
+        counts: (k, a) images by class and value.
+        sample: (n, d), the first images.
         scatter: rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1.
-        stability: expected cosine between the m of two halves of the images, the least over pairs
-            of values.
+        stability: expected cosine between the m of two halves of the images, the smallest over
+            pairs of values.
 
     Raises:
         UnusableReferenceError: no class has two values with enough rows.
@@ -74,7 +74,7 @@ class ImageSplit:
 
     def __init__(self, texts: Tensor, classes: Tensor | None, reference: Reference) -> None:
         if classes is None:
-            classes = texts[:1]  # one class, in which all images are
+            classes = texts[:1]  # a single class of all images
         values, width = texts.shape
         # (k, a, 1 + d): the number of images of each class and value, then their sum.
         cells = torch.zeros(len(classes), values, 1 + width, dtype=torch.float64)
@@ -82,33 +82,35 @@ class ImageSplit:
         for rows in reference.batches():
             value = zero_shot(rows, texts)
             pseudo_class = (rows @ classes.T).argmax(1)
-            # A 1 before each row: adding up rows counts them as well.
+            # A 1 before each row, so that their sum also counts them.
             counted_rows = pad(rows, (1, 0), value=1.0)
             cells.index_put_((pseudo_class, value), counted_rows, accumulate=True)
-            # Enough to tell whether texts and images are of one model; the rest is not kept.
+            # Some rows show whether texts and images are from the same model.
             self.sample = torch.cat([self.sample, rows[: _SAMPLE - len(self.sample)]])
         self.counts = cells[..., 0]
         has_pair = (self.counts >= _FEWEST).sum(1) >= 2
-        # A class of one value has no difference, and would enter the noise alone.
+        # A class with one value has no difference and would only contribute noise.
         if has_pair.any():
             cells = cells[has_pair]
         else:
-            cells = cells.sum(0, keepdim=True)  # no class has two values: all classes are pooled
+            cells = cells.sum(0, keepdim=True)  # no class has two values, so classes are pooled
         means = _PairedMeans(cells, self.counts)
         self.stability = means.stability
         self.scatter = means.scatter(texts)
 
 
 class _PairedMeans:
-    """Compare the means of each pair of values (p pairs, k classes), as the module names them.
+    """Compare the means of each pair of values (p pairs, k classes), in the notation of the module.
 
     Args:
         cells: (k, a, 1 + d), counts, then sums, of the classes that are compared.
         counts_of_classes: (k, a) images of all classes, for the message.
 
     Attributes:
-        first, second: (p,) the values of each pair that any class has.
-        precision: (p, k), p_c. differences: (p, k, d), d_c.
+        first: (p,) the first value of each pair that occurs in a class.
+        second: (p,) the second value.
+        precision: (p, k), p_c.
+        differences: (p, k, d), d_c.
         noise: s2, the variance of unit rows around the means of their cells.
 
     Raises:
@@ -121,7 +123,7 @@ class _PairedMeans:
         first, second = torch.combinations(torch.arange(counts.shape[1])).T
         n_first = counts.T[first]  # (p, k)
         n_second = counts.T[second]
-        # (p, k) bool: classes in which both values have a mean to speak of.
+        # (p, k) bool: classes in which both values have enough images.
         enough = torch.minimum(n_first, n_second) >= _FEWEST
         precision = enough * n_first * n_second / (n_first + n_second).clamp(min=_TINY)
         known = precision.any(1)
@@ -136,7 +138,7 @@ class _PairedMeans:
         self.precision = precision[known]
         means = (sums / counts.clamp(min=_TINY)[..., None]).transpose(0, 1)  # (a, k, d)
         self.differences = (means[first] - means[second])[known]
-        # All squares of unit rows minus those that the means explain.
+        # The sum of squares of unit rows minus the part that the means explain.
         images = counts.sum()
         occupied = (counts > 0).sum()
         explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
@@ -156,10 +158,9 @@ class _PairedMeans:
 
     @property
     def stability(self) -> float:
-        """Return the expected cosine between the m of two halves of the images, the least of the
-        pairs."""
+        """Return the smallest expected cosine between the m of two halves of the images."""
         length = self.mean.square().sum(1)
-        # |m|^2 holds the signal and s2 / p of noise; in each half the noise is twice that.
+        # |m|^2 is the signal plus noise of s2 / p, which is twice as large in each half.
         noise = self.noise / self.total_precision
         return float(((length - noise) / (length + noise).clamp(min=_TINY)).min())
 
@@ -168,11 +169,11 @@ class _PairedMeans:
         p = self.total_precision
         mean = self.mean
         text_differences = texts[self.first] - texts[self.second]
-        # beta: the multiple of the text differences that is nearest to the means, by least squares.
+        # beta: the multiple of the text differences nearest to the means, by least squares.
         along = p @ (mean * text_differences).sum(1)
         beta = along / (p @ text_differences.square().sum(1)).clamp(min=_TINY)
         expected = beta * text_differences
-        # mean p |m - beta t|^2, of which s2 is expected from noise alone.
+        # mean p |m - beta t|^2, which is s2 on average if there is only noise.
         beyond = p @ (mean - expected).square().sum(1) / len(p)
         kept = (1 - self.noise / beyond.clamp(min=_TINY)).clamp(min=0)
         return expected + kept * (mean - expected)
@@ -195,15 +196,21 @@ class _PairedMeans:
 
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:
-    """Return a warning if images (n, d) seem to be embedded by another model than the texts, else
-    ""."""
+    """Return a warning if images seem to be embedded by another model than the texts, otherwise "".
+
+    Args:
+        images: unit rows (n, d).
+        problem: the problem.
+        prompt_set: the attribute whose texts are compared.
+        role: the role of the texts.
+    """
     prompts = dict.fromkeys(chain(*prompt_set.groups, prompt_set.classes))
     spread, deviations = spread_along(images, problem.host.embed([*prompts], role))
     if not spread or deviations >= _FOREIGN:
         return ""
     return (
-        f"image and text features look unaligned (variance ratio {spread:.2g}); are both of the"
-        " same model? Embed both with one, or pass more images"
+        f"image and text features look unaligned (variance ratio {spread:.2g}); are both from the"
+        " same model? Embed both with one model, or pass more images"
     )
 
 
@@ -212,10 +219,16 @@ def image_scatter(
 ) -> Tensor:
     """Return the scatter of the differences of image means of one attribute (`ImageSplit`).
 
+    Args:
+        problem: the problem with reference images.
+        prompt_set: the attribute.
+        role: the role of the texts.
+        classes: texts (k, d) of the pseudo-classes, or None.
+
     Warns:
         ReferenceWarning: the images are unaligned with the texts, or too few.
     """
-    # Calibrated class texts are shorter than 1, each by another factor, which argmax would see.
+    # Calibrated class texts have different lengths, which would affect argmax.
     if classes is not None:
         classes = normalize(classes, dim=1)
     split = ImageSplit(problem.zero_shot(prompt_set, role), classes, problem.images)
@@ -223,8 +236,8 @@ def image_scatter(
     if not doubt and split.stability < _UNSTABLE:
         doubt = (
             "two halves of the reference images would give different directions (cosine"
-            f" {split.stability:.2f}); they are too few, or do not differ in this attribute. Pass"
-            " more images"
+            f" {split.stability:.2f}); there are too few, or they do not differ in this attribute."
+            " Pass more images"
         )
     if doubt:
         warn(f"{prompt_set.name}: {doubt}", ReferenceWarning)

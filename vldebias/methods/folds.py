@@ -1,12 +1,11 @@
-"""Split prompts, or reference images, into what an edit is fitted on and what its gap is predicted
-on.
+"""Split prompts, or reference images, into a part for fitting and a part for predicting the gap.
 
     texts   five folds of the prompt groups, or the set's held-out groups; prompts that state a
             value replace images.
-    images  the two halves of the reference images with their zero-shot values; each is once the
-            test part.
+    images  the two halves of the reference images with their zero-shot values; each half is the
+            test part once.
 
-Seeds are fixed, so what is decided on folds is decided the same way every time.
+Seeds are fixed, so decisions on folds are reproducible.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from vldebias.methods.reference import stating, zero_shot
 from vldebias.prompts import PromptSet
 
 FOLDS = 5
-FEWEST = 5  # concepts, or groups of prompts: with fewer, resamples say nothing about a new one
-_MOST_ROWS = 20_000  # images that a gap is predicted on: more change it in the third decimal
+FEWEST = 5  # concepts or groups of prompts; with fewer, resamples do not represent a new one
+_MOST_ROWS = 20_000  # images that a gap is predicted on; more only change the third decimal
 
 
 Fold = tuple[Problem, list[PredictedGap]]
@@ -33,11 +32,15 @@ Fold = tuple[Problem, list[PredictedGap]]
 
 
 def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
-    """Yield folds of the groups in which prompts state two values; all other groups are fitted on
-    in every fold.
+    """Yield folds of the groups in which prompts state two values.
 
-    There is none where fewer than `FEWEST` groups of an attribute state two values. A fold whose
-    sets have no prompt of some value is left out.
+    All other groups are used for fitting in every fold. There are no folds if fewer than `FEWEST`
+    groups of an attribute state two values. A fold whose sets have no prompt of some value is left
+    out.
+
+    Args:
+        problem: the problem.
+        role: the role of the texts.
     """
     for seed, (fitted, left_out) in enumerate(_splits_of_groups(problem.attributes)):
         gaps = []
@@ -64,23 +67,22 @@ def _splits_of_groups(
     fewest = min(len(groups) for groups in groups_of_set)
     if fewest < FEWEST:
         return
-    number = min(FOLDS, fewest // 2)  # one concept alone has no variance
+    number = min(FOLDS, fewest // 2)  # a single concept has no variance
     for fold in range(number):
         fitted = []
         left_out = []
         for prompts, groups in zip(sets, groups_of_set, strict=True):
-            # Every k-th, since files list alike groups
-            # (professions of one field) one after another.
+            # Every k-th group, since files list similar groups (professions of one field) together.
             tested = groups[fold::number]
             fitted.append(_only(prompts, set(range(len(prompts.groups))) - set(tested)))
             left_out.append(_only(prompts, tested))
-        # What is left must still have prompts of every value, or no method can be fitted.
+        # Methods can only be fitted if prompts of every value remain.
         if all(prompts.names_values for prompts in fitted):
             yield fitted, left_out
 
 
 def _groups_of_two_values(prompts: PromptSet) -> list[int]:
-    """Return the numbers of the groups in which texts state two values or more."""
+    """Return the indices of the groups in which texts state two values or more."""
     _, values, groups = stating(prompts)
     numbers = groups.unique().tolist()
     return [number for number in numbers if len(values[groups == number].unique()) > 1]
@@ -92,12 +94,15 @@ def _only(prompts: PromptSet, kept: Iterable[int]) -> PromptSet:
 
 
 def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
-    """Yield the two halves of the reference images: each is fitted on once, while the gap of the
-    other is predicted.
+    """Yield the two halves of the reference images: one for fitting, the other for the gap.
+
+    Args:
+        problem: the problem with reference images.
+        role: the role of the texts.
 
     Raises:
-        UnusableReferenceError: fewer than ten different images; of another model; or a half that
-            shows one value alone.
+        UnusableReferenceError: fewer than ten different images; images of another model; or a half
+            that shows only one value.
     """
     reference = problem.reference
     if reference is None:

@@ -32,42 +32,46 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 
-HALVINGS = 5  # of the reference images: the result of a single one depends on chance
-# Two normals nearer than two deviations have one mode together (Ashman et al., 1994), so a split of
-# the images by the texts may be a split of one group.
+HALVINGS = 5  # of the reference images, because the result of a single one depends on chance
+# Two normals less than two deviations apart have a single mode (Ashman et al., 1994), so a split of
+# the images by the texts may split one group.
 SEPARATE = 2.0
-# Cohen's kappa of what single wordings of the values read in the images with what all of them read.
+# Cohen's kappa between single wordings of the values and all of them, as readings of the images.
 # From .8 on it is "almost perfect" in the terms of Landis and Koch (1977).
 AGREE = 0.8
-# The same for the texts that name the values alone and those that name them with a concept. Below
-# .6, which Landis and Koch call "moderate", the two name different things in the images.
+# The same between texts that name only the values and texts that also name a concept. Below .6,
+# which Landis and Koch call "moderate", the two read different things in the images.
 CONTRADICT = 0.6
-# Cosine expected between the directions of two halves of the images: below, each of them holds more
-# noise than signal.
+# Expected cosine between the directions of two halves of the images. Below it, each direction has
+# more noise than signal.
 STABLE = 0.5
-ENOUGH = 100  # images that are used at least, if there are so many
-_WORDED_ROWS = 2000  # images that are enough for the agreement of wordings
+ENOUGH = 100  # the smallest number of images that is used, if there are as many
+_WORDED_ROWS = 2000  # images used for the agreement of wordings
 EM_STEPS = 200
 _TINY = torch.finfo(torch.float64).tiny
 
 
 def is_for_ranking(problem: Problem) -> bool:
-    """Tell whether the sets are for search.
+    """Return whether the sets are for search.
 
-    One to four class prompts are a classification (birds, hair), where means are equalised within
-    the classes. A set without any is for search too, and cannot be tested.
+    One to four class prompts are a classification (birds, hair), in which means are equalised
+    within the classes. A set without any is for search, but cannot be tested.
     """
     fewest = min(len(prompts.classes) for prompts in problem.attributes)
     return fewest == 0 or fewest >= FEWEST
 
 
 def showing_values(problem: Problem, role: str) -> Problem:
-    """Return the problem with the half of its reference images that is nearest to the texts of the
-    values, at least `ENOUGH` images.
+    """Return the problem with the half of its reference images nearest to the texts of the values.
 
-    An index holds images, or documents, that show none of the values: a landscape, say. Texts read
-    a value in them all the same, and the means of such values differ in whatever tells landscapes
-    apart. What is far from the texts of all values is left out.
+    At least `ENOUGH` images are used. An index also contains images or documents that show none of
+    the values, such as landscapes. Texts read a value in them too, and the means of such values
+    differ in whatever distinguishes landscapes. Images far from the texts of all values are left
+    out.
+
+    Args:
+        problem: the problem with reference images.
+        role: the role of the texts.
     """
     rows = _reference_rows(problem)
     nearness = torch.zeros(len(rows), dtype=rows.dtype)
@@ -80,24 +84,29 @@ def showing_values(problem: Problem, role: str) -> Problem:
 
 
 def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
-    """Measure what a method does to the gap of the class prompts, on images it was not fitted to.
+    """Measure what a method does to the gap of the class prompts, on held-out images.
 
-    The reference images are halved; each half is fitted on, and the gap measured on the other by
-    its zero-shot values. Of `HALVINGS` halvings the one with the median upper end counts, and of
-    several attributes the one that gains least.
+    The reference images are halved. The method is fitted on each half, and the gap is measured on
+    the other one by its zero-shot values. The halving with the median upper end is used out of
+    `HALVINGS`, and the attribute with the smallest improvement.
+
+    Args:
+        problem: the problem with reference images.
+        role: the role of the texts.
+        method: the method to test.
 
     Raises:
-        UnusableReferenceError: no class prompts; images of one value alone; or images of another
+        UnusableReferenceError: no class prompts; images of only one value; or images of another
             model.
     """
     if not problem.neutral:
         raise UnusableReferenceError(
             f"{problem.label} has no class prompts, so nothing can be tested on the images. Add at"
-            f" least {FEWEST} of what is searched (classes: in the prompt set)."
+            f" least {FEWEST} examples of searches (classes: in the prompt set)."
         )
     changes_of_attribute: list[list[Change]] = [[] for _ in problem.attributes]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain
+        warnings.simplefilter("ignore", ReferenceWarning)  # about having half of the images
         for seed in range(HALVINGS):
             for place, change in enumerate(_changes_of_halving(problem, role, method, seed)):
                 changes_of_attribute[place].append(change)
@@ -105,12 +114,16 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
     for changes in changes_of_attribute:
         ordered = sorted(changes, key=lambda change: change.high)
         medians.append(ordered[len(ordered) // 2])
-    # The attribute of which the least can be promised decides.
+    # The attribute with the smallest improvement decides.
     return max(medians, key=lambda change: change.high)
 
 
 def refuse_unclear_values(problem: Problem, role: str) -> None:
     """Refuse reference images that do not show the values that the texts name.
+
+    Args:
+        problem: the problem with reference images.
+        role: the role of the texts.
 
     Raises:
         UnusableReferenceError: fewer than five images of a value; wordings that disagree about the
@@ -123,12 +136,12 @@ def refuse_unclear_values(problem: Problem, role: str) -> None:
         counts = zero_shot(rows, values).bincount(minlength=len(values)).tolist()
         if min(counts) < FEWEST:
             raise UnusableReferenceError(
-                f"The reference needs {FEWEST} images of each value of {prompts.name}; by the texts"
-                f" it has {counts}. Add images."
+                f"The reference needs {FEWEST} images of each value of {prompts.name}; according to"
+                f" the texts it has {counts}. Add images."
             )
         doubt = _doubt_about_values(problem, prompts, role, rows)
         if doubt:
-            # Images of another model would fail for that reason, which is more helpful to know.
+            # If the images are from another model, that is the more helpful message.
             doubt = foreign(rows, problem, prompts, role) or f"{doubt} {_MEASURE}"
             raise UnusableReferenceError(f"reference: {doubt}")
 
@@ -144,9 +157,9 @@ def _doubt_about_values(
 ) -> str | None:
     """Return why images (n, d) do not show the values of an attribute; None if they do.
 
-    They show them if they fall into separate groups along the texts, or if every wording of the
-    values reads them alike. The distance of the groups depends on the tails of few images, and may
-    shrink if there are more of them; the agreement of wordings does not.
+    They do if they fall into separate groups along the texts, or if all wordings of the values read
+    them alike. The distance of the groups depends on the tails of few images, and may shrink with
+    more of them; the agreement of wordings does not.
     """
     values = problem.zero_shot(prompts, role)
     apart = min(separation(rows @ difference) for difference in _differences(values))
@@ -166,10 +179,14 @@ def _doubt_about_values(
 
 
 def refuse_unstable_means(problem: Problem, role: str) -> None:
-    """Refuse reference images of which two halves would give different directions.
+    """Refuse reference images whose two halves would give different directions.
+
+    Args:
+        problem: the problem with reference images.
+        role: the role of the texts.
 
     Raises:
-        UnusableReferenceError: the expected cosine of the two is below `STABLE`.
+        UnusableReferenceError: the expected cosine of the two directions is below `STABLE`.
     """
     for prompts in problem.attributes:
         split = ImageSplit(problem.zero_shot(prompts, role), None, problem.images)
@@ -182,21 +199,28 @@ def refuse_unstable_means(problem: Problem, role: str) -> None:
 
 
 def _floored(value: float) -> str:
-    """Return a number with two decimals, rounded down, so that 1.998 is not shown as the 2 that it
-    falls short of."""
+    """Return a number with two decimals, rounded down.
+
+    So 1.998 is not shown as the threshold 2 that it misses.
+    """
     return f"{math.floor(value * 100) / 100:.2f}"
 
 
 def agreement_of_wordings(
     problem: Problem, prompts: PromptSet, role: str, rows: Tensor
 ) -> tuple[float, float]:
-    """Return Cohen's kappa of what wordings of the values read in images (n, d) with the zero-shot
-    values.
+    """Return how well wordings of the values agree with the zero-shot values of images.
+
+    Args:
+        problem: the problem.
+        prompts: the attribute.
+        role: the role of the texts.
+        rows: unit rows (n, d) of images.
 
     Returns:
-        The mean over the prompt groups that state every value, each of which reads the images by
-        its own texts, 0 with fewer than `FEWEST` such groups; and the kappa of what the mean texts
-        of all groups read, 1 without such a group.
+        The mean of Cohen's kappa over the prompt groups that state every value, each of which reads
+            the images by its own texts, 0 with fewer than `FEWEST` such groups; and the kappa for
+            the mean texts of all groups, 1 without such a group.
     """
     texts, value_codes, group_codes = stating(prompts)
     number = len(prompts.attributes)
@@ -206,7 +230,7 @@ def agreement_of_wordings(
     embedded = problem.host.embed(texts, role)
 
     def kappa_of(is_used: Tensor) -> float | None:
-        """Return the kappa of some of the texts; None if they do not state every value."""
+        """Return the kappa of some of the texts; None unless they state every value."""
         if len(value_codes[is_used].unique()) < number:
             return None
         means = [embedded[is_used & (value_codes == value)].mean(0) for value in range(number)]
@@ -232,7 +256,7 @@ def _kappa(codes: Tensor, other_codes: Tensor, number: int) -> float:
 def _changes_of_halving(problem: Problem, role: str, method: EditMethod, seed: int) -> list[Change]:
     """Return the change of each attribute, averaged over the two halves of one halving."""
     rows = _reference_rows(problem)
-    # `image_folds` splits by position: another order is another halving.
+    # `image_folds` splits by position, so each order is another halving.
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     shuffled = replace(problem, reference=replace(problem.images, features=rows[order]))
     neutral = problem.host.embed(problem.neutral, role)
@@ -242,7 +266,7 @@ def _changes_of_halving(problem: Problem, role: str, method: EditMethod, seed: i
         changes = [gap.of_texts(edited) - gap.of_texts(neutral) for gap in gaps]
         halves.append(torch.stack(changes).mean(2))  # (attributes, 1 + resamples)
     mean = torch.stack(halves).mean(0)
-    return [Change.of_resamples(resamples) for resamples in mean]
+    return [Change.from_resamples(resamples) for resamples in mean]
 
 
 def _reference_rows(problem: Problem) -> Tensor:
@@ -259,10 +283,10 @@ def _differences(values: Tensor) -> Iterable[Tensor]:
 def separation(margins: Tensor) -> float:
     """Return the distance, in deviations, of the means of two normals fitted to margins (n,).
 
-    The two have one variance and free shares, and are fitted by expectation-maximisation from the
+    They share one variance, have free shares, and are fitted by expectation-maximisation from the
     quintiles.
     """
-    # Standardised, so that first guesses fit every scale.
+    # Standardised, so that the initial values suit every scale.
     x = (margins - margins.mean()) / margins.std().clamp(min=1e-9)
     low = x.quantile(0.2)
     high = x.quantile(0.8)
@@ -270,27 +294,32 @@ def separation(margins: Tensor) -> float:
     share = x.new_tensor(0.5)
     for _ in range(EM_STEPS):
         distance = ((x - low).square() - (x - high).square()) / (2 * scale.square())
-        # E step: the probability (n,) that an image is of the upper normal.
-        of_high = ((share / (1 - share)).log() + distance).sigmoid()
-        of_low = 1 - of_high
+        # E step: the probability (n,) that an image belongs to the upper normal.
+        upper = ((share / (1 - share)).log() + distance).sigmoid()
+        lower = 1 - upper
         # M step: shares, means and the common variance, weighted by these probabilities.
-        share = of_high.mean().clamp(1e-6, 1 - 1e-6)
-        low = (of_low @ x) / of_low.sum().clamp(min=1e-9)
-        high = (of_high @ x) / of_high.sum().clamp(min=1e-9)
-        variance = (of_low * (x - low).square() + of_high * (x - high).square()).mean()
+        share = upper.mean().clamp(1e-6, 1 - 1e-6)
+        low = (lower @ x) / lower.sum().clamp(min=1e-9)
+        high = (upper @ x) / upper.sum().clamp(min=1e-9)
+        variance = (lower * (x - low).square() + upper * (x - high).square()).mean()
         scale = variance.sqrt().clamp(min=1e-6)
     return float((high - low).abs() / scale)
 
 
 def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change | None:
-    """Predict what a method does to the gap of the class prompts, from groups it was not fitted to.
+    """Predict what a method does to the gap of the class prompts, from held-out groups.
 
-    Prompts that state a value stand for images. The change is a share of the gap without an edit,
+    Prompts that state a value replace images. The change is a share of the gap without an edit,
     averaged over folds and attributes; class prompts are resampled with the groups.
 
+    Args:
+        problem: the problem.
+        role: the role of the texts.
+        method: the method to test.
+
     Returns:
-        The change, or None where it cannot be predicted: no class prompts, or fewer than `FEWEST`
-        groups that state two values.
+        The change; None if it cannot be predicted, without class prompts or with fewer than
+            `FEWEST` groups that state two values.
     """
     folds = list(text_folds(problem, role))
     if not folds or not problem.neutral:
@@ -302,17 +331,26 @@ def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change |
     for fitted, gaps in folds:
         edit = fit_within_bound(fitted, role, method, neutral)
         after.append(_mean_gaps(gaps, edit(neutral), drawn))
-    # A change is a share of the gap of the sample, and not of each resample, which may be near 0.
+    # Changes are relative to the gap of the sample; the gap of a resample may be near 0.
     gap_before = torch.stack(before)  # (folds, attributes, 1 + b)
     gap_after = torch.stack(after)
     sample = gap_before[..., :1].clamp(min=_TINY)
     changes = (gap_after - gap_before) / sample
-    return Change.of_resamples(changes.mean((0, 1)))
+    return Change.from_resamples(changes.mean((0, 1)))
 
 
 def fit_within_bound(problem: Problem, role: str, method: EditMethod, neutral: Tensor) -> Edit:
-    """Fit a method within the problem's bound on the loss of the neutral texts (q, d); the identity
-    where the model embeds the texts of all values alike."""
+    """Fit a method within the problem's bound on the loss of neutral texts.
+
+    Args:
+        problem: the problem.
+        role: the role to fit.
+        method: the method.
+        neutral: embeddings (q, d) of the neutral texts.
+
+    Returns:
+        The edit; the identity if the model embeds the texts of all values alike.
+    """
     try:
         edit = method.fit(problem, role)
     except NothingToRemoveError:
@@ -323,6 +361,12 @@ def fit_within_bound(problem: Problem, role: str, method: EditMethod, neutral: T
 
 
 def _mean_gaps(gaps: Sequence[PredictedGap], texts: Tensor, drawn: Tensor) -> Tensor:
-    """Return the mean gap (attributes, 1 + b) of texts that are resampled by counts (1 + b, q)."""
+    """Return the mean gap (attributes, 1 + b) of texts.
+
+    Args:
+        gaps: the gap of each attribute.
+        texts: embeddings (q, d).
+        drawn: counts (1 + b, q) of the texts in each resample.
+    """
     gaps_of_texts = torch.stack([gap.of_texts(texts) for gap in gaps])
     return (gaps_of_texts * drawn).sum(2) / drawn.sum(1)

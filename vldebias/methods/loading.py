@@ -15,19 +15,19 @@ def load_edit(
     """Load what `save_pretrained` or `push_to_hub` of any edit wrote.
 
     Args:
-        directory_or_repo: a folder, or a hub repository.
-        revision: of the repository.
+        directory_or_repo: a folder, or the name of a hub repository.
+        revision: branch, tag or commit of the repository; None: the newest.
 
     Returns:
         The edit; or role -> edit if the folder has one folder per role.
 
     Raises:
         InvalidInputError: no such folder or repository, damaged files, or a kind that no installed
-            package knows.
+            package defines.
     """
-    list(METHODS)  # importing all methods, other packages' included, makes their kinds known
+    list(METHODS)  # importing all methods, including other packages', registers their kinds
     folder = find_folder(directory_or_repo, revision)
-    # An edit lies in the folder itself; those of a pipeline lie in one folder per role.
+    # A single edit is in the folder itself, the edits of a pipeline are in one folder per role.
     if (folder / WEIGHTS).exists():
         return Edit.from_pretrained(folder)
     parts = sorted(path.parent for path in folder.glob(f"*/{WEIGHTS}"))

@@ -1,4 +1,4 @@
-"""Define methods, the problems that they are fitted to, and the registry of all methods.
+"""Define methods, the problems to which they are fitted, and the registry of all methods.
 
 Register your own method with `register_method`, or as an entry point of the group
 "vldebias.methods": every command, evaluator and page then accepts its name.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from vldebias.utils.registry import Registry
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
-# Share of a space whose loss changes other prompts: a quarter of it, shrunk by a tenth.
+# Share of a space beyond which other prompts change: shrinking a quarter of it by a tenth.
 WIDE = 1 / 4 * 1 / 10
 # Removing up to this many directions per attribute never triggers the warning.
 NARROW = 2
@@ -54,7 +54,7 @@ DEFAULTS = AttachSettings()
 
 
 class Method(ABC):
-    """Attach something to a host that mitigates the bias which a problem describes.
+    """Attach something to a host that mitigates the bias that a problem describes.
 
     A method that fits an edit of embeddings derives from `EditMethod` and defines `fit`; one that
     attaches something else derives from this class and defines `attach`.
@@ -69,8 +69,8 @@ class Method(ABC):
         super().__init_subclass__()
         if hasattr(cls, "fit") and getattr(cls.attach, "__isabstractmethod__", False):
             raise InvalidInputError(
-                f"{cls.__name__} defines fit and no attach; derive a method that fits an edit from"
-                " vldebias.methods.EditMethod"
+                f"{cls.__name__} defines fit but not attach; derive a method that fits an edit"
+                " from vldebias.methods.EditMethod"
             )
 
     if not TYPE_CHECKING:
@@ -104,20 +104,22 @@ class Method(ABC):
         """Attach the method to the problem's host.
 
         Args:
-            problem: the host, the prompt sets and what belongs to them.
+            problem: the host, the prompt sets and their settings.
             settings: strength and further settings of `vldebias.debias`.
 
         Raises:
-            UnsupportedHostError, InvalidInputError: see `check`; or a setting that the method does
-                not take.
+            UnsupportedHostError: see `check`.
+            InvalidInputError: see `check`; or a setting that the method does not take.
         """
 
     def check(self, problem: Problem) -> None:
-        """Refuse a problem with the wrong kind of host or without required inputs, before anything
-        is embedded.
+        """Refuse a problem with the wrong kind of host or without required inputs.
+
+        This happens before anything is embedded.
 
         Raises:
-            UnsupportedHostError, InvalidInputError: the message says what to do.
+            UnsupportedHostError: the method is not for this kind of host.
+            InvalidInputError: an input is missing; the message says what to do.
         """
         host = problem.host
         if host.generative and PIPELINES not in self.declaration.hosts:
@@ -147,8 +149,10 @@ class Method(ABC):
             )
 
     def with_images(self) -> Method:
-        """Return the method for a problem with reference images; closed forms get a term of the
-        image means."""
+        """Return the method for a problem with reference images.
+
+        Closed forms get a further term of the image means.
+        """
         return self
 
     def __repr__(self) -> str:
@@ -166,12 +170,21 @@ class EditMethod(Method):
 
     @abstractmethod
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the edit for one role of the problem's host; `Problem.fit` calls it and adds the
-        provenance."""
+        """Fit the edit for one role of the problem's host.
+
+        `Problem.fit` calls it and adds the provenance.
+
+        Args:
+            problem: the host, the prompt sets and their settings.
+            role: the tensor of the host to edit, such as "joint" or "sequence".
+
+        Raises:
+            InvalidInputError: the method cannot be fitted to this problem.
+        """
 
     def fit_roles(self, problem: Problem) -> dict[str, Edit]:
         """Return role -> fitted edit for all roles of the problem's host."""
-        # The texts and images of a model are two roles of one space: fitted once.
+        # The texts and images of a model are two roles of one space, which is fitted once.
         edit_of_space: dict[str, Edit] = {}
         edits: dict[str, Edit] = {}
         for role in problem.host.roles:
@@ -182,13 +195,20 @@ class EditMethod(Method):
         return edits
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> Attachment:
-        """Fit the edits and attach them; see `Method.attach`."""
         settings.refuse_sampling(f"method {self.name!r}")
         return attach_edits(problem.host, self.fit_roles(problem), settings)
 
     def with_images(self) -> EditMethod:
         """Return the method for a problem with reference images."""
         return self
+
+    def _only_attribute(self, problem: Problem) -> PromptSet:
+        """Return the attribute of a problem that must have only one."""
+        if len(problem.attributes) > 1:
+            raise InvalidInputError(
+                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
+            )
+        return problem.attributes[0]
 
 
 METHODS: Registry[Method] = Registry(
@@ -214,7 +234,7 @@ def get_method(
     Args:
         method: its name, or the method itself; None: the default.
         lam: weight of the prompt pairs, which is refused unless the method takes one.
-        reference: reference images; if there are any, the form of the method for them is returned.
+        reference: reference images; with them, the method's form for images is returned.
 
     Raises:
         InvalidInputError: there is no method of this name, it acts on the results of a search, or
@@ -238,13 +258,13 @@ def get_method(
 def refuse_reranking(name: str) -> NoReturn:
     """Raise InvalidInputError for a re-ranking if a method is expected."""
     raise InvalidInputError(
-        f"method {name!r} changes no model: it acts on the results of a search; use"
+        f"method {name!r} does not change a model but re-ranks results of a search; use"
         " vldebias.rerank(scores, k, features=..., prompts=..., model=...)"
     )
 
 
 def _refuse_lam(lam: Lam, reason: str) -> NoReturn:
-    """Raise InvalidInputError for a lam that the method does not take; name those that take one."""
+    """Raise InvalidInputError for a lam that the method does not take, and name those that do."""
     names = [name for name, method in METHODS.items() if method.declaration.has_lam]
     raise InvalidInputError(
         f"lam={lam!r}: {reason}; name a method that takes one: {', '.join(names)}"
@@ -257,7 +277,9 @@ def get_edit_method(
     """Return a method that fits an edit, for functions that return or inspect one.
 
     Args:
-        method, lam, reference: see `get_method`.
+        method: see `get_method`.
+        lam: see `get_method`.
+        reference: see `get_method`.
 
     Raises:
         InvalidInputError: see `get_method`; or the method attaches something that is not an edit.
@@ -278,17 +300,19 @@ class Problem:
     Args:
         host: a model, a pipeline, a `Host`, which embeds every prompt once, or a mapping from
             prompt to embedding.
-        sets: prompt sets or their names, solved jointly. label: their joined names. stated_words:
-            of all of them.
-        lam: weight of the prompt pairs, one or one per set, which all attributes of the set get;
-            None: the method's default.
-        reference: images, with labels or without, as features or a `Reference`.
-        max_loss: the most that a neutral text may lose, 1 - its cosine with itself afterwards.
-        neutral: texts that do not state the attribute; none: the class prompts of the sets.
+        sets: prompt sets or their names, solved jointly.
+        lam: weight of the prompt pairs: one value, or one per set, which all attributes of the set
+            get; None: the method's default.
+        reference: images, with or without labels, as features or a `Reference`.
+        max_loss: the largest allowed loss of a neutral text, 1 - its cosine with its edited
+            embedding.
+        neutral: texts that do not state the attribute; empty: the class prompts of the sets.
 
     Attributes:
-        attributes: one set per attribute: a set over several attributes is solved as its parts, one
-            term each.
+        label: names of the sets, joined by "+".
+        stated_words: attribute words of all sets.
+        attributes: one set per attribute: a set over several attributes is solved as its parts,
+            with one term each.
 
     Raises:
         InvalidInputError: no prompt set, or one twice; weights for another number of sets, images
@@ -317,7 +341,7 @@ class Problem:
         if isinstance(sets, list | tuple):
             names += sets
         else:
-            names.append(sets)  # type: ignore[arg-type]  # whatever else it is, it is refused below
+            names.append(sets)  # type: ignore[arg-type]  # anything else is refused below
         if not names:
             raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
         self.sets = tuple(load_prompts(name) for name in names)
@@ -325,20 +349,21 @@ class Problem:
         self._set_lam(lam)
         self.label = "+".join(prompt_set.name for prompt_set in self.sets)
 
-        # What all sets hold together, each word and text once, in the order of the sets.
+        # The union over all sets, each word and text once, in the order of the sets.
         attributes: list[PromptSet] = []
         stated_words: dict[str, None] = {}
         class_prompts: dict[str, None] = {}
         hashes: list[str] = []
         for prompt_set in self.sets:
-            # Its pairs would count twice.
+            # The pairs of a repeated set would count twice.
             if prompt_set.hash in hashes:
                 raise InvalidInputError(
                     f"prompts: got the prompt set {prompt_set.name!r} twice in {self.label!r};"
                     " expected each set once"
                 )
             hashes.append(prompt_set.hash)
-            # "fairface" is gender, race and age: one term each, or the one of most pairs decides.
+            # "fairface" is gender, race and age. Each gets its own term, because otherwise the one
+            # with the most pairs would dominate.
             attributes += prompt_set.parts or [prompt_set]
             stated_words |= dict.fromkeys(prompt_set.stated_words)
             class_prompts |= dict.fromkeys(prompt_set.classes)
@@ -350,8 +375,7 @@ class Problem:
     def _set_reference_and_bound(
         self, reference: Reference | Features | None, max_loss: float | None
     ) -> None:
-        """Refuse images that the host cannot use and a bound outside its range; read features as a
-        `Reference`."""
+        """Read features as a `Reference`; refuse unusable images and a bound outside its range."""
         if reference is not None and self.host.generative:
             raise InvalidInputError(
                 f"{self.host.name}: reference= needs images and texts in one embedding space, which"
@@ -369,10 +393,9 @@ class Problem:
 
     def _set_lam(self, lam: Lam | None) -> None:
         """Read one weight, or one per set, as plain numbers."""
-        values: Any = lam
-        if isinstance(lam, Tensor | np.ndarray | np.generic):
-            values = lam.tolist()
-        self.lam = tuple(values) if isinstance(values, list | tuple) else values
+        plain: float | Sequence[float]
+        plain = lam.tolist() if isinstance(lam, Tensor | np.ndarray | np.generic) else lam
+        self.lam = tuple(plain) if isinstance(plain, list | tuple) else plain
         if isinstance(self.lam, tuple) and len(self.lam) != len(self.sets):
             raise InvalidInputError(
                 f"lam: expected one value or one per prompt set ({len(self.sets)}), got {self.lam}"
@@ -404,17 +427,26 @@ class Problem:
         return tuple(weights)
 
     def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
-        """Return zero-shot classifier weights (a, d): the mean text of each value of an attribute,
-        at length 1."""
+        """Return zero-shot classifier weights (a, d): the L2-normalised mean text of each value.
+
+        Args:
+            prompt_set: the attribute.
+            role: the tensor of the host, one of its roles.
+        """
         means = [self.host.embed(texts, role).mean(0) for texts in prompt_set.by_value().values()]
         return normalize(torch.stack(means), dim=1)
 
     def fit(self, method: str | Method, role: str) -> Edit:
-        """Fit the edit of `method` for `role` within the bound, and record its provenance.
+        """Fit the edit of a method within the bound, and record its provenance.
+
+        Args:
+            method: a method that fits an edit, or its name.
+            role: the tensor of the host to edit, one of its roles.
 
         Raises:
-            InvalidInputError, UnsupportedHostError: the method refuses the problem, or a bound is
-                set and the edit is not a projection.
+            UnsupportedHostError: the method is not for this kind of host.
+            InvalidInputError: the method cannot be fitted to this problem, or a bound is set and
+                the edit is not a projection.
 
         Warns:
             ClassSignalWarning: it removes more than half of the distance between the classes.
@@ -428,7 +460,7 @@ class Problem:
                 f"{self.label}: max_loss needs class prompts, and the set has none; add some"
             )
         edit = checked_edit(chosen, chosen.fit(self, role))
-        # A preset leaves the name of the method that it chose.
+        # A preset keeps the name of the method that it selected.
         if not chosen.delegates:
             edit = edit.with_provenance(method=chosen.name)
         if self.max_loss is not None:
@@ -447,14 +479,17 @@ class Problem:
             prompts_hash="+".join(prompt_set.hash for prompt_set in self.sets),
             stated_words=self.stated_words,
         )
-        # Rewritten prompts and per-query edits have no one matrix to say this of.
+        # Other edits have no single matrix.
         if isinstance(edit, CalibratedProjection) and edit.left.numel():
             self._warn_of_losses(edit, role)
         return edit
 
     def _warn_of_losses(self, edit: CalibratedProjection, role: str) -> None:
-        """Warn of each set whose classes lose half of their distance or more, and of an edit of a
-        pipeline that removes so much of the space that other prompts change."""
+        """Warn if an edit removes too much.
+
+        That is half of the distance between the classes of a set, or so much of a pipeline's space
+        that other prompts change.
+        """
         for prompt_set in self.sets:
             if len(prompt_set.classes) < 2:
                 continue
@@ -470,7 +505,7 @@ class Problem:
                 ClassSignalWarning,
             )
         wide = WIDE * edit.dim
-        # Half a direction more, for what shrinks without being removed.
+        # Half a direction more, for directions that are shrunk but not removed.
         narrow = NARROW * len(self.attributes) + 0.5
         if self.host.generative and edit.removed > max(wide, narrow):
             warn(
@@ -483,11 +518,19 @@ class Problem:
 
 
 def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
-    """Return the share of the distance between classes (k, d) that is left, None if it was 0, and
-    their mean cosine."""
+    """Return how much of the differences between class prompts an edit keeps.
+
+    Args:
+        classes: embeddings (k, d) of the class prompts.
+        edit: the fitted edit.
+
+    Returns:
+        The share of their distances that is left, None if these were 0, and the mean cosine between
+            a class prompt and its edited embedding.
+    """
     edited = edit(classes)
     cosine = float(torch.cosine_similarity(classes, edited, dim=-1).mean())
-    # Over all pairs of classes.
+    # Sums over all pairs of classes.
     distance_before = float(torch.pdist(classes).sum())
     if not distance_before:
         return None, cosine
@@ -495,14 +538,18 @@ def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
 
 
 def checked_edit(method: EditMethod, fitted: object) -> Edit:
-    """Return what the `fit` of a method returned, if it is a fitted edit.
+    """Return the output of a method's `fit`, if it is a fitted edit.
+
+    Args:
+        method: the method.
+        fitted: the output of its `fit`.
 
     Raises:
-        InvalidInputError: it is something else; the message says what the author of the method can
+        InvalidInputError: it is something else; the message tells the author of the method what to
             do.
     """
     if isinstance(fitted, Edit):
-        # CalibratedProjection() has no provenance until its own fit.
+        # CalibratedProjection() has no provenance before its own fit.
         if hasattr(fitted, "provenance"):
             return fitted
         received = f"a {type(fitted).__name__} that is not fitted"
@@ -519,8 +566,8 @@ def checked_edit(method: EditMethod, fitted: object) -> Edit:
     elif callable(fitted):
         received = f"{fitted!r}"
         remedy = (
-            "derive a dataclass from vldebias.projection.edit.Edit whose __call__(z, strength) does"
-            " what the function does"
+            "derive a dataclass from vldebias.projection.edit.Edit and move the function to its"
+            " __call__(z, strength)"
         )
     else:
         received = f"a {type(fitted).__name__}"

@@ -1,7 +1,7 @@
-"""Predict the gap of a text between values of an attribute, without labels, with resamples.
+"""Predict the gap of a text between values of an attribute without labels, with resamples.
 
-The gap is relative to the spread of a text's scores. So it grows where an edit removes most of a
-query and chance directions remain, although prompts of a pair come closer.
+The gap is relative to the spread of a text's scores, so it grows if an edit removes most of a query
+and random directions remain, even if prompts of a pair come closer.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from vldebias.methods.equalise import UnusableReferenceError
 
 RESAMPLES = 500
 LEVEL = 0.95
-_BLOCK = 1 << 22  # weights of rows at once: bounds the memory
+_BLOCK = 1 << 22  # weights of rows that are in memory at once
 _TINY = torch.finfo(torch.float64).tiny
 
 
 class Change(NamedTuple):
-    """Hold a change of a gap with its 95 % interval; below 0 the gap gets smaller."""
+    """Hold the change of a gap with its 95 % interval; below 0 the gap shrinks."""
 
     value: float
     low: float
     high: float
 
     @classmethod
-    def of_resamples(cls, changes: Tensor) -> Change:
-        """Return the change of a sample and of its resamples (1 + b,) with a centred interval."""
+    def from_resamples(cls, changes: Tensor) -> Change:
+        """Return the change of a sample and its resamples (1 + b,), with a centred interval."""
         value = float(changes[0])
         low, high = recentred_interval(value, changes[1:].numpy(), level=LEVEL)
         return cls(value, low, high)
@@ -41,8 +41,7 @@ class Change(NamedTuple):
 
 
 class PredictedGap:
-    """Predict the gap of a text between two values of an attribute, from rows (n, d) of images or
-    texts.
+    """Predict the gap of a text between two values, from rows (n, d) of images or texts.
 
     The gap of a text q between the values a and b is
 
@@ -50,20 +49,23 @@ class PredictedGap:
         D_ab = sum_c w_c (mean_ca - mean_cb) / sum_c w_c
         w_c = n_ca n_cb / (n_ca + n_cb)
 
-    within the classes c (one class for all rows is allowed), and the largest over the pairs of
-    values counts. With scores that are normal in each group the share of a group among the first
-    results depends on this number alone. D is linear in the rows, so the same b resamples of D
+    within the classes c (there may be a single class for all rows), and the largest gap over the
+    pairs of values is used. If scores are normal in each group, the share of a group among the
+    first results depends only on this number. D is linear in the rows, so the same b resamples of D
     serve every text and every method.
 
     Args:
-        rows: (n, d) of length 1. values, classes: (n,) codes of their value and of their class.
+        rows: (n, d) of length 1.
+        values: (n,) codes of their values.
+        classes: (n,) codes of their classes; None: a single class.
+        seed: seed of the resampling.
         resamples_classes: resample classes with all their rows, instead of single rows. For
-            prompts, single rows would break a pair in six resamples of ten and make intervals a
+            prompts, single rows would split a pair in six of ten resamples and make intervals a
             third too wide.
 
     Attributes:
-        differences: D (1 + b, pairs, d), first of the sample, then of its resamples.
-        centred: (n, d), the rows without their mean.
+        differences: D (1 + b, pairs, d), of the sample, then of its resamples.
+        centred: (n, d), the rows minus their mean.
 
     Raises:
         UnusableReferenceError: no rows, or no class has rows of two values.
@@ -93,8 +95,7 @@ class PredictedGap:
             )
         rows = rows.double()
         if resamples_classes:
-            # One class fewer than there are gives the
-            # variance of a sample mean (`resampled_counts`).
+            # Drawing one class fewer gives the variance of a sample mean (`resampled_counts`).
             number = int(labels.max()) + 1
             drawn = draw_counts(number, seed, max(number - 1, 1))[:, labels]
         else:
@@ -103,28 +104,34 @@ class PredictedGap:
         self.centred = rows - rows.mean(0)
 
     def of_texts(self, texts: Tensor) -> Tensor:
-        """Return the gap (1 + b, q) of every text (q, d): of the sample, then of its resamples."""
+        """Return the gap (1 + b, q) of texts (q, d), in the sample and its resamples."""
         unit = normalize(texts.double(), dim=1)
         # (q,) the deviation of each text's scores over all rows.
         spread = (self.centred @ unit.T).std(0).clamp(min=_TINY)
         gaps = self.differences @ unit.T / spread  # (1 + b, pairs, q)
-        # The sign says which value scores higher, the largest pair how far apart any two are.
+        # The sign shows which value scores higher; the largest pair is the gap.
         return gaps.abs().amax(1)
 
 
 def draw_counts(n: int, seed: int = 0, size: int | None = None) -> Tensor:
     """Return how often each of n rows occurs in the sample itself, then in its resamples.
 
-    The result is (1 + RESAMPLES, n). size: rows of a resample, n by default.
+    Args:
+        n: number of rows.
+        seed: seed of the resampling.
+        size: number of rows of a resample; None: n.
+
+    Returns:
+        (1 + RESAMPLES, n).
     """
-    # Row 0 is the sample: it goes through the same arithmetic as its resamples.
+    # Row 0 is the sample, which is computed with the same arithmetic as its resamples.
     sample = np.ones((1, n))
     resamples = resampled_counts(np.ones(n, dtype=np.int64), RESAMPLES, seed, size)
     return torch.from_numpy(np.concatenate([sample, *resamples]))
 
 
 def _differences(rows: Tensor, values: Tensor, labels: Tensor, drawn: Tensor) -> Tensor:
-    """Return the weighted differences of means (1 + b, pairs, d), a block of resamples at once."""
+    """Return the weighted differences of means (1 + b, pairs, d), computed in blocks."""
     number_of_values = int(values.max()) + 1
     number_of_classes = int(labels.max()) + 1
     number_of_cells = number_of_classes * number_of_values
@@ -144,8 +151,8 @@ def _differences(rows: Tensor, values: Tensor, labels: Tensor, drawn: Tensor) ->
         share_of_class = precision / precision.sum(1, keepdim=True).clamp(min=0.5)
         weights_of_cells = share_of_class[..., None] * sign / counts[:, :, None].clamp(min=1)
         weights_of_cells = weights_of_cells.transpose(1, 2).flatten(2)  # (b, pairs, cells)
-        # The weight of each row in the difference of each pair, (b, pairs, n); a row that a
-        # resample holds twice counts twice.
+        # The weight of each row in the difference of each pair, (b, pairs, n). A row that occurs
+        # twice in a resample counts twice.
         weights = weights_of_cells[:, :, cells] * counts_of_rows[:, None]
         differences.append(weights @ rows)
     return torch.cat(differences)

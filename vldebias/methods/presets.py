@@ -31,60 +31,63 @@ from vldebias.projection.edit import Choice, Edit
 from vldebias.projection.projection import CalibratedProjection
 
 NOTHING = "default: none"  # the method of an edit that the default did not attach
-SPARES = 100  # the default of pipelines removes at most one direction in so many of the space
+SPARES = 100  # the default of pipelines removes at most one of this many directions
 
 
 @dataclass(frozen=True, repr=False)
 class Preset(EditMethod):
-    """Select a method and its lam by the host and the inputs; with reference images, their means
-    are added."""
+    """Select a method and its lam by the host and the inputs.
+
+    With reference images, a term of their means is added. The default of models is only attached if
+    a test predicts that it helps: searches are tested on reference images and get no edit without
+    them, classifications on texts. Otherwise nothing changes, with an AutoDeclinedWarning.
+    """
 
     declaration: Declaration
     delegates = True
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> Attachment:
-        """Attach the selected method, for the default of a pipeline balanced prompts if they can be
-        used; see `Method.attach`."""
         if self._balances(problem):
             return Balanced().attach(problem, settings)
         return super().attach(problem, settings)
 
     def _balances(self, problem: Problem) -> bool:
-        """Return whether the preset writes values into prompts. This is the one place where the
-        default of pipelines is decided."""
+        """Return whether the preset writes values into prompts.
+
+        This is the only place where the default of pipelines is decided.
+        """
         if self.name != "default" or not problem.host.generative:
             return False
         reason = why_not_balanced(problem)
         if reason is None:
             return True
         log_once(
-            f'{reason}, so its prompts are not balanced: the default here is "cali", which makes'
-            " prompts say less of the attribute and hardly changes who appears"
+            f'{reason}, so its prompts are not balanced. The default here is "cali", which makes'
+            " prompts express less of the attribute but hardly changes who appears"
         )
         return False
 
     def selected(self, problem: Problem) -> tuple[ClosedForm, float | None]:
         """Return the edit of a problem and its lam, or None for the method's default.
 
-        What the default is follows from a rule on committed tables
-        (docs/explanation/the-default.md, `python -m eval.experiments.default_choice`; a test holds
-        the two together).
+        The default follows from a rule on committed tables (docs/explanation/the-default.md,
+        `python -m eval.experiments.default_choice`); a test compares the two.
         """
         method = DIFFERENCE
         lam = None  # the paper's, see `Problem.weight`
         if problem.host.generative:
-            # A prompt that the fit does not know is changed by whatever the prompt pairs differ
-            # in, chance included, so `fit` lowers the lam of the default (`SPARES`).
+            # Prompts outside the fit are changed by everything in which the prompt pairs differ,
+            # including chance, so `fit` lowers the lam of the default (`SPARES`).
             method = CALI
         elif self.name == "paper":
             method = BOTH
         elif self.needs and is_for_ranking(problem):
-            # The means of the images become equal. At 100 part of their difference would be left,
-            # and it may be larger than before.
+            # Makes the means of the images equal. At 100, part of their difference would be left,
+            # which may be larger than before.
             lam = 10_000.0
         elif self.needs or not all(part.names_values for part in problem.attributes):
-            # On real embeddings 100 does what the paper's 1000 does, and keeps more of what a text
-            # says.
+            # On real embeddings, 100 has the effect of the paper's 1000 and keeps more of a text's
+            # content.
             method, lam = CALI, 100.0
         return method.with_images() if self.needs else method, lam
 
@@ -94,13 +97,6 @@ class Preset(EditMethod):
         return replace(self, declaration=replace(self.declaration, needs=needs))
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the selected method; for the default of models, only if a test predicts help.
-
-        Searches are tested on reference images, and get no edit without them.
-
-        Warns:
-            AutoDeclinedWarning: no improvement is predicted, so nothing is changed.
-        """
         method, lam = self.selected(problem)
         method.check(problem)
         problem = replace(problem, lam=lam)
@@ -121,8 +117,8 @@ def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
     """Fit `cali`, with its lam lowered until at most one direction in `SPARES` is removed."""
     if why_not_balanced(problem) is None:
         log_once(
-            "'cali' is fitted: the default here is balanced prompts, which are not an edit of"
-            " embeddings. debias(pipe, prompts) attaches them"
+            "'cali' is fitted: the default of this pipeline is balanced prompts, which are not an"
+            " edit of embeddings. debias(pipe, prompts) attaches them"
         )
     edit = CALI.fit(problem, role)
     # In a narrow space it may still remove one direction for each attribute.
@@ -133,11 +129,11 @@ def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
 
 
 def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Edit:
-    """Equalise the means of the reference images that show a value, if that helps on images that it
-    was not fitted to.
+    """Equalise the means of the reference images that show a value, if a test predicts help.
 
-    The means are those of all such images, and not within classes: what a search ranks is all
-    images, and zero-shot guesses of the classes are biased themselves.
+    The test uses images that the edit was not fitted to. The means are over all such images and not
+    within classes: a search ranks all images, and zero-shot guesses of the classes are biased
+    themselves.
     """
     problem = replace(problem, reference=replace(problem.images, within_classes=False))
     try:
@@ -147,20 +143,20 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
         change = change_on_images(problem, role, method)
     except UnusableReferenceError as error:
         return _declined(problem, role, _why_unaligned(problem, role) or str(error))
-    # An edit is attached only if the whole interval is below 0. Its figures are kept in the choice
-    # and not printed: they hold for the values that the texts read, and less for true values.
+    # An edit is attached only if the whole interval is below 0. Its figures are recorded in the
+    # choice but not printed, because the gap between true values may be smaller.
     if change.high < 0:
         edit = method.fit(problem, role)
         reason = (
-            "The values that the texts read in the reference score more alike, on images that the"
-            " edit was not fitted to."
+            "Images of the values that texts read in the reference score more alike, on images that"
+            " the edit was not fitted to."
         )
         return edit.with_provenance(choice=_choice(problem, edit, reason, change))
     return _declined(
         problem,
         role,
-        "The values that the texts read in the reference do not clearly score more alike, on images"
-        " that the edit was not fitted to. Pass more reference images, or name a method"
+        "Images of the values that texts read in the reference do not clearly score more alike, on"
+        " images that the edit was not fitted to. Pass more reference images, or name a method"
         " (method='difference') and measure it on labelled images.",
         change,
     )
@@ -171,8 +167,8 @@ def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
     by_name = f"name a method (method={method.name!r}) and measure it."
     if all(prompts.names_values for prompts in problem.attributes):
         remedy = (
-            "Pass reference=, unlabelled vectors of some hundred images or documents that are"
-            f" searched, or {by_name}"
+            "Pass reference=, unlabelled vectors of a few hundred of the images or documents that"
+            f" are searched, or {by_name}"
         )
     else:
         remedy = f"Add words for the values to the prompt set and pass reference=, or {by_name}"
@@ -188,7 +184,7 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
     problem = replace(problem, reference=None)
     change = None
     if all(prompts.names_values for prompts in problem.attributes):
-        # Without words for the values no prompt states one, and there is nothing to predict from.
+        # Without words for the values, no prompt states one and there is nothing to test on.
         change = change_on_texts(problem, role, method)
     if change is None:
         log_once(
@@ -220,7 +216,7 @@ def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) ->
 
 
 def _why_unaligned(problem: Problem, role: str) -> str:
-    """Return that the reference images seem to be of another model than the texts, else ""."""
+    """Return that the reference images seem to be from another model than the texts, or ""."""
     images = torch.cat([*problem.images.batches()])
     for prompts in problem.attributes:
         doubt = foreign(images, problem, prompts, role)
@@ -230,7 +226,7 @@ def _why_unaligned(problem: Problem, role: str) -> str:
 
 
 def _declined(problem: Problem, role: str, why: str, change: Change | None = None) -> Edit:
-    """Return no edit with the reason, and warn.
+    """Return an edit that changes nothing, with the reason.
 
     Warns:
         AutoDeclinedWarning: always.
@@ -240,9 +236,9 @@ def _declined(problem: Problem, role: str, why: str, change: Change | None = Non
     return edit.with_provenance(choice=_choice(problem, edit, why, change))
 
 
-@cache  # so that the same text is logged once in a process
+@cache  # logs the same text only once per process
 def log_once(text: str) -> None:
-    """Log a notice the first time."""
+    """Log a notice once."""
     logging.getLogger("vldebias").warning(text)
 
 

@@ -1,5 +1,4 @@
-"""Hold the image features that methods are fitted to, and label them: by given labels or by
-zero-shot predictions."""
+"""Hold the image features that methods are fitted to, and label them by columns or zero-shot."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from vldebias.prompts import PromptSet, StatedWords
 if TYPE_CHECKING:
     from vldebias.methods.method import Problem
 
-_ROWS = 1024  # of features that are read at once
+_ROWS = 1024  # rows of features that are read at once
 
 Array = Tensor | NDArray[np.floating]
 Features = object
@@ -36,8 +35,8 @@ class Reference:
         labels: column -> a value for each of the n images, as strings (None and "" are unknown) or
             `data.Labels`; only used by methods that need labelled images (`labelled`).
         within_classes: compare means within pseudo-classes, if the prompt set has at least two
-            classes: groups score alike within a class (worst group). False: groups score alike
-            overall (shares of a ranking).
+            classes, so that groups score alike within a class (worst group). False: groups score
+            alike overall (shares of a ranking).
     """
 
     features: Features
@@ -48,12 +47,11 @@ class Reference:
         """Yield the features as L2-normalised float64 batches (b, d).
 
         Raises:
-            InvalidInputError: features are not floats (n, d), not finite, or zero in a row.
+            InvalidInputError: features are not floats (n, d), not finite, or a row is zero.
         """
         # `data.Embeddings` has its features under that name.
         features = getattr(self.features, "features", self.features)
-        # An array is one part; anything else is an iterable of them, of which one is held at a
-        # time.
+        # An array is a single part. Of an iterable, only one part is in memory at a time.
         parts: Iterable[Any] = [features]
         if isinstance(features, Iterable) and not hasattr(features, "shape"):
             parts = features
@@ -69,7 +67,7 @@ class Reference:
 
 
 def _unit_rows(features: Array) -> Tensor:
-    """Return features (b, d), a tensor or an ndarray, as rows of length 1 in float64.
+    """Return L2-normalised features (b, d) in float64.
 
     Raises:
         InvalidInputError: see `Reference.batches`.
@@ -97,7 +95,11 @@ def _unit_rows(features: Array) -> Tensor:
 
 
 def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
-    """Return the zero-shot value (b,) of each unit row (b, d) among unit texts (a, d).
+    """Return the zero-shot value (b,) of each row.
+
+    Args:
+        rows: unit rows (b, d).
+        texts: unit texts (a, d), one for each value.
 
     Raises:
         InvalidInputError: rows and texts have different widths.
@@ -113,15 +115,21 @@ def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Hold unit rows (n, d) float64, and the index (n, attributes) of their values; -1 is
-    unknown."""
+    """Hold rows and the values of their attributes.
+
+    Attributes:
+        rows: (n, d) unit rows, float64.
+        codes: (n, attributes), the index of each value; -1 is unknown.
+    """
 
     rows: Tensor
     codes: Tensor
 
     def one_hot(self) -> tuple[Tensor, Tensor]:
-        """Return the rows (m, d) whose attributes are all known, and their values one-hot encoded
-        (m, all values)."""
+        """Return the rows (m, d) whose attributes are all known, and their values (m, all values).
+
+        The values are one-hot encoded.
+        """
         known = (self.codes >= 0).all(1)
         columns = [one_hot(codes).double() for codes in self.codes[known].T]
         return self.rows[known], torch.cat(columns, 1)
@@ -134,13 +142,17 @@ class Labelled:
 def labelled(problem: Problem, role: str) -> Labelled:
     """Return the reference images of a problem with the values of its attributes.
 
-    A column of labels is used for an attribute if each of its names is a value of it, or contains
-    one of its words; of several columns the one that is called like the prompt set. Without labels
-    an image gets the value of the nearest text.
+    A column of labels is used for an attribute if each of its names is a value of the attribute, or
+    contains one of its words. If there are several such columns, the one with the name of the
+    prompt set is used. Without labels, an image gets the value of the nearest text.
+
+    Args:
+        problem: the problem with reference images.
+        role: the role of the texts.
 
     Raises:
-        InvalidInputError: labels that fit no attribute, have another length, or have one value
-            only.
+        InvalidInputError: labels that do not match an attribute, have another length, or have only
+            one value.
     """
     rows = torch.cat([*problem.images.batches()])
     columns = []
@@ -152,7 +164,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
             raise InvalidInputError(
                 f"reference: expected a label for each of {len(rows)} images, got {len(codes)}"
             )
-        # With one value there is no difference to fit, and an eraser would fit noise.
+        # With only one value there is no difference to fit, and an eraser would fit noise.
         if len(codes[codes >= 0].unique()) < 2:
             raise InvalidInputError(
                 "reference: expected labelled images of two or more of the values"
@@ -163,11 +175,12 @@ def labelled(problem: Problem, role: str) -> Labelled:
 
 
 def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | None:
-    """Return the value (n,) of each image by the column of labels that fits an attribute, None
-    without labels.
+    """Return the value (n,) of each image by the column of labels for an attribute.
+
+    It is None without labels.
 
     Raises:
-        InvalidInputError: there are labels, and none of the attribute.
+        InvalidInputError: there are labels, but none for the attribute.
     """
     if not labels:
         return None
@@ -182,33 +195,39 @@ def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | N
             f" {prompts.name}, got {[*labels]}; rename the labels, or leave them out to use"
             " zero-shot labels"
         )
-    # "race" and "race7" may both hold values of the set: the column called like it is meant.
+    # "race" and "race7" may both contain values of the set: the column of the same name is used.
     if prompts.name in codes_of_column:
         return codes_of_column[prompts.name]
     return next(iter(codes_of_column.values()))
 
 
 def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
-    """Return the value of each label of a column, -1 where it is unknown; None if no labels of the
-    attribute."""
+    """Return the value of each label of a column, -1 if it is unknown.
+
+    It is None if the labels are not about the attribute.
+    """
     from vldebias.data.tables import Labels
 
     column = Labels.from_array(labels)
     places = []
     for name, count in column.counts.items():
-        place = place_of(name, prompts) if count else -1  # names without a row say nothing
+        place = place_of(name, prompts) if count else -1  # names without a row are ignored
         if place is None:
             return None
         places.append(place)
-    # A column with one value of the attribute cannot tell whether it is about it.
+    # A column with only one value of the attribute may be about something else.
     if len({*places} - {-1}) < 2:
         return None
     return torch.tensor([*places, -1])[column.codes]
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
-    """Return the index of the attribute value that a label names; None if it names none, or
-    several."""
+    """Return the index of the attribute value that a label names; None unless it names exactly one.
+
+    Args:
+        name: the label.
+        prompts: the attribute.
+    """
     values = list(prompts.attributes)
     # "White" is the value itself; "white men" names it by one of its words.
     matches = tuple(value for value in values if value.casefold() == name.casefold())
@@ -220,8 +239,11 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
 
 
 def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
-    """Return the n texts of the groups that name one value, and the indices (n,) of their values
-    and groups."""
+    """Return the texts of the groups that name exactly one value.
+
+    Returns:
+        The n texts, and the indices (n,) of their values and of their groups.
+    """
     values = list(prompts.attributes)
     texts = []
     value_codes = []
@@ -241,7 +263,12 @@ def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
 
 
 def stated_texts(problem: Problem, role: str) -> Labelled:
-    """Return the texts of the groups of every attribute, each with the one value that it names."""
+    """Return the texts of the groups of every attribute, each with the one value that it names.
+
+    Args:
+        problem: the problem.
+        role: the role in which they are embedded.
+    """
     texts: list[str] = []
     columns = []
     for prompts in problem.attributes:
@@ -255,31 +282,34 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
 
 
 def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
-    """Return for each label the index of the class prompt that names it; nothing unless each names
-    one of its own.
+    """Return for each label the index of the class prompt that names it.
 
-    By name, in any case: the class of that name ("landbird"), or the only class whose name contains
-    it as a word ("dark" in "dark hair"). Labels that are all digits are indices. By name, because
-    labels in alphabetical order ("blond", "dark") would otherwise be the wrong way round without a
-    sign of it.
+    The list is empty unless each label names a different class. Labels are matched by name, in any
+    case: the class of that name ("landbird"), or the only class whose name contains it as a word
+    ("dark" in "dark hair"). Labels that are all digits are indices. Positions are not used, because
+    labels in alphabetical order ("blond", "dark") could be swapped without notice.
+
+    Args:
+        labels: the labels of a column.
+        prompts: the prompt set with the classes.
     """
     names = [name.casefold() for name in prompts.class_names]
     chosen: list[int] = []
     for label in labels:
         matches = _classes_named_by(label.casefold(), names)
-        # A label that is a number may name a class that there is not: "7" with two classes.
+        # A number may be out of range, such as "7" with two classes.
         if len(matches) == 1 and matches[0] < len(names):
             chosen += matches
-    # With the class "dark hair" the labels "dark" and "hair" both name it: two labels of one class
-    # would be merged without a sign of it.
+    # The class "dark hair" is named by both labels "dark" and "hair", which would be merged without
+    # notice.
     is_one_to_one = len(labels) == len(set(chosen))
     return chosen if len(names) > 1 and is_one_to_one else []
 
 
 def _classes_named_by(label: str, names: Sequence[str]) -> list[int]:
-    """Return the indices of the classes that a label may mean; both in lower case."""
-    # The whole name goes first: with the classes "bird" and "land bird" the label "bird" is the
-    # first.
+    """Return the indices of the classes that a label may name; both in lower case."""
+    # The whole name takes precedence: with the classes "bird" and "land bird", the label "bird" is
+    # the former.
     if label in names:
         return [names.index(label)]
     if label.isdecimal():

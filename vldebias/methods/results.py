@@ -1,11 +1,11 @@
-"""Name what acts on the results of a search, so that lists of methods can include it."""
+"""Define re-rankings, which act on the results of a search, for lists of methods."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from vldebias.methods.declared import Declaration, of_reranking
+from vldebias.methods.declared import Declaration, reranking_declaration
 from vldebias.methods.method import Method, get_method
 
 
@@ -13,11 +13,11 @@ from vldebias.methods.method import Method, get_method
 class Rerank:
     """Re-rank results to even shares, or those of the gallery, by the model's zero-shot labels.
 
-    Nothing is attached to a model: `vldebias.evaluate` compares it with methods that edit queries,
-    and `vldebias.rerank` does it.
+    Nothing is attached to a model: `vldebias.rerank` does it, and `vldebias.evaluate` compares it
+    with methods that edit queries.
 
     Args:
-        edit: name of the method that edits the queries before, "none" for the queries as they are.
+        edit: name of the method that edits the queries first, "none" to leave them unchanged.
         order: see `vldebias.rerank`.
     """
 
@@ -26,12 +26,12 @@ class Rerank:
 
     @property
     def declaration(self) -> Declaration:
-        """Return name, title, source and needs, those of the edit included."""
-        return of_reranking(get_method(self.edit).declaration, self.order)
+        """Return name, title, source and needs, including those of the edit."""
+        return reranking_declaration(get_method(self.edit).declaration, self.order)
 
     @property
     def name(self) -> str:
-        """Return "rerank", with the edit before it and an order other than the quota after it."""
+        """Return "rerank", after the name of the edit and before an order other than the quota."""
         return self.declaration.name
 
     def with_images(self) -> Rerank:
@@ -40,7 +40,7 @@ class Rerank:
 
 
 Compared = Method | Rerank
-"""What an evaluation compares."""
+"""A method or a re-ranking, which evaluations compare."""
 
 RERANKINGS = {
     reranking.name: reranking for reranking in (Rerank(), Rerank(order="fair"), Rerank("default"))
@@ -49,11 +49,11 @@ RERANKINGS = {
 
 
 def get_compared(method: str | Compared | None, *, reference: object = None) -> Compared:
-    """Return what an evaluation compares, by its name or itself.
+    """Return a method or re-ranking for an evaluation, by its name or itself.
 
     Args:
         method: a method or a re-ranking, or the name of one; None: the default.
-        reference: reference images; if there are any, the form of the method for them is returned.
+        reference: reference images; with them, the method's form for images is returned.
 
     Raises:
         InvalidInputError: there is no method of this name.

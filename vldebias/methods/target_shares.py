@@ -7,16 +7,16 @@ have to be
 
     m_a = const - sigma_a Phi^-1(1 - s_a top / pi_a).
 
-Eq. 7.4 of Chuang et al. (2023) asks that D_p^T z = 0 for every difference D_p of two means. With
-the target t_p = m_a - m_b instead,
+Eq. 7.4 of Chuang et al. (2023) requires D_p^T z = 0 for every difference D_p of two means. With the
+target t_p = m_a - m_b instead,
 
     z* = argmin |z - z0|^2 + sum_p w_p (D_p^T z - t_p)^2 = P z0 + sum_p t_p w_p P D_p
     P  = (I + sum_p w_p D_p D_p^T)^-1,
 
 the same matrix and a shift. sigma_a depends on the moved query, so targets and variances are solved
-in turn. If each group's target is its share of all images, and all variances are equal, the targets
-t_p are 0: that is plain equalising (`vldebias.methods.equalise`). Labels are not used: groups are
-the zero-shot values of unlabelled images.
+alternately. If each group's target is its share of all images, and all variances are equal, the
+targets t_p are 0, which is plain equalising (`vldebias.methods.equalise`). Labels are not used:
+groups are the zero-shot values of unlabelled images.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from vldebias.methods.reference import zero_shot
 from vldebias.projection.edit import Provenance, Rowwise
 from vldebias.projection.projection import CalibratedProjection
 
-_ROUNDS = 8  # of solving targets and spreads in turn
-_FEWEST = 10  # images of a group, for a variance
+_ROUNDS = 8  # of solving targets and variances alternately
+_FEWEST = 10  # images of a group that are needed for its variance
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TargetShares(Rowwise):
-    """Move queries (..., d) so that the groups have the shares `shares` of the first results in
-    expectation.
+    """Move queries (..., d) so that groups have target shares of the first results in expectation.
 
     Attributes:
         shares: name of each of the g groups -> its target share among the first results.
-        quantiles: (g,) standard deviations above its group's mean at which an image is among the
+        quantiles: (g,) standard deviations above its group's mean from which an image is among the
             first results.
-        plain: (d, d) P, which has targets 0. lift: (p, d), row p is w_p P D_p for each pair of
-            groups, by which the target t_p moves an embedding of length 1.
+        plain: (d, d) P, the solution for targets 0.
+        lift: (p, d), row p is w_p P D_p for each pair of groups, by which the target t_p moves an
+            embedding of length 1.
         covariances: (g, d, d) of the image features of each group.
 
-    Laws (tested): shares as among all images and equal covariances give the plain projection; a
-    larger share of a group gives it a larger share; the ranking does not depend on the length of a
-    query.
+    Laws (tested): the same shares as among all images and equal covariances give the plain
+    projection; a larger target share gives a group a larger share; the ranking does not depend on
+    the length of a query.
     """
 
     kind = "target-shares"
@@ -74,11 +74,10 @@ class TargetShares(Rowwise):
     def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         plain = unit @ self.plain.T
         moved = plain
-        # (p,) the two groups of each pair.
+        # (p,) each: the two groups of a pair.
         i, j = torch.combinations(torch.arange(len(self.shares))).T
         for _ in range(_ROUNDS):
-            # (q, g) variance of each group's scores under
-            # each query, which changes as the query moves.
+            # (q, g) variance of each group's scores, which changes as the query moves.
             variance = torch.einsum("qd,gde,qe->qg", moved, self.covariances, moved)
             means = -variance.clamp(min=0).sqrt() * self.quantiles
             # The targets t_p times the rows w_p P D_p.
@@ -87,10 +86,11 @@ class TargetShares(Rowwise):
 
 
 class RankShares(EditMethod):
-    """Fit `TargetShares` to unlabelled images.
+    """Fit `TargetShares` to the moments of unlabelled images, split by their zero-shot values.
 
     Args:
-        shares: value or combination of values, "female" or "female/Black", -> share; None: uniform.
+        shares: value or combination of values, "female" or "female/Black", -> share; None: even
+            shares.
         top: the first results as a fraction of all images, k / n.
     """
 
@@ -101,13 +101,6 @@ class RankShares(EditMethod):
         self.top = top
 
     def fit(self, problem: Problem, role: str) -> TargetShares:
-        """Fit the edit with the moments of the reference images, split by their zero-shot values.
-
-        Raises:
-            InvalidInputError: values out of range, too few images of a group, shares that cannot
-                be reached, or images whose embeddings are zero or not finite.
-            NothingToRemoveError: the means of all groups are equal.
-        """
         lam = problem.weight
         is_share = isinstance(self.top, Real) and 0 < self.top < 1
         if not is_share or isinstance(lam, tuple) or lam <= 0:
@@ -123,8 +116,8 @@ class RankShares(EditMethod):
         share_of_all = count / count.sum()
         self._refuse_unreachable(shares_of_groups, share_of_all)
 
-        # Eq. 7.4 on the differences between the means of each two groups, weighted by how precise
-        # the difference is; the targets of their shares come in with `lift`.
+        # Eq. 7.4 on the differences between the means of any two groups, weighted by their
+        # precision. The targets are added by `lift`.
         i, j = torch.combinations(torch.arange(len(groups))).T
         means = torch.stack([rows.mean(0) for rows in groups])
         precision = count[i] * count[j] / (count[i] + count[j])
@@ -164,12 +157,12 @@ class RankShares(EditMethod):
         return {name: float(shares[name]) for name in names}
 
     def _refuse_unreachable(self, shares: Mapping[str, float], share_of_all: Tensor) -> None:
-        """Refuse the share of a group that has fewer images than the first results would need."""
+        """Refuse the share of a group that has too few images for it."""
         most_of_group = {}
         for (name, share), reachable in zip(
             shares.items(), (share_of_all / self.top).tolist(), strict=True
         ):
-            # Even if all of its images are first results: s top >= pi.
+            # Not even if all of its images are first results: s top >= pi.
             if share >= reachable:
                 most_of_group[name] = round(reachable, 3)
         if most_of_group:
@@ -189,7 +182,7 @@ def _groups(problem: Problem, role: str) -> dict[str, Tensor]:
     group = torch.zeros(1, dtype=torch.long)
     for prompts in problem.attributes:
         value = zero_shot(rows, problem.zero_shot(prompts, role))
-        # Mixed radix: the last attribute counts fastest, as `product` below yields combinations.
+        # Mixed radix: the last attribute varies fastest, in the order of `product` below.
         group = group * len(prompts.attributes) + value
     rows_of_group = {}
     for place, values in enumerate(product(*(part.attributes for part in problem.attributes))):

@@ -16,10 +16,14 @@ WEIGHTS = "projection.safetensors"
 
 
 def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
-    """Return the text of the model card: which model the edit was fitted on, and how to attach
-    it."""
+    """Return the text of the model card: what the edit was fitted on, and how to attach it.
+
+    Args:
+        edit: the fitted edit.
+        roles: roles that share the repository; empty for a single edit.
+    """
     origin = edit.provenance
-    # Names come from users and files, and a hub shows the card as a web page.
+    # Names may come from anyone, and the hub shows the card as a web page.
     method = code_span(origin.method)
     prompts = code_span(origin.prompts or "None")
     kind = f"An edit of {edit.side} embeddings ({method}) that mitigates"

@@ -1,20 +1,20 @@
-"""Define the edit of cross-attention, which adds one value to what a denoiser reads of the prompt.
+"""Define the edit of cross-attention, which sets an attribute's value inside a denoiser.
 
-At a cross-attention and a time, the mean responses to texts that state different values differ
-along a few directions, the span of the attribute. The edit changes an output c in that span only:
+At each cross-attention and time, the mean responses to texts that state different values differ
+along a few directions, the span of the attribute. The edit changes an output c only in that span:
 
     add    c' = c + a e_v                      the effect of the sampled value is added
     shift  c' = c - P mean(c) + P m + a e_v    the mean over positions is replaced first
     set    c' = c - P c + P m + a e_v          every position is replaced first
 
 P projects onto the span of the effects e_v, m is their center and a the amount. `shift` and `set`
-remove what the prompt has in the span (the projection of Lemma 7.1), which includes part of its
-subject and of other attributes that it states. With strength s the output is c + s (c' - c). Times
-are those that a denoiser receives. With another scheduler or number of steps, the edit is
-interpolated between the fitted times.
+remove the part of the output in the span (the projection of Lemma 7.1), which includes part of the
+prompt's subject and of other attributes that it states. With strength s the output is c + s (c' -
+c). Times are the timesteps that a denoiser receives. For another scheduler or number of steps, the
+edit is interpolated between the fitted times.
 
-Where the text of a prompt is unknown, the gate reads the responses of the first pass: linear
-readings r tell a person from none, and a stated value from an open one.
+If the text of a prompt is unknown, the gate reads the responses of the first pass: linear readings
+r distinguish a person from none, and a stated value from an open one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ from vldebias.errors import InvalidInputError
 from vldebias.projection.edit import Edit, Provenance
 
 Form = Literal["add", "shift", "set"]
-TOLD = 0.95  # the least AUROC with which a reading is followed
+MIN_AUROC = 0.95  # a reading with a lower AUROC is ignored
 
 
 class LayerMap(NamedTuple):
-    """Hold the edit of one cross-attention at one time: basis (d, rank) of the span, center (d,)
-    and effects (values, d), each inside the span, amounts included. The center is zero for the form
-    "add"."""
+    """Hold the edit of one cross-attention at one time.
+
+    Attributes:
+        basis: (d, rank) of the span.
+        center: (d,) inside the span; zero for the form "add".
+        effects: (values, d) inside the span, amounts included.
+    """
 
     basis: Tensor
     center: Tensor
@@ -45,22 +49,26 @@ class LayerMap(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CrossAttentionEdit(Edit):
-    """Set the attribute's part of every cross-attention output to that of one value.
+    """Set the attribute's part of every cross-attention output to one value.
 
     Attributes:
-        times: (t,) float32, ascending: what the denoiser receives as its timestep.
+        times: (t,) float32, ascending: the timesteps that the denoiser receives.
         center: (t, d) mean response, the widths of all layers one after the other.
-        effects: (t, values, d) how the mean response to texts of a value differs from the center.
-        amounts: (t, values, layers) how much of its effect a value gets.
-        gate, gate_offsets: (values + 1, d) and (values + 1,): a response y of the first pass states
-            value v where gate_v y > offset_v, and is of a person where that holds for the last row.
-            Without rows nothing can be read.
-        auroc: "stated" and "person" -> layer -> how well responses tell them, of texts that the
-            reading was not fitted to; the best layer is read.
-        layers: name and width of each cross-attention. form: "add", "shift" or "set". rank: largest
-            number of directions of the span, the strongest first; 0: all.
-        attribute: name of the prompt set. words: value -> words for it. adjectives, phrase, stated:
-            see the prompt set, with which prompts are read where the edit is attached again.
+        effects: (t, values, d) difference of the mean response to texts of a value from the center.
+        amounts: (t, values, layers) multiple of its effect that a value gets.
+        gate: (values + 1, d). A response y of the first pass states value v if gate_v y > offset_v,
+            and shows a person if the last row exceeds its offset. Without rows nothing can be read.
+        gate_offsets: (values + 1,).
+        auroc: "stated" and "person" -> layer -> AUROC of the responses on texts that the reading
+            was not fitted to; the best layer is read.
+        layers: name and width of each cross-attention.
+        form: "add", "shift" or "set".
+        rank: largest number of directions of the span, the strongest first; 0: all.
+        attribute: name of the prompt set.
+        words: value -> its words.
+        adjectives: see `PromptSet`; prompts are read with them if the edit is attached again.
+        phrase: see `PromptSet`.
+        stated: see `PromptSet.stated_words`.
     """
 
     kind = "cross-attention"
@@ -95,7 +103,7 @@ class CrossAttentionEdit(Edit):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.times.diff().le(0).any():
-            raise InvalidInputError(f"times: expected ascending ones, got {self.times.tolist()}")
+            raise InvalidInputError(f"times: expected ascending numbers, got {self.times.tolist()}")
         check_form(self.form)
         total = sum(width for _, width in self.layers)
         if len(self.gate) not in (0, len(self.words) + 1):
@@ -105,8 +113,8 @@ class CrossAttentionEdit(Edit):
         counts = (len(self.words), len(self.layers), total)
         if counts != (self.effects.shape[1], self.amounts.shape[2], self.dim):
             raise InvalidInputError(
-                f"expected {self.effects.shape[1]} values, {self.amounts.shape[2]} layers of"
-                f" {self.dim} together, as the tensors have; got {counts}"
+                f"expected {self.effects.shape[1]} values and {self.amounts.shape[2]} layers of a"
+                f" total width of {self.dim}, as the tensors have; got {counts}"
             )
 
     @property
@@ -122,37 +130,42 @@ class CrossAttentionEdit(Edit):
         )
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Refuse a strength above 0: the edit is of what happens inside of a denoiser."""
+        """Refuse a strength above 0, because the edit acts inside a denoiser."""
         self.check_input(z, strength)
         if strength == 0:
             return z
         raise InvalidInputError(
-            f"{self.method} acts inside of a denoiser, and got embeddings: attach it with"
-            " vldebias.debias(pipe, edit)"
+            f"{self.method} acts inside a denoiser and cannot be applied to embeddings; attach it"
+            " with vldebias.debias(pipe, edit)"
         )
 
     @property
     def can_read(self) -> bool:
-        """Tell whether the gate tells stated values from open ones."""
-        return max(self.auroc.get("stated", {}).values(), default=0.0) >= TOLD
+        """Return whether the gate distinguishes stated values from open ones."""
+        return max(self.auroc.get("stated", {}).values(), default=0.0) >= MIN_AUROC
 
     def reading(self, response: Tensor) -> tuple[bool, str | None]:
-        """Return whether a response (d,) of a first pass is of a person, and the value that its
-        prompt states, None for none.
+        """Return what the gate reads in a response (d,) of a first pass.
 
-        Where no layer tells persons from things in texts that the reading was not fitted to, every
-        prompt counts as one of a person.
+        If no layer distinguishes persons from things in texts that the reading was not fitted to,
+        every prompt counts as one about a person.
+
+        Returns:
+            Whether it shows a person, and the value that its prompt states, or None.
         """
         scores = (self.gate.double() @ response.double() - self.gate_offsets).tolist()
-        of_value = dict(zip(self.values, scores[:-1], strict=True))
-        likeliest = max(of_value, key=lambda value: of_value[value])
-        tells_persons = max(self.auroc["person"].values(), default=0.0) >= TOLD
-        is_person = scores[-1] > 0 or not tells_persons
-        return is_person, likeliest if of_value[likeliest] > 0 else None
+        score_of_value = dict(zip(self.values, scores[:-1], strict=True))
+        likeliest = max(score_of_value, key=lambda value: score_of_value[value])
+        detects_persons = max(self.auroc["person"].values(), default=0.0) >= MIN_AUROC
+        shows_person = scores[-1] > 0 or not detects_persons
+        return shows_person, likeliest if score_of_value[likeliest] > 0 else None
 
     def at(self, time: float) -> dict[str, LayerMap]:
-        """Return layer -> its map at a time, float32 on the CPU; between two fitted times
-        everything is interpolated, outside of them it is that of the nearest."""
+        """Return layer -> its map at a time, float32 on the CPU.
+
+        Between two fitted times everything is interpolated; before the first and after the last one
+        the nearest is used.
+        """
         center, effects, amounts = (
             _between(self.times, rows, time) for rows in (self.center, self.effects, self.amounts)
         )
@@ -164,7 +177,7 @@ class CrossAttentionEdit(Edit):
             inside = basis @ basis.T
             amount = amounts[:, number, None]
             replaced = center[part] @ inside
-            if self.form == "add":  # nothing is removed that the center would replace
+            if self.form == "add":  # nothing is removed, so there is nothing to replace
                 replaced = torch.zeros_like(replaced)
             maps[name] = LayerMap(
                 basis.float(), replaced.float(), (amount * effects[:, part] @ inside).float()
@@ -174,17 +187,20 @@ class CrossAttentionEdit(Edit):
 
 
 def check_form(form: str) -> None:
-    """Raise InvalidInputError unless a form is known."""
+    """Raise InvalidInputError for an unknown form."""
     if form not in get_args(Form):
         raise InvalidInputError(f"form: expected one of {list(get_args(Form))}, got {form!r}")
 
 
 def span(effects: Tensor, rank: int = 0) -> Tensor:
-    """Return an orthonormal basis (d, r) of the span of effects (values, d), the strongest
-    directions first; rank: how many at most, 0 for all.
+    """Return an orthonormal basis (d, r) of the span of effects, the strongest directions first.
 
-    Directions that are a thousandth of the strongest one are rounding: of k values that sum to
-    their center k - 1 are left.
+    Directions below a thousandth of the strongest one are rounding: for k values that sum to their
+    center, k - 1 directions are left.
+
+    Args:
+        effects: (values, d).
+        rank: the largest number of directions; 0: all.
     """
     _, lengths, directions = torch.linalg.svd(effects.double(), full_matrices=False)
     count = int((lengths > 1e-3 * lengths[0]).sum()) if lengths[0] > 0 else 0
@@ -192,10 +208,10 @@ def span(effects: Tensor, rank: int = 0) -> Tensor:
 
 
 def joint(maps: Sequence[LayerMap]) -> LayerMap:
-    """Return the map of several attributes at one layer: their spans together, the mean of their
-    centers and the effects of each, those of the first before those of the second.
+    """Return the map of several attributes at one layer, in the joint span.
 
-    In the joint span the effects add up, so an image has the value of each attribute.
+    The center is the mean of their centers, and the effects are concatenated. In the joint span
+    effects add up, so an image gets one value of each attribute.
     """
     if len(maps) == 1:
         return maps[0]
@@ -207,12 +223,12 @@ def joint(maps: Sequence[LayerMap]) -> LayerMap:
 
 
 def steer(output: Tensor, basis: Tensor, target: Tensor, form: str, strength: float) -> Tensor:
-    """Return an output (b, positions, d) with a target (b, d) in the span, as the form says.
+    """Return an output (b, positions, d) whose part in the span is moved to a target.
 
     Args:
-        output: what the cross-attention gave.
+        output: the output of the cross-attention.
         basis: (d, r) orthonormal directions of the span.
-        target: what is added, after the form removed the output's part in the span.
+        target: (b, d), added after the form removed the output's part in the span.
         form: "add" removes nothing, "shift" the mean over positions, "set" every position.
         strength: share of the change that is applied.
     """
@@ -223,7 +239,7 @@ def steer(output: Tensor, basis: Tensor, target: Tensor, form: str, strength: fl
 
 
 def _between(times: Tensor, rows: Tensor, time: float) -> Tensor:
-    """Return rows (t, ...) at a time, linear between the fitted ones, in float64."""
+    """Interpolate rows (t, ...) linearly between the fitted times, in float64."""
     place = int(torch.searchsorted(times, time))
     if place == 0 or place == len(times):
         return rows[min(place, len(times) - 1)].double()

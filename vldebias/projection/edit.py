@@ -1,8 +1,7 @@
-"""Define edits of embeddings, which methods fit; an edit declares its tensors, so it can be
-checked, saved and loaded.
+"""Define edits of embeddings, which declare their tensors and can be checked, saved and loaded.
 
-A folder holds `projection.safetensors`, whose header has the config of the edit and a digest of
-config and tensors, and a model card. A file is replaced atomically.
+A folder has `projection.safetensors`, whose header contains the config of the edit and a digest of
+config and tensors, and a model card. Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -11,13 +10,22 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from numbers import Real
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    Self,
+    TypeGuard,
+    get_type_hints,
+)
 
 import numpy as np
 import torch
@@ -30,13 +38,13 @@ from vldebias.projection.hub import WEIGHTS, find_folder, push_to_hub
 from vldebias.utils.files import add_tensors, write_atomically
 from vldebias.version import __version__
 
-# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more.
+# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm, fine-tuning by one percent or more.
 _TOLERANCE = 5e-3
-# For a single tensor: rounding reaches it in none of a million.
+# For a single tensor. Rounding exceeds it in fewer than one of a million tensors.
 _TOLERANCE_OF_TENSOR = 1.5e-2
-# bfloat16 moves the embedding of a text by 1 to 2 per cent of its length.
+# bfloat16 moves the embedding of a text by 1 to 2 percent of its length.
 _TOLERANCE_OF_TEXT = 4e-2
-# Numbers of a tensor are compared relative to its norm, but not to a smaller one than this.
+# Numbers are compared relative to the norm of their tensor, or to this value if it is larger.
 _SMALLEST_NORM = 1e-3
 
 _Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -45,12 +53,13 @@ _Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Fingerprint(BaseModel, frozen=True, extra="forbid"):
     """Identify weights by two numbers for each tensor (`vldebias.hosts.host`).
 
-    structure: hash of names and shapes. tensors: of each its length, and its product with a fixed
-    vector.
-    adapters: norm of all LoRA weights added to them, 0 without; they do not make the weights
-    differ.
-    texts: a few numbers of the embeddings of each of three texts; empty if no text could be
-    embedded.
+    Attributes:
+        structure: hash of names and shapes.
+        tensors: the length of each tensor, and its product with a fixed vector.
+        adapters: norm of all LoRA weights added to them, 0 without. It does not make the weights
+            differ.
+        texts: a few numbers of the embeddings of each of three texts; empty if no text could be
+            embedded.
     """
 
     structure: str
@@ -59,23 +68,23 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
     texts: tuple[tuple[float, ...], ...] = ()
 
     def matches(self, fingerprint: Fingerprint | None) -> bool:
-        """Return whether both could be of the same weights; True if the other is None."""
+        """Return whether both may belong to the same weights; True if the other is None."""
         if fingerprint is None:
             return True
         if self.structure != fingerprint.structure or len(self.tensors) != len(fingerprint.tensors):
             return False
-        # The numbers of all tensors agree to what rounding to bfloat16 moves.
+        # Rounding to bfloat16 may move the numbers, so they only agree within the tolerances.
         numbers = np.array(self.tensors)
         other_numbers = np.array(fingerprint.tensors)
         norms = np.maximum(numbers, other_numbers)[:, :1]
         deviation = np.abs(numbers - other_numbers) / np.maximum(norms, _SMALLEST_NORM)
         if deviation.max() > _TOLERANCE_OF_TENSOR:
             return False
-        # (2,), over all tensors: a fine-tuned model moves each a little, which no single one shows.
+        # (2,) over all tensors: fine-tuning may move each of them less than its own tolerance.
         root_mean_square = np.sqrt(np.square(deviation).mean(0))
         if not root_mean_square.max() <= _TOLERANCE:
             return False
-        # Adapters move the embeddings of texts, and do not make the weights differ.
+        # With other adapters the same weights embed texts differently.
         return not self.same_adapters(fingerprint) or self.same_texts(fingerprint)
 
     def same_texts(self, fingerprint: Fingerprint) -> bool:
@@ -98,16 +107,17 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
 
 
 class Choice(BaseModel, frozen=True, extra="forbid"):
-    """Hold what the default decided for one role, and why.
+    """Record what the default decided for one role, and why.
 
     Attributes:
-        prompts: names of the prompt sets. method, lam: what is attached, "default: none" and 0 if
-            nothing is.
-        reason: a sentence that says what was tested, and on what; if nothing is attached, also what
-            to do.
+        prompts: names of the prompt sets.
+        method: what is attached; "default: none" if nothing is.
+        lam: its weight; 0 if nothing is attached.
+        reason: a sentence that says what was tested, and on which data; if nothing is attached,
+            also what to do.
         change: the change of the gap in that test with its 95 % interval, (value, low, high); None
-            if nothing was tested. It is between the values that texts read in images, or between
-            texts; between true values it may be smaller.
+            if nothing was tested. It is a gap between the values that texts read in images, or
+            between texts; the gap between true values may be smaller.
     """
 
     prompts: str
@@ -117,25 +127,28 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
     change: tuple[float, float, float] | None = None
 
     def __str__(self) -> str:
-        """Return the decision and its reason in a line."""
+        """Return the decision and its reason in one line."""
         return f"{self.prompts}: {self.method}. {self.reason}"
 
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Provenance:
-    """Record how and on which model an edit was fitted; attaching compares it with the host.
+    """Record how and on which model an edit was fitted, which is compared with the host.
 
     Attributes:
-        method: name of the method, such as "cali+equalise". lam: its weight, or one per attribute.
-        space: which tensor of which host. model_id: name of the model, such as a hub id or a
-            checkpoint.
-        fingerprint, image_fingerprint: of the text encoders, and of the image encoder.
-        prompts, prompts_hash: names and hashes of the prompt sets, joined by "+". stated_words:
-            their words.
-        uses_images: fitted on images as well, so the image encoder is compared.
-        labels: "given" or "zero-shot", where the labels of those images come from; None for a
-            method without labels.
+        method: name of the method, such as "cali+equalise".
+        lam: weight of the prompt pairs, or one per attribute.
+        space: name of the space that was edited, see `Host.space`.
+        model_id: name of the model, such as a hub id or a checkpoint.
+        fingerprint: fingerprint of the text encoders.
+        image_fingerprint: fingerprint of the image encoder.
+        prompts: names of the prompt sets, joined by "+".
+        prompts_hash: hashes of the prompt sets, joined by "+".
+        stated_words: attribute words of the prompt sets.
+        uses_images: whether it was fitted on images too, so that the image encoder is compared.
+        labels: "given" or "zero-shot", the source of the labels of those images; None for a method
+            without labels.
         max_loss: the bound on the loss that it satisfies (`debias(max_loss=)`), or None.
         choice: what the default decided and why, or None.
     """
@@ -159,9 +172,9 @@ class Edit(ABC):
     """Change embeddings by a fitted map without side effects: z + strength (edit(z) - z).
 
     A subclass is a dataclass with a `kind`, under which it is saved, the `axes` of its tensors and
-    `__call__`; other fields are saved as settings. A subclass with a separate map for images
-    overrides `side` and `image`; one that averages over rewritten prompts defines
-    `wordings(prompt)` and `combined(z, wordings, strength)`.
+    `__call__`. Other fields are saved as settings. A subclass with a separate map for images
+    overrides `side` and `image`. One that averages over several wordings of a prompt defines the
+    methods of `Rewording`.
 
     >>> @dataclass(frozen=True, eq=False, repr=False)
     ... class Shift(Edit):
@@ -173,11 +186,11 @@ class Edit(ABC):
     ...         return z + strength * self.by.to(z)
 
     Attributes:
-        provenance: method, weights and prompts that it was fitted with; method, lam, space,
-            model_id, stated_words are read from it.
-        axes: field -> axes of its tensor, as {"left": "d rank"}: a letter has one size, "d" is the
-            width.
-        dtype: of all its tensors, or None.
+        provenance: how it was fitted; `method`, `lam`, `space`, `model_id` and `stated_words` are
+            read from it.
+        axes: field -> axes of its tensor, such as {"left": "d rank"}. A letter has one size; "d" is
+            the width.
+        dtype: dtype of all tensors, or None.
         side: which embeddings of an image-text model it changes by default: "text", "image" or
             "both".
     """
@@ -202,12 +215,12 @@ class Edit(ABC):
 
     @property
     def space(self) -> str | None:
-        """Return the name of the space that it was fitted in, see `Host.space`."""
+        """Return the name of the space in which it was fitted, see `Host.space`."""
         return self.provenance.space
 
     @property
     def model_id(self) -> str | None:
-        """Return the name of the model that it was fitted on."""
+        """Return the name of the model on which it was fitted."""
         return self.provenance.model_id
 
     @property
@@ -243,9 +256,9 @@ class Edit(ABC):
             bad = int((~tensor.isfinite()).sum())
             if bad:
                 raise InvalidInputError(
-                    f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} holds"
-                    f" {bad} NaN or infinite values; expected finite ones; look for rows of zeros"
-                    " or NaN in what it was fitted to"
+                    f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} has"
+                    f" {bad} NaN or infinite values; expected finite values. Look for rows of"
+                    " zeros or NaN in the data that it was fitted to"
                 )
         if "d" in size_of_axis:
             # Subclasses may be frozen.
@@ -253,16 +266,29 @@ class Edit(ABC):
 
     @abstractmethod
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return changed embeddings (b, ..., d) in the shape, dtype and device of `z`; strength 0
-        gives `z` itself."""
+        """Return changed embeddings (b, ..., d) in the shape, dtype and device of `z`.
+
+        Args:
+            z: embeddings of texts.
+            strength: share of the change, in [0, 1]; 0 returns `z` itself.
+        """
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
-        """Return changed image embeddings (b, d); by default with the same map as texts."""
+        """Return changed image embeddings (b, d); by default by the same map as texts.
+
+        Args:
+            x: embeddings of images.
+            strength: share of the change, in [0, 1]; 0 returns `x` itself.
+        """
         return self(x, strength)
 
     def check_input(self, z: object, strength: float) -> None:
-        """Refuse embeddings of another width or type, and a strength that is not a number in [0,
-        1]."""
+        """Raise InvalidInputError for embeddings of another width or type, or a wrong strength.
+
+        Args:
+            z: the embeddings.
+            strength: expected in [0, 1].
+        """
         is_number = isinstance(strength, (Real, Tensor)) and not isinstance(strength, bool)
         if not is_number or not 0 <= strength <= 1:
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength!r}")
@@ -280,7 +306,7 @@ class Edit(ABC):
         )
 
     def settings(self) -> dict[str, object]:
-        """Return the other fields, which are saved with the tensors."""
+        """Return the fields that are not tensors, which are saved with them."""
         return {name: getattr(self, name) for name in _settings_of(type(self)).model_fields}
 
     def with_provenance(self, **fields: Any) -> Self:
@@ -299,17 +325,19 @@ class Edit(ABC):
         return f"{type(self).__name__}({self.method}, lam={self.lam}, {self.where()})"
 
     def save_pretrained(self, directory: str | Path) -> Path:
-        """Write the tensors with their config, and a model card, into `directory` (made if
-        missing); return it.
+        """Write the tensors with their config, and a model card, into a folder, and return it.
 
         An interrupted save leaves the previous content or the new edit, never a mixture.
+
+        Args:
+            directory: the folder, which is created if it does not exist.
 
         Raises:
             InvalidInputError: NaN or infinite values.
         """
         from safetensors.torch import save
 
-        # Tensors may have been changed since the edit was made: nothing broken is written.
+        # Tensors may have been changed since the edit was created.
         self.__post_init__()
         folder = Path(directory)
         tensors = {
@@ -319,12 +347,12 @@ class Edit(ABC):
             kind=self.kind, provenance=self.provenance, settings=self.settings()
         ).model_dump_json()
         header = {"format": "pt", "config": config, "sha256": _digest(config, tensors)}
-        # The card first: what a reader takes for an edit is the file of tensors.
+        # The card goes first, because a folder counts as an edit once it has the file of tensors.
         write_atomically(folder / "README.md", model_card(self))
         content = save(tensors, metadata=header)
-        # safetensors writes the metadata in an order that changes from call to call. Sorted, equal
-        # edits are equal files: 8 bytes with the length of the header, the header in JSON, filled
-        # up with spaces, and the tensors.
+        # safetensors writes the metadata in an order that varies between calls. Sorting it makes
+        # files of equal edits equal. A file has 8 bytes for the length of the header, the header
+        # in JSON, padded with spaces, and the tensors.
         end = 8 + int.from_bytes(content[:8], "little")
         entries = json.loads(content[8:end])
         sorted_header = json.dumps(entries, sort_keys=True, separators=(",", ":")).encode()
@@ -337,8 +365,11 @@ class Edit(ABC):
 
     @classmethod
     def from_pretrained(cls, directory_or_repo: str | Path, *, revision: str | None = None) -> Self:
-        """Load an edit that `save_pretrained` or `push_to_hub` wrote, from a folder or a hub
-        repository.
+        """Load an edit that `save_pretrained` or `push_to_hub` wrote.
+
+        Args:
+            directory_or_repo: a folder, or the name of a hub repository.
+            revision: branch, tag or commit of the repository; None: the newest.
 
         Raises:
             InvalidInputError: no such folder or repository, damaged files, or an edit of another
@@ -361,7 +392,7 @@ class Edit(ABC):
             TypeError, ValueError: damaged content, an edit of another kind, or other tensors.
         """
         config_text = header.get("config", "")
-        # The digest covers config and tensors, so a lam that was edited by hand is refused as well.
+        # The digest covers config and tensors, so a lam that was edited by hand is refused too.
         if header.get("sha256") != _digest(config_text, tensors):
             raise ValueError("damaged: content and digest do not match")
         config = _Config.model_validate_json(config_text)
@@ -369,8 +400,9 @@ class Edit(ABC):
         if kind is None or not issubclass(kind, cls):
             expected = [name for name, known in Edit.kinds.items() if issubclass(known, cls)]
             raise ValueError(
-                f"holds an edit of kind {config.kind!r}; expected {' or '.join(sorted(expected))}; "
-                "vldebias.load_edit reads every kind that is installed"
+                f"contains an edit of kind {config.kind!r}; expected"
+                f" {' or '.join(sorted(expected))}; vldebias.load_edit reads every kind that is"
+                " installed"
             )
         if tensors.keys() != kind.axes.keys():
             raise ValueError(
@@ -381,18 +413,49 @@ class Edit(ABC):
         return edit
 
 
+class Rewording(Protocol):
+    """Describe an edit that replaces an embedding by a mean over several wordings of its prompt."""
+
+    @property
+    def method(self) -> str:
+        """Return the name of the method that fitted the edit."""
+
+    def wordings(self, prompt: str) -> Sequence[str]:
+        """Return the wordings of a prompt; their number is the same for every prompt."""
+
+    def combined(
+        self, z: Tensor, wordings: Tensor, strength: float, *, unit: bool = False
+    ) -> Tensor:
+        """Return embeddings moved towards the mean over their wordings.
+
+        Args:
+            z: (b, ...) embeddings of the prompts.
+            wordings: (b, wordings, ...) embeddings of their wordings.
+            strength: share of the change, in [0, 1].
+            unit: the wordings have length 1; scale their mean to the length of `z`.
+        """
+
+
+def averages_wordings(edit: object) -> TypeGuard[Rewording]:
+    """Return whether an edit averages over several wordings of each prompt."""
+    return hasattr(edit, "wordings")
+
+
 class Rowwise(Edit):
-    """Replace each embedding by a function of its unit vector, times its length, computed in
-    float64."""
+    """Replace each embedding by a function of its unit vector, times its length, in float64."""
 
     @abstractmethod
     def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
-        """Return what replaces unit rows (n, d) of texts or of images; None leaves them as they
-        are."""
+        """Return the replacement of unit rows (n, d) of texts or images; None: unchanged."""
 
     def __call__(self, z: Tensor, strength: float = 1.0, *, image: bool = False) -> Tensor:
-        """Return changed embeddings (..., d) of texts, or of images, in the shape, dtype and device
-        of `z`."""
+        """Return changed embeddings (..., d) in the shape, dtype and device of `z`.
+
+        Args:
+            z: embeddings.
+            strength: share of the change, in [0, 1]; 0 returns `z` itself.
+            image: whether they are embeddings of images.
+        """
         self.check_input(z, strength)
         if strength == 0:
             return z
@@ -405,13 +468,12 @@ class Rowwise(Edit):
         return torch.lerp(rows, length * replacement, strength).reshape(z.shape).to(z)
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
-        """Return changed image embeddings (..., d)."""
         return self(x, strength, image=True)
 
 
 @cache
 def _settings_of(kind: type[Edit]) -> type[BaseModel]:
-    """Return a model of the fields that are neither tensors nor the provenance."""
+    """Return a pydantic model of the fields other than tensors and provenance."""
     types = get_type_hints(kind)
     settings = dict[str, Any]()
     for setting in fields(kind):  # type: ignore[arg-type]
@@ -444,8 +506,8 @@ def _read_tensors(weights: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             header = file.metadata() or {}
             tensors = {}
             for name in file.keys():  # noqa: SIM118 (the file is no mapping)
-                # A mapped file is not aligned as torch allocates, which would change products in
-                # the last bit.
+                # The memory of a mapped file is not aligned as torch allocates it, which would
+                # change products in the last bit.
                 tensors[name] = file.get_tensor(name).clone()
     except (OSError, SafetensorError) as error:
         raise InvalidInputError(

@@ -1,7 +1,6 @@
-"""Access the Hugging Face hub: check once whether it answers, describe errors, upload and download
-edits.
+"""Access the Hugging Face hub: check once whether it answers, upload and download edits.
 
-Without a network huggingface_hub tries every file six times, with pauses of 23 seconds, and prints
+Without a network, huggingface_hub tries every file six times with pauses of 23 seconds, and prints
 each attempt.
 """
 
@@ -26,14 +25,13 @@ from vldebias.version import __version__
 if TYPE_CHECKING:
     from vldebias.projection.edit import Edit
 
-_PATIENCE = 3.0  # seconds for the hub to answer; the libraries ask for a minute before they give up
+_PATIENCE = 3.0  # seconds for the hub to answer; the libraries give up after a minute
 
 NO_CODE: dict[str, object] = {"trust_remote_code": False}
-"""For every `from_pretrained`: left out, transformers asks on the terminal, and runs a folder's
-code at a "y"."""
+"""Arguments of every `from_pretrained`: otherwise transformers asks on the terminal whether to run
+the code of a folder."""
 
-
-# What the libraries say where the hub does not answer, each with advice about its own traceback.
+# Messages of the libraries if the hub does not answer, each with advice about its own traceback.
 _UNREACHED = (
     "couldn't connect to",
     "cannot find the requested files",
@@ -44,10 +42,12 @@ _UNREACHED = (
 
 @contextmanager
 def offline_reason(name: str | Path | None = None) -> Iterator[str]:
-    """Check whether the hub answers and yield the reason if not, else ""; without it libraries only
-    read their caches.
+    """Yield why the hub cannot be reached, or "" if it answers.
 
-    name: what is loaded; for a local file or folder the check is skipped.
+    If it cannot be reached, libraries read only their caches inside the block.
+
+    Args:
+        name: what is loaded; for a local file or folder the check is skipped.
     """
     if name is not None and Path(name).exists():
         yield ""
@@ -60,7 +60,7 @@ def offline_reason(name: str | Path | None = None) -> Iterator[str]:
         why_offline = "HF_HUB_OFFLINE is set"
     elif not _answers(constants.ENDPOINT):
         why_offline = f"{urlsplit(constants.ENDPOINT).hostname} does not answer"
-    # A variable of the process, so it is put back below whatever happens.
+    # This is global to the process, so it is always restored below.
     constants.HF_HUB_OFFLINE = bool(why_offline)  # read at every request
     try:
         yield why_offline
@@ -69,9 +69,9 @@ def offline_reason(name: str | Path | None = None) -> Iterator[str]:
 
 
 def _answers(endpoint: str) -> bool:
-    """Return whether a server accepts a connection within some seconds, or a proxy is asked."""
+    """Return whether a server accepts a connection within a few seconds, or a proxy is set."""
     if urllib.request.getproxies().get("https"):
-        return True  # a proxy knows names that this machine does not
+        return True  # a proxy may resolve names that this machine cannot
     server = urlsplit(endpoint)
     port = server.port
     if port is None:
@@ -79,7 +79,7 @@ def _answers(endpoint: str) -> bool:
     # In a thread, since looking up a name has no time limit.
     with ThreadPool(1) as pool, suppress(OSError, TimeoutError):
         arguments = ((server.hostname, port), _PATIENCE)
-        # One limit is for the connection, the other for the look-up of its name as well.
+        # The first limit covers the connection, the second also the name lookup.
         connection = pool.apply_async(socket.create_connection, arguments)
         connection.get(_PATIENCE).close()
         return True
@@ -87,7 +87,7 @@ def _answers(endpoint: str) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Return in one line why something could not be loaded, from any exception of a library."""
+    """Describe in one line why something could not be loaded, from any exception of a library."""
     # torch's error advises to run the code; transformers 4 wraps it in errors of its own.
     is_pickle = False
     cause: BaseException | None = error
@@ -96,8 +96,8 @@ def reason(error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     if is_pickle:
         return (
-            "it holds Python objects beside its tensors (a pickle), which can run code where they"
-            " are loaded; convert it where you trust it: safetensors.torch.save_file(state_dict,"
+            "it contains Python objects in addition to tensors (a pickle), which can run code when"
+            " they are loaded; if you trust it, convert it: safetensors.torch.save_file(state_dict,"
             " 'model.safetensors')"
         )
     text = str(error)
@@ -111,8 +111,12 @@ def reason(error: BaseException) -> str:
 def find_folder(name: str | Path, revision: str | None) -> Path:
     """Return a local folder, or download the edits of a hub repository and return their folder.
 
+    Args:
+        name: the folder or repository.
+        revision: branch, tag or commit of the repository; None: the newest.
+
     Raises:
-        InvalidInputError: no such folder, and no repository of this name that can be read.
+        InvalidInputError: no such folder, and no readable repository of this name.
     """
     if os.path.isdir(name):
         return Path(name)
@@ -123,7 +127,7 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
             return Path(
                 snapshot_download(str(name), revision=revision, allow_patterns=[f"*{WEIGHTS}"])
             )
-    except (OSError, ValueError) as error:  # every error of the hub is one of the two
+    except (OSError, ValueError) as error:  # every error of the hub derives from one of these
         raise InvalidInputError(
             f"{str(name)[:200]}: neither a folder nor a repository that can be read"
             f" ({reason(error)}); expected a folder written by save_pretrained or the name of a hub"
@@ -134,8 +138,14 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
 def push_to_hub(
     edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None
 ) -> str:
-    """Upload a fitted edit, or edits by role, and a model card, without model weights; return the
-    URL of the commit.
+    """Upload a fitted edit, or edits by role, and a model card; return the URL of the commit.
+
+    Model weights are not uploaded.
+
+    Args:
+        edits: an edit, or role -> edit.
+        repo_id: name of the repository, which is created if it does not exist.
+        private: whether a new repository is private; None: the default of the account.
 
     Raises:
         InvalidInputError: the hub cannot be reached or denies write access.
@@ -143,7 +153,7 @@ def push_to_hub(
     import huggingface_hub
 
     edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
-    # Only what `save_pretrained` writes is uploaded, never a folder of the user's.
+    # Only the files of `save_pretrained` are uploaded, never a folder of the user.
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edit_of_role.items():
             edit.save_pretrained(Path(folder) / role)

@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -34,30 +34,30 @@ from vldebias.errors import InvalidInputError
 from vldebias.projection.edit import Edit, Provenance
 
 Array = Tensor | np.ndarray
+ArrayT = TypeVar("ArrayT", Tensor, np.ndarray)
 Weights = float | Sequence[float]
 _EPS = torch.finfo(torch.float64).eps
 _SINGLE = 4 * torch.finfo(torch.float32).eps  # relative rounding of embeddings in float32
-_ROUNDED = 1e-8  # how much of the 1 in I + X X^T may be lost to rounding
+_ROUNDED = 1e-8  # the largest share of the 1 in I + X X^T that may be lost to rounding
 _ASYMMETRY = 1e-12  # squared and relative: rounding of the norms that are compared
-_REMOVED = 1e-13  # a direction of which less remains counts as removed
+_REMOVED = 1e-13  # a direction counts as removed if a smaller share remains
 
 
 class NothingToRemoveError(InvalidInputError):
-    """Report that prompts are missing or have equal embeddings, so the projection would be the
-    identity."""
+    """Report that prompts are missing or have equal embeddings, so there is nothing to remove."""
 
 
 def scatter_of(groups: Sequence[Tensor]) -> Tensor:
-    """Return the scatter, as rows X (n, d), of groups (n_g, d) float64 in which any two rows form
-    a pair.
+    """Return the scatter of groups (n_g, d) float64 in which any two rows form a pair.
 
     A scatter is rows X (n, d) float64 with X^T X = 1/|S| sum_S (z_i - z_j)(z_i - z_j)^T. In a group
     of n rows
 
         sum_{i<j} (z_i - z_j)(z_i - z_j)^T = n sum_i (z_i - mean)(z_i - mean)^T,
 
-    and the centred rows are n - 1 orthonormal contrasts (Helmert's): (mean of the first k rows -
-    the next) sqrt(k/(k+1)). So this is linear instead of quadratic in n.
+    and the n - 1 orthonormal contrasts of Helmert have the same sum of outer products as the
+    centered rows: (mean of the first k rows - the next) sqrt(k/(k+1)). So the cost is linear in n
+    instead of quadratic.
 
     Raises:
         InvalidInputError: no group, or a group of one row.
@@ -77,11 +77,10 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
 
 
 def span_of(rows: Tensor) -> Tensor:
-    """Return an orthonormal basis (d, rank) of the span of rows (m, d), repeated and collinear ones
-    included.
+    """Return an orthonormal basis (d, rank) of the span of rows (m, d), which may be collinear.
 
-    Models give rows of single precision, so a singular value at its rounding is noise: its
-    direction is another one on each machine.
+    Models return rows in single precision, so a singular value at that rounding is noise: its
+    direction differs from machine to machine.
     """
     _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
     keep = sigma > max(max(rows.shape) * _EPS, _SINGLE) * sigma[:1]
@@ -90,19 +89,20 @@ def span_of(rows: Tensor) -> Tensor:
 
 @dataclass(eq=False, repr=False, init=False)
 class CalibratedProjection(Edit):
-    """Fit P* = I - left @ right.T in closed form and apply it to embeddings as two thin products.
+    """Fit P* = I - left @ right.T in closed form and apply it to embeddings.
 
-    It follows scikit-learn: `CalibratedProjection(lam=1000.0).fit(pairs, spurious).transform(z)`;
-    calling it is `transform` with a strength. Shape (..., d), dtype and device of the argument are
-    kept.
+    It follows scikit-learn: `CalibratedProjection(lam=1000.0).fit(pairs, spurious).transform(z)`.
+    Calling it is `transform` with a strength. The shape (..., d), dtype and device of the argument
+    are preserved.
 
     Laws (tested): A^T P* z = 0; P* (I + lam M) = P0; lam = 0 gives P0; without A, P* is symmetric
-    with eigenvalues in (0, 1]. P* P* is not P*: applying it twice is another method.
+    with eigenvalues in (0, 1]. P* P* is not P*: applying it twice is a different method.
 
     Attributes:
-        left, right: (d, rank) float64; rank 0 is the identity.
+        left: (d, rank) float64. Rank 0 is the identity.
+        right: (d, rank) float64.
         spurious_rank: width of the span that P0 removes.
-        provenance: how it was fitted and on which model, compared when it is attached.
+        provenance: how and on which model it was fitted, compared when it is attached.
 
     >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
     >>> CalibratedProjection(lam=1.0).fit(pairs)(torch.tensor([1.0, 1.0]))
@@ -121,19 +121,24 @@ class CalibratedProjection(Edit):
     def __init__(
         self,
         lam: Weights = 1000.0,
-        left: Any = None,
-        right: Any = None,
-        provenance: Any = None,
+        left: Tensor | None = None,
+        right: Tensor | None = None,
+        provenance: Provenance | None = None,
         spurious_rank: int = 0,
     ) -> None:
-        """Set the weight of the pairs: one value, or one per attribute. 0 gives the orthogonal
-        projection.
+        """Create a projection to be fitted, or one with given factors.
 
-        With the other arguments it is the projection that has these factors, without a fit.
+        Args:
+            lam: weight of the pairs: one value, or one per attribute. 0 gives the orthogonal
+                projection.
+            left: (d, rank) float64; None: to be fitted.
+            right: (d, rank) float64; None: to be fitted.
+            provenance: how the factors were fitted; None: to be fitted.
+            spurious_rank: width of the span that P0 removes.
         """
         self._requested_lam = lam
         self._cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
-        if provenance is not None:
+        if left is not None and right is not None and provenance is not None:
             self.left = left
             self.right = right
             self.provenance = provenance
@@ -142,18 +147,26 @@ class CalibratedProjection(Edit):
 
     @classmethod
     def identity(cls, dim: int, method: str = "none") -> CalibratedProjection:
-        """Return the projection that changes nothing."""
+        """Return the projection that changes nothing.
+
+        Args:
+            dim: width of the embeddings.
+            method: name of the method for the provenance.
+        """
         nothing = torch.zeros(dim, 0, dtype=torch.float64)
         return cls(0.0, nothing, nothing, Provenance(method))
 
     def fit(self, pairs: Array | Sequence[Array] | None, spurious: Array | None = None) -> Self:
-        """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without) in closed form, in float64 on the
-        CPU; return self.
+        """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without), in float64 on the CPU.
 
-        pairs: (n, 2, d) embeddings of prompts that should mean the same, L2-normalised as in the
-        paper; a list of such arrays solves several attributes jointly; None leaves only the
-        orthogonal projection.
-        spurious: (m, d) embeddings of the prompts to project out, the union over attributes.
+        Args:
+            pairs: (n, 2, d) embeddings of prompts that should mean the same, L2-normalized as in
+                the paper. A list of such arrays solves several attributes jointly. None: only the
+                orthogonal projection.
+            spurious: (m, d) embeddings of the prompts to project out, the union over attributes.
+
+        Returns:
+            The fitted projection itself.
 
         Raises:
             InvalidInputError: wrong shapes, NaN, negative `lam`, or nothing to remove.
@@ -172,10 +185,10 @@ class CalibratedProjection(Edit):
         if spurious is not None:
             spurious_rows = _float64(spurious, "spurious", "(m, d)")
         solution = self.solve(scatters, spurious_rows, self._requested_lam)
-        self.__dict__ = vars(solution)  # nothing of an earlier fit remains
+        self.__dict__ = vars(solution)  # discards the cache of an earlier fit
         return self
 
-    def transform(self, z: object) -> Any:
+    def transform(self, z: ArrayT) -> ArrayT:
         """Return the projected embeddings (..., d)."""
         return self(z)
 
@@ -184,15 +197,17 @@ class CalibratedProjection(Edit):
         return {"lam": self._requested_lam}
 
     @classmethod
-    # A projection that was fitted inside inference mode must serve calls with gradients.
+    # A projection that is fitted inside inference mode must work with gradients later.
     @torch.inference_mode(False)
     def solve(
         cls, scatters: Sequence[Tensor], spurious: Tensor | None = None, lam: Weights = 1000.0
     ) -> CalibratedProjection:
-        """Return the joint solution over attributes: P0 of all `spurious`, one term lam_k M_k per
-        scatter.
+        """Return the joint solution: P0 of `spurious`, and one term lam_k M_k per scatter.
 
-        scatters: rows X (n, d) with X^T X = M, see `scatter_of`. spurious: (m, d). All are float64.
+        Args:
+            scatters: for each attribute rows X (n, d) float64 with X^T X = M, see `scatter_of`.
+            spurious: (m, d) float64 rows to project out; None: none.
+            lam: weight of the scatters: one value, or one per scatter.
 
         Raises:
             InvalidInputError: see `fit`.
@@ -200,7 +215,7 @@ class CalibratedProjection(Edit):
         lams = _checked_weights(lam, scatters, spurious)
         weighted_rows = []
         for rows, weight in zip(scatters, lams, strict=True):
-            # A weight of 0, or pairs that the model embeds alike, add nothing to the inverse.
+            # A weight of 0 and pairs with equal embeddings add nothing to the inverse.
             if weight > 0 and rows.any():
                 weighted_rows.append(rows * math.sqrt(weight))
         root = None  # W with (I + X^T X)^-1 = I - W W^T
@@ -209,7 +224,7 @@ class CalibratedProjection(Edit):
         basis = None  # Q with P0 = I - Q Q^T
         if spurious is not None and spurious.any():
             basis = span_of(spurious)
-        # P* = I - L R^T, under the name that the paper's methods have.
+        # P* = I - L R^T, with the name of the paper's method.
         if basis is not None and root is not None:
             name = "orth-cali"
             # P0 (I - W W^T) = I - Q Q^T - (I - Q Q^T) W W^T
@@ -227,36 +242,42 @@ class CalibratedProjection(Edit):
                 " d) whose embeddings differ and lam above 0"
             )
         if left_factor.shape[1] >= len(left_factor):
-            # As many columns as the width: the dense matrix is no larger than the factors.
+            # With as many columns as the width, the dense matrix is no larger than the factors.
             left_factor = left_factor @ right_factor.T
             right_factor = torch.eye(len(left_factor), dtype=left_factor.dtype)
-        # A file holds one weight where all are the same, and 0 without any.
+        # Equal weights are recorded as one number, and no weights as 0.
         recorded = lams if len(set(lams)) > 1 else max(lams, default=0.0)
         spurious_rank = 0 if basis is None else basis.shape[1]
         return cls(lam, left_factor, right_factor, Provenance(name, recorded), spurious_rank)
 
     @property
     def rank(self) -> int:
-        """Return the number of columns of the factors: at most m + |S|, at least the rank of P* -
-        I."""
+        """Return the number of columns of the factors.
+
+        It is at most m + |S|, and at least the rank of P* - I.
+        """
         return self.left.shape[1]
 
     @property
     def removed(self) -> float:
-        """Return the number of directions that it removes, the trace of I - P*; shrunk directions
-        count in part."""
+        """Return the number of directions that it removes, counting shrunk ones in part.
+
+        This is the trace of I - P*.
+        """
         return float((self.left * self.right).sum())
 
     def matrix(self) -> Tensor:
-        """Return P* as a dense (d, d) float64 matrix; `matrix() @ z` is the projected column z."""
+        """Return P* as a dense (d, d) float64 matrix; `matrix() @ z` projects the column z."""
         return torch.eye(self.dim, dtype=torch.float64) - self.left @ self.right.T
 
-    def __call__(self, z: Any, strength: float = 1.0) -> Any:
-        """Return z + strength (P* z - z) for embeddings (..., d), in the shape, dtype and device of
-        `z`.
+    def __call__(self, z: ArrayT, strength: float = 1.0) -> ArrayT:
+        """Return z + strength (P* z - z) in the shape, dtype and device of `z`.
 
-        strength: in [0, 1]; 0 returns `z` itself. Half precision is computed in float32 and rounded
-        once.
+        Half precision is computed in float32 and rounded once.
+
+        Args:
+            z: embeddings (..., d).
+            strength: in [0, 1]; 0 returns `z` itself.
         """
         if "left" not in vars(self):
             raise InvalidInputError(
@@ -270,17 +291,16 @@ class CalibratedProjection(Edit):
         # The tensor itself: no attachment and strength 0 give the same bits.
         if strength == 0 or not self.left.numel():
             return z
-        # Two products in float16 would be rounded in between.
+        # In float16 the first product would be rounded before the second.
         wide = z.to(torch.promote_types(z.dtype, torch.float32))
-        # Both factors on this device and in this dtype are kept for later calls.
+        # The factors on this device and in this dtype are cached for later calls.
         key = (wide.device, wide.dtype)
         if key not in self._cast:
             with torch.inference_mode(False):  # a later call may need gradients of z
                 self._cast[key] = (self.left.to(*key), self.right.to(*key))
         left_factor, right_factor = self._cast[key]
-        # Autocast would round the products to half precision. A device without it (meta) needs no
-        # guard.
-        guard: AbstractContextManager[Any] = nullcontext()
+        # Autocast would round the products to half precision. The meta device has no autocast.
+        guard: AbstractContextManager[object] = nullcontext()
         if torch.amp.is_autocast_available(z.device.type):
             guard = torch.autocast(z.device.type, enabled=False)
         with guard:
@@ -301,8 +321,7 @@ class CalibratedProjection(Edit):
         )
 
     def at_multiple(self, t: float) -> CalibratedProjection:
-        """Return (I + t S)^-1 for a projection (I + S)^-1 without P0: the same method with every
-        lam times t.
+        """Return (I + t S)^-1 for a projection (I + S)^-1: the same method with every lam times t.
 
         An eigenvalue c = s / (1 + s) of I - P* becomes t s / (1 + t s) = t c / (1 - c + t c).
 
@@ -311,14 +330,15 @@ class CalibratedProjection(Edit):
         """
         if not self.is_resolvent:
             raise InvalidInputError(
-                f"at_multiple: expected a symmetric projection that removes no direction"
+                "at_multiple: expected a symmetric projection that removes no direction"
                 f" completely, got {self!r}; lower its strength instead"
             )
         c, directions = self._shrunk
         eigenvalues = t * c / ((1 - c).clamp(min=_EPS) + t * c)
         root = directions * eigenvalues.sqrt()
+        lam: float | tuple[float, ...]
         if isinstance(self.lam, tuple):
-            lam: Any = tuple(t * weight for weight in self.lam)
+            lam = tuple(t * weight for weight in self.lam)
         else:
             lam = t * self.lam
         return CalibratedProjection(lam, root, root, replace(self.provenance, lam=lam))
@@ -327,10 +347,11 @@ class CalibratedProjection(Edit):
     def is_resolvent(self) -> bool:
         """Return whether P* = (I + S)^-1 for a symmetric S with eigenvalues >= 0.
 
-        The factors decide: I - P* = L R^T must be symmetric, with eigenvalues in [0, 1).
+        This is decided by the factors: I - P* = L R^T must be symmetric, with eigenvalues in [0,
+        1).
         """
-        # Frobenius norms from (rank, rank) products: |L R^T|^2, and the inner product of L R^T
-        # with its transpose. The two are equal only if L R^T is symmetric.
+        # |L R^T|^2, and the inner product of L R^T with its transpose, from (rank, rank) products.
+        # The two are equal only if L R^T is symmetric.
         squared_norm = ((self.left.T @ self.left) * (self.right.T @ self.right)).sum()
         cross = self.left.T @ self.right
         if squared_norm - (cross * cross.T).sum() > _ASYMMETRY * squared_norm:
@@ -340,16 +361,14 @@ class CalibratedProjection(Edit):
 
     @cached_property
     def _shrunk(self) -> tuple[Tensor, Tensor]:
-        """Return the eigenvalues (r,) of I - P* above 0, and their eigenvectors as columns (d,
-        r)."""
-        # L = R without P0, so R^T L (r, r) is symmetric and has the eigenvalues of L R^T above 0.
+        """Return the positive eigenvalues (r,) of I - P*, and the eigenvectors (d, r)."""
+        # Without P0, L = R, so R^T L (r, r) is symmetric and has the positive eigenvalues of L R^T.
         c, vectors = torch.linalg.eigh(self.right.T @ self.left)
         return c.clamp(min=0), normalize(self.left @ vectors, dim=0)
 
 
 def _float64(values: object, name: str, shape: str) -> Tensor:
-    """Return `values` as a float64 tensor on the CPU, not empty, with as many axes as `shape`
-    names."""
+    """Return a non-empty float64 tensor on the CPU with as many axes as `shape` names."""
     if isinstance(values, np.ndarray):
         # A copy, since torch cannot view read-only arrays or negative strides.
         values = torch.from_numpy(values.copy())
@@ -372,17 +391,19 @@ def _checked_weights(
     """Return the weight of each scatter.
 
     Raises:
-        InvalidInputError: a weight that is negative, infinite or no number, too many or too few;
+        InvalidInputError: a weight that is negative, infinite or not a number; too many or too few;
             rows that are not finite, or of different widths.
     """
-    values: Any = lam.tolist() if isinstance(lam, (Tensor, np.ndarray)) else lam
-    lams = list(values) if isinstance(values, (list, tuple)) else [values] * len(scatters)
-    are_weights = all(
-        isinstance(weight, Real) and type(weight) is not bool and 0 <= float(weight) < math.inf
-        for weight in lams
-    )
-    if not are_weights:
-        raise InvalidInputError(f"lam: expected finite numbers >= 0, got {lam!r}")
+    values: object = lam.tolist() if isinstance(lam, (Tensor, np.ndarray)) else lam
+    listed = list(values) if isinstance(values, (list, tuple)) else [values] * len(scatters)
+    lams = []
+    for weight in listed:
+        number = math.nan
+        if isinstance(weight, Real) and not isinstance(weight, bool):
+            number = float(weight)
+        if not 0 <= number < math.inf:
+            raise InvalidInputError(f"lam: expected finite numbers >= 0, got {lam!r}")
+        lams.append(number)
     if len(lams) != len(scatters):
         raise InvalidInputError(
             f"lam: expected one value or one per attribute ({len(scatters)}), got {lam!r}"
@@ -397,16 +418,16 @@ def _checked_weights(
             "pairs and spurious: expected finite embeddings of one model; got widths"
             f" {sorted(widths)}, and {bad} values are NaN or infinite"
         )
-    return tuple(map(float, lams))
+    return tuple(lams)
 
 
 def _root(rows: Tensor) -> Tensor:
     """Return W (d, r) with (I + X^T X)^-1 = I - W W^T for rows X (n, d), r at most min(n, d).
 
-    With C C^T = I + X X^T that is W = X^T C^-T (Woodbury; the module's docstring).
+    With C C^T = I + X X^T, W = X^T C^-T (Woodbury; see the docstring of the module).
     """
     if float(rows.square().sum()) * _EPS > _ROUNDED:
-        # Beside values so large the 1 of I is rounded away; s / sqrt(s^2 + 1) has it in full.
+        # Added to such large values, the 1 of I would be rounded away. s / sqrt(s^2 + 1) keeps it.
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
         # Singular values at the rounding of the largest are noise, as in a pseudo-inverse.
         keep = sigma > max(rows.shape) * _EPS * sigma[:1]

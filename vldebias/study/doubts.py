@@ -116,7 +116,7 @@ def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
 
 def _embedded(prompts: Sequence[str], texts: Host) -> list[str]:
     """Return the prompts that are embedded already, in their order."""
-    return [prompt for prompt in prompts if (TEXT, prompt) in texts.memory]
+    return [prompt for prompt in prompts if (TEXT, prompt) in texts.memory.rows]
 
 
 def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:

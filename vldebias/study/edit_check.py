@@ -44,8 +44,8 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
         call: arguments of the call of a pipeline, where it takes them.
     """
     model = loaded.host
-    tokenizer = {"tokenizer": loaded.tokenizer}
-    host = resolve(model, **tokenizer)
+    tokenizer = loaded.tokenizer
+    host = resolve(model, tokenizer=tokenizer)
     generates = isinstance(host, DiffusersHost) and hasattr(model, "encode_prompt")
     read = partial(_read, host, model if generates else None, call)
     try:
@@ -62,8 +62,8 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
 
     # First of all: where two bare calls differ, nothing that follows means anything.
     yield "the same twice", _are_equal(bare, read()), ""
-    edits = fit_projections(model, prompts, method="cali", **tokenizer)
-    attachment = debias(model, edits, **tokenizer)
+    edits = fit_projections(model, prompts, method="cali", tokenizer=tokenizer)
+    attachment = debias(model, edits, tokenizer=tokenizer)
     attached = read()
     yield "attached: changed", not _are_equal(bare, attached), ""
     # Bit-identical, not merely close: strength 0 must not go through a product with the identity.
@@ -78,10 +78,10 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edits.items():
             edit.save_pretrained(Path(folder) / role)
-        with debias(model, load_edit(folder), **tokenizer):
+        with debias(model, load_edit(folder), tokenizer=tokenizer):
             yield "saved and loaded: the same", _are_equal(attached, read()), ""
     # All prompts are changed alike, as merged weights do.
-    attachment = debias(model, edits, keep_stated=False, negative=generates, **tokenizer)
+    attachment = debias(model, edits, keep_stated=False, negative=generates, tokenizer=tokenizer)
     expected = read()
     name = "merged: as attached"
     try:

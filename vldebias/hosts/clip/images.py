@@ -1,16 +1,16 @@
-"""Define what image-text models share: one joint space with two towers, a tokenizer, preprocessing
-of images."""
+"""Define what image-text models share: a joint space, a tokenizer and preprocessing of images."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,65 +27,92 @@ from vldebias.hosts.clip.words import StatedRows, WordTable, word_table
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.host import IMAGE, TEXT, TOKENIZING, Host, reading, weights_fingerprint
 from vldebias.hosts.resolving import resolve
-from vldebias.projection.edit import Fingerprint
+from vldebias.projection.edit import Fingerprint, averages_wordings
 from vldebias.projection.projection import CalibratedProjection
 
 if TYPE_CHECKING:
+    from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
     from PIL import Image
+    from transformers import PreTrainedTokenizerBase
 
 Pixels = Mapping[str, Tensor]
 """One image as its tower reads it: names of arguments -> tensors (1, ...)."""
+Layer = nn.Module | nn.Parameter
+"""The last layer of a tower: a module, or a parameter (width, d)."""
 
 
 class JointHost(Host):
-    """Serve a model whose text tower ends in the space that it shares with images.
+    """Represent a model whose text tower ends in the space that it shares with images.
 
-    Roles are "joint" for texts and "image" for images, one or both (`at`); both lie in one space,
-    so that one projection, fitted on texts, serves both. The tokenizer is looked for when a text
-    has to be read, so that a fitted projection attaches without one.
-
-    Attributes:
-        head, image_head: the last layer of each tower: a parameter (width, d), a module, or None.
-        wrapped_modules: role -> modules through which another model may be given the same
-            embeddings.
-        context_length: number of tokens that the text tower reads, special tokens included.
-        find_tokenizer: the argument of `debias` -> a tokenizer. count_tokens: of prompts, uncut.
-            decode: ids -> text.
-        tokenize: prompts -> arguments of the text tower, (n, length) each on the CPU; padded as in
-            the training.
-        features, image_features: inputs of a tower -> (n, d) on the model's device, before
-            normalising.
+    The roles are "joint" for texts and "image" for images, one or both (`at`). Both lie in one
+    space, so that a projection that is fitted on texts serves both. The tokenizer is only looked up
+    when a text has to be read, so that a fitted projection attaches without one.
     """
 
     roles: tuple[str, ...] = (TEXT,)
-    head: Any
-    image_head: Any
-    context_length: Any
-    wrapped_modules: Callable[[str], tuple[object, ...]]
-    find_tokenizer: Callable[[Any], Any]
-    count_tokens: Callable[[list[str]], list[int]]
-    tokenize: Callable[[list[str]], dict[str, Tensor]]
-    decode: Callable[[tuple[int, ...]], str]
-    features: Callable[[Mapping[str, Tensor]], Tensor]
-    image_features: Callable[[Mapping[str, Tensor]], Tensor]
 
-    def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
-        self.model: Any = model
+    def __init__(self, model: nn.Module, tokenizer: object = None) -> None:
+        self.model = model
         self.name = type(model).__name__
         self.model_id = getattr(model, "name_or_path", None) or None
         self._given_tokenizer = tokenizer
 
     @property
+    @abstractmethod
+    def head(self) -> Layer | None:
+        """Return the last layer of the text tower."""
+
+    @property
+    @abstractmethod
+    def image_head(self) -> Layer | None:
+        """Return the last layer of the image tower."""
+
+    @property
+    @abstractmethod
+    def context_length(self) -> int:
+        """Return how many tokens the text tower reads, special tokens included."""
+
+    @abstractmethod
+    def wrapped_modules(self, role: str) -> tuple[object, ...]:
+        """Return modules of a tower through which other models may have the same embeddings."""
+
+    @abstractmethod
+    def find_tokenizer(
+        self, tokenizer: object
+    ) -> PreTrainedTokenizerBase | HFTokenizer | SimpleTokenizer:
+        """Return the tokenizer for the argument of `debias`, which may be None."""
+
+    @abstractmethod
+    def count_tokens(self, prompts: Sequence[str]) -> list[int]:
+        """Count the tokens of each prompt without truncation, special tokens included."""
+
+    @abstractmethod
+    def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
+        """Return the arguments of the text tower, (n, length) on the CPU, padded as in training."""
+
+    @abstractmethod
+    def decode(self, ids: tuple[int, ...]) -> str:
+        """Decode token ids to text, without padding and special tokens."""
+
+    @abstractmethod
+    def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        """Return text features (n, d) on the model's device, before normalisation."""
+
+    @abstractmethod
+    def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
+        """Return image features (n, d) on the model's device, before normalisation."""
+
+    @property
     def exclusive_modules(self) -> tuple[object, ...]:  # type: ignore[override]
-        """Return the model, and the modules that may give its embeddings to other models."""
+        """Return the model, and the modules that other models may share."""
         modules: list[object] = [self.model]
         for role in self.roles:
             modules += self.wrapped_modules(role)
         return tuple(modules)
 
     @cached_property
-    def tokenizer(self) -> Any:
-        """Return the tokenizer; raise InvalidInputError where there is none."""
+    def tokenizer(self) -> PreTrainedTokenizerBase | HFTokenizer | SimpleTokenizer:
+        """Return the tokenizer; raise InvalidInputError if there is none."""
         return self.find_tokenizer(self._given_tokenizer)
 
     @cached_property
@@ -100,15 +127,16 @@ class JointHost(Host):
             return [self.decode(tuple(row)) for row in rows]
 
     def stated_rows(self, attachment: EditAttachment) -> StatedRows | None:
-        """Return the function that finds the rows of token ids which state the attribute, or None
-        if all rows are edited.
+        """Return the function that finds the rows of token ids that state the attribute.
+
+        It is None if all rows are edited.
 
         Raises:
             InvalidInputError: the attachment reads the texts of token ids, and the model's
                 tokenizer is not found.
         """
         edits = attachment.projections.values()
-        if TEXT in self.roles and any(hasattr(edit, "wordings") for edit in edits):
+        if TEXT in self.roles and any(map(averages_wordings, edits)):
             self.tokenizer  # noqa: B018  (raises if there is none)
         if attachment.gate is None:
             return None
@@ -119,22 +147,27 @@ class JointHost(Host):
 
         stated = StatedRows(attachment.gate, find_table, self.texts)
         if TEXT in self.roles:
-            # Now and not with the first text: a missing tokenizer is reported here, and the model
-            # can be compiled before its first call.
+            # Before the first text, so that a missing tokenizer is reported now and the model can
+            # be compiled before its first call.
             stated.prepare(next(self.model.parameters()).device)
         return stated
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Return `features` for training, where a host may skip padding that has no effect on
-        them."""
+        """Return `features` for training.
+
+        A host may leave out padding that does not affect them.
+        """
         return self.features(tokens)
 
     def encode(self, prompts: Sequence[str]) -> Tensor:
-        """Return (n, d) embeddings of prompts before normalising; raise InvalidInputError for
-        unknown token ids."""
+        """Return embeddings (n, d) of prompts before normalisation.
+
+        Raises:
+            InvalidInputError: the tokenizer returns ids that the model does not know.
+        """
         with TOKENIZING:
             tokens = self.tokenize(list(prompts))
-        # The largest embedding of the text tower is that of the tokens.
+        # The largest embedding layer of the text tower embeds the tokens.
         rows = 0
         for module in self.text_modules:
             for part in module.modules():
@@ -144,7 +177,7 @@ class JointHost(Host):
         for ids in tokens.values():
             if not ids.is_floating_point():
                 highest = max(highest, int(ids.max()))
-        # A CPU raises an IndexError at an unknown id, a GPU fails in all calls that follow.
+        # At an unknown id, a CPU raises an IndexError, but a GPU fails in all later calls.
         if rows and highest >= rows:
             raise InvalidInputError(
                 f"tokenizer: got token ids up to {highest}; expected ids below {rows}, the"
@@ -152,13 +185,20 @@ class JointHost(Host):
             )
         device = next(self.model.parameters()).device
         if device.type == "meta":
-            # Offloaded weights: accelerate fetches them and moves what it is called with.
+            # accelerate fetches offloaded weights and moves the arguments of the call.
             device = torch.device("cpu")
         return self.features({name: tensor.to(device) for name, tensor in tokens.items()})
 
     def read(self, prompts: Sequence[str], role: str = TEXT) -> dict[tuple[str, str], Tensor]:
-        """Return rows of `prompts`; warn (TruncatedPromptWarning) of prompts that exceed the
-        context length."""
+        """Read prompts from the model, without a cache.
+
+        Args:
+            prompts: the texts, each once.
+            role: the role of the returned rows.
+
+        Warns:
+            TruncatedPromptWarning: prompts exceed the context length.
+        """
         limit = self.context_length
         with TOKENIZING:
             counts = dict(zip(prompts, self.count_tokens(list(prompts)), strict=True))
@@ -171,40 +211,36 @@ class JointHost(Host):
             if len(too_long) > 3:
                 shown += f"; and {len(too_long) - 3} more"
             warn(
-                f"{self.name}: the context length is {limit} tokens; truncated prompts, to be"
-                f" shortened: {shown}",
+                f"{self.name}: the context length is {limit} tokens; shorten these prompts, which"
+                f" were truncated: {shown}",
                 TruncatedPromptWarning,
             )
         return self.read_by(self.encode, prompts, role, self.model)
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        """Return L2-normalised (n, d) float64 CPU embeddings of `prompts`, never edited, the same
-        for both sides."""
-        # An edit of images is fitted on texts as well: both lie in one space.
+        # An edit of images is fitted on texts too: both lie in one space.
         return super().embed(list(prompts), TEXT)
 
     def space(self, role: str) -> str:
-        """Return the name of the space that both sides share."""
+        """Return the name of the space that texts and images share."""
         return super().space(TEXT)
 
     def dim(self, role: str) -> int:
-        """Return the width d of the joint space, from the head where it has one."""
-        last: Any = last_layer(self.head)
+        """Return the width d of the joint space, from the head if that has one."""
+        last = last_layer(self.head)
         if isinstance(last, nn.Parameter):
-            return int(last.shape[1])
+            return last.shape[1]
         width = getattr(last, "out_features", None)
         return width if isinstance(width, int) else super().dim(role)
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
-        """Fold the projection into the heads, in place and in the dtype of their weights; all of
-        them or none."""
         heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}
-        where = f"{self.name}: the last layer of the"
+        refusal = f"{self.name}: the last layer of the"
         # All heads are checked before the first is changed.
         folds = {}
         for role in edits:
             tower, head = heads[role]
-            folds[role] = foldable(f"{where} {tower} tower", head)
+            folds[role] = foldable(f"{refusal} {tower} tower", head)
         for role, fold in folds.items():
             fold(edits[role], strength)
         return [self.model]
@@ -214,10 +250,13 @@ class JointHost(Host):
 class ImageEncoder:
     """Encode images by the image side of an image-text model, never edited.
 
-    name: of the model. model: the whole model, whose device and precision the encoder uses. tower:
-    the modules that make the features, with the head. preprocessing: a text that identifies it.
-    prepare: RGB image -> pixels, from several threads. forward: pixels of a batch -> (b, d), before
-    normalising.
+    Attributes:
+        name: name of the model.
+        model: the whole model, whose device and precision the encoder uses.
+        tower: the modules that make the features, with the head.
+        preprocessing: a text that identifies the preprocessing.
+        prepare: RGB image -> pixels; called from several threads.
+        forward: pixels of a batch -> features (b, d), before normalisation.
     """
 
     name: str
@@ -228,25 +267,23 @@ class ImageEncoder:
     forward: Callable[[Pixels], Tensor]
 
     @cached_property
-    def fingerprint(self) -> dict[str, Any] | None:
-        """Return `vldebias.hosts.host.weights_fingerprint` of the tower, which survives half
-        precision."""
+    def fingerprint(self) -> dict[str, object] | None:
+        """Return the fingerprint of the tower, which is the same in half precision."""
         mark = weights_fingerprint(*self.tower)
         return None if mark is None else mark.to_dict()
 
     @cached_property
     def digest(self) -> str:
-        """Return a hash of every weight, every buffer and the architecture, which any change of the
-        tower changes.
+        """Return a hash of all weights, buffers and settings of the tower.
 
-        The fingerprint allows for casts and leaves adapters out, and the same weights serve two
-        architectures (open_clip's ViT-B-32 and ViT-B-32-quickgelu): it cannot identify cached
-        features.
+        Cached features are identified by it. The fingerprint cannot do that: it tolerates casts and
+        ignores adapters, and the same weights serve two architectures (open_clip's ViT-B-32 and
+        ViT-B-32-quickgelu).
         """
         state = hashlib.sha256()
         for module in self.tower:
             for name, part in module.named_modules():
-                # What it was built with: sizes, kinds of pooling, constants of activations.
+                # Its configuration: sizes, kinds of pooling, constants of activations.
                 settings = {}
                 for setting, value in sorted(vars(part).items()):
                     is_plain = isinstance(value, (bool, int, float, str, tuple))
@@ -260,38 +297,43 @@ class ImageEncoder:
                         f"{self.name}: {name} is on the meta device; load the weights first"
                     )
                 state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-                # As bytes: numpy has no bfloat16.
+                # As bytes, because numpy has no bfloat16.
                 values = tensor.detach().cpu().contiguous().flatten()
                 state.update(values.view(torch.uint8).numpy().data)
         return state.hexdigest()
 
     @property
     def first_weight(self) -> Tensor:
-        """Return the weight that reads the pixels, which need its dtype; norms around it may have
-        another."""
+        """Return the weight that reads the pixels, which need its dtype.
+
+        Norms around it may have another dtype.
+        """
         for module in self.tower:
             for part in module.modules():
-                # Quantised layers hold integers, and read pixels in another layer's dtype.
+                # Quantised layers have integer weights, and read pixels in another layer's dtype.
                 if isinstance(part, (nn.Conv2d, nn.Linear)) and part.weight.is_floating_point():
                     return part.weight
         return torch.zeros(())
 
     def encode(self, images: Sequence[Image.Image]) -> Tensor:
-        """Return features (b, d) of RGB images, before normalising, float32 on the CPU."""
+        """Return features (b, d) of RGB images before normalisation, float32 on the CPU."""
         return self.embed([self.prepare(image) for image in images])
 
     def embed(self, prepared: Sequence[Pixels]) -> Tensor:
-        """Return the same from outputs of `prepare`."""
+        """Return features (b, d) of outputs of `prepare`, float32 on the CPU."""
         return self.start(prepared).float().cpu()
 
     def start(self, prepared: Sequence[Pixels]) -> Tensor:
-        """Return the same on the model's device and in its precision; a GPU is not waited for."""
+        """Return features (b, d) of outputs of `prepare` on the model's device, in its precision.
+
+        The call does not wait for a GPU.
+        """
         first = self.first_weight
         batch = {}
         for name in prepared[0]:
             tensor = torch.cat([pixels[name] for pixels in prepared])
             dtype = first.dtype if tensor.is_floating_point() else None
-            if first.device.type == "cuda":  # else the copy would wait
+            if first.device.type == "cuda":  # otherwise the copy would block
                 tensor = tensor.pin_memory()
             batch[name] = tensor.to(first.device, dtype, non_blocking=True)
         with reading(self.model), torch.inference_mode():
@@ -299,8 +341,7 @@ class ImageEncoder:
 
     @cached_property
     def side(self) -> int:
-        """Return the shorter side of the pixels that the model reads; 0 where they are no image (3,
-        h, w)."""
+        """Return the shorter side of the pixels that the model reads; 0 if they are no image."""
         grey = need("PIL.Image").new("RGB", (64, 96))
         images = [tensor for tensor in self.prepare(grey).values() if tensor.ndim == 4]
         if len(images) != 1:
@@ -309,48 +350,54 @@ class ImageEncoder:
 
 
 def image_encoder(
-    model: Any, preprocess: Any, *, name: str | None = None, preprocessing: str | None = None
+    model: object,
+    preprocess: object,
+    *,
+    name: str | None = None,
+    preprocessing: str | None = None,
 ) -> ImageEncoder:
     """Return the image encoder of an open_clip or transformers image-text model.
 
     Args:
+        model: the model.
         preprocess: the model's own preprocessing: open_clip's transform, a transformers processor
-            or image processor, or any function of a PIL image that gives a tensor (3, h, w). Called
-            from several threads.
-        preprocessing: a text that identifies `preprocess` where its own description does not.
+            or image processor, or any function from a PIL image to a tensor (3, h, w). Called from
+            several threads.
+        name: name of the model; None: found from the model.
+        preprocessing: a text that identifies `preprocess`, if its own description does not.
 
     Raises:
-        UnsupportedHostError: a model of another class. InvalidInputError: `preprocess` cannot be
-            called or described.
+        UnsupportedHostError: a model of another class.
+        InvalidInputError: `preprocess` cannot be called or identified.
     """
-    host = cast("JointHost", resolve(model))
-    if not host.image_tower:
+    host = resolve(model)
+    if not isinstance(host, JointHost) or not host.image_tower:
         raise UnsupportedHostError(
-            f"{host.name}: it has no image tower that shares a space with texts; expected an"
+            f"{host.name}: no image tower shares a space with its texts; expected an"
             " image-text model of open_clip or transformers. Features of other models are read by"
             " vldebias.data.embeddings.load_embeddings"
         )
     processor = getattr(preprocess, "image_processor", preprocess)
     text = preprocessing
-    # Processors of transformers describe themselves, by their whole config.
+    # Processors of transformers are described by their config.
     if text is None and hasattr(processor, "to_dict"):
         kind = type(processor)
         settings = {"class": f"{kind.__module__}.{kind.__qualname__}", **processor.to_dict()}
         text = json.dumps(settings, sort_keys=True, default=str)
     elif text is None:
-        # The address of a function differs in each process, its name does not.
+        # The address of a function differs in each process.
         text = re.sub(r"<function ([^\s<>]+) at 0x[0-9a-f]+>", r"<function \1>", repr(processor))
         is_ambiguous = any(part in text for part in (" at 0x", "Lambda(", "<lambda>"))
         if not callable(processor) or is_ambiguous:
             raise InvalidInputError(
-                f"preprocess: {text} cannot be told from another one, so its features could be"
-                " taken for the other's; expected open_clip's transform, a transformers image"
-                " processor or a named function, or give preprocessing='a text for it'"
+                f"preprocess: {text} cannot be identified, so cached features could be mixed up;"
+                " expected open_clip's transform, a transformers image processor or a named"
+                " function, or pass preprocessing='a text that identifies it'"
             )
     name = name or host.model_id or host.name
     return ImageEncoder(
         name,
-        model,
+        host.model,
         tuple(host.image_tower),
         text,
         partial(_prepare, processor),
@@ -359,7 +406,7 @@ def image_encoder(
 
 
 def _prepare(processor: Any, image: Image.Image) -> Pixels:
-    """Prepare an image by a processor of transformers, or by a transform that gives (3, h, w)."""
+    """Prepare an image by a processor of transformers, or by a transform to (3, h, w)."""
     if hasattr(processor, "to_dict"):
         prepared = processor(images=[image], return_tensors="pt")
         return {name: value for name, value in prepared.items() if name != "labels"}

@@ -1,16 +1,15 @@
-"""Fold projections into weights, so that a saved checkpoint gives the edited embeddings without
-vldebias.
+"""Fold projections into weights, so that a saved checkpoint works without vldebias.
 
-A layer that makes an embedding, x W or W x + b, makes P of it with the weights W P^T, or P W and P
-b. A linear layer that reads P x in the place of x has the weight W P; with P = I - s L R^T that is
-W - s (W L) R^T.
+A layer that makes an embedding, x W or x W + b, makes the projected one with the weights W P^T, or
+P W and P b. A linear layer that should read P x instead of x gets the weight W P; with P = I - s L
+R^T that is W - s (W L) R^T.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,20 +17,27 @@ from torch import Tensor, nn
 from vldebias.errors import UnsupportedHostError
 from vldebias.projection.projection import CalibratedProjection
 
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+
 
 def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, float], None]:
-    """Return a function that folds a projection at a strength into `head`, in place and in the
-    dtype of its weights.
+    """Return a function that folds a projection at a strength into a layer.
 
-    head: the layer that makes the embedding: a parameter (width, d), a Linear, or a Sequential that
-    ends in one.
+    It changes the weights in place and keeps their dtype.
+
+    Args:
+        refusal: start of the message if the layer cannot be changed.
+        head: the layer that makes the embedding: a parameter (width, d), a Linear, or a Sequential
+            that ends in one.
 
     Raises:
-        UnsupportedHostError: not linear, or weights that are quantized, adapted or not loaded.
+        UnsupportedHostError: the layer is not linear, or its weights are quantised, adapted or not
+            loaded.
     """
     last = last_layer(head)
     # The weights that make the embedding, each with the axis of the embedding's values.
-    weights: list[tuple[Any, int]] = []
+    weights: list[tuple[Tensor, int]] = []
     if isinstance(last, nn.Parameter):
         weights = [(last, 1)]
     elif isinstance(last, nn.Linear):
@@ -40,7 +46,7 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
             weights.append((last.bias, 0))
     is_foldable = bool(weights)
     for weight, _ in weights:
-        # torchao holds int8 in a tensor class of its own, which reports that it is of floats.
+        # torchao stores int8 in its own tensor class, which claims a floating-point dtype.
         has_plain_data = type(weight.data) is Tensor
         if not weight.is_floating_point() or not has_plain_data or weight.is_meta:
             is_foldable = False
@@ -55,7 +61,7 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
     @torch.no_grad()
     def fold(projection: CalibratedProjection, strength: float) -> None:
         for weight, axis in weights:
-            # In float64: the one rounding is that to the dtype of the weights.
+            # In float64, so that only the cast to the dtype of the weights rounds.
             rows = weight.cpu().double().movedim(axis, -1)
             weight.copy_(projection(rows, strength).movedim(-1, axis))
 
@@ -72,7 +78,7 @@ def last_layer(head: object) -> object:
 # ---- the layers of a pipeline that read an embedding
 
 CROSS_ATTENTION = "cross-attention"
-"""Keys and values of all cross-attentions."""
+"""Name for the keys and values of all cross-attentions."""
 
 _REFINER = ("context_embedder.proj_in", "context_embedder.time_text_embed.text_embedder.linear_1")
 _MOCHI = ("time_embed.pooler.to_kv", "time_embed.pooler.to_q", "time_embed.caption_proj")
@@ -96,7 +102,7 @@ _READERS: dict[str, dict[tuple[str, ...], str]] = {
         _REFINER: "HunyuanVideo HunyuanVideoFramepack HunyuanImage HunyuanVideo15",
     },
     "pooled": {
-        # of SD3 not the sequence: one layer reads the tokens of CLIP and of T5
+        # SD3's sequence is not listed, because one layer reads the tokens of both CLIP and T5.
         ("time_text_embed.text_embedder.linear_1",): "Flux HunyuanVideo HunyuanVideoFramepack SD3",
         ("pooled_text_embeddings.in_layer",): "Kandinsky5",
         ("add_embedding.linear_1",): "UNet2DCondition",
@@ -105,27 +111,33 @@ _READERS: dict[str, dict[tuple[str, ...], str]] = {
 
 
 def fold_into_readers(
-    pipe: object, projections: Mapping[str, CalibratedProjection], strength: float
+    pipe: DiffusionPipeline, projections: Mapping[str, CalibratedProjection], strength: float
 ) -> list[nn.Module]:
-    """Fold one projection per role into the denoiser, and into the ControlNets of the pipeline;
-    return those models.
+    """Fold one projection per role into the denoiser and the ControlNets of a pipeline.
 
     Every other pipeline that shares the modules changes with them.
 
+    Args:
+        pipe: the pipeline.
+        projections: role -> projection.
+        strength: share of the projections, in [0, 1].
+
+    Returns:
+        The changed models.
+
     Raises:
-        UnsupportedHostError: before any weight is changed, where weights cannot hold the
-            projections: nothing says which layer reads one, a norm stands before it, adapters,
-            fused, quantised or offloaded weights.
+        UnsupportedHostError: weights cannot express the projections: the layer that reads a role is
+            unknown, a norm precedes it, or weights are adapted, fused, quantised or offloaded. No
+            weight was changed.
     """
-    # Every layer is checked before the first is changed: a pipeline that is merged by half is of
-    # no use.
-    readers: list[tuple[nn.Module, CalibratedProjection, Any]] = []
+    # Every layer is checked before the first one is changed.
+    readers: list[tuple[nn.Module, CalibratedProjection, nn.Linear]] = []
     for role, projection in projections.items():
         for model, layer in _layers(pipe, role, projection.dim):
             readers.append((model, projection, layer))
     with torch.no_grad():
         for _, projection, layer in readers:
-            # A layer may read more behind the embedding: SDXL's reads the size of the image.
+            # A layer may read further values after the embedding: SDXL's reads the image size.
             columns = layer.weight[:, : projection.dim]
             wide = columns.to("cpu", torch.float64)
             columns.copy_(wide - strength * (wide @ projection.left) @ projection.right.T)
@@ -133,18 +145,18 @@ def fold_into_readers(
     return list(model_of_id.values())
 
 
-def _layers(pipe: Any, role: str, dim: int) -> list[tuple[nn.Module, Any]]:
-    """Return the layers that read a role, each with its model, checked."""
+def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Module, nn.Linear]]:
+    """Return the checked layers that read a role, each with its model."""
     refusal = f"{type(pipe).__name__}: cannot merge {role!r}:"
     names = _reader_names(pipe, role)
     if not names:
         raise UnsupportedHostError(
-            f"{refusal} no layer is known that reads it alone, without a norm before it; save the"
-            " projections and attach them after loading instead"
+            f"{refusal} no layer is known that reads it alone and without a norm in between; save"
+            " the projections and attach them after loading instead"
         )
-    readers: dict[str, tuple[nn.Module, Any]] = {}
+    readers: dict[str, tuple[nn.Module, nn.Module]] = {}
     for component, model in pipe.components.items():
-        # The weights of text encoders make embeddings, and have layers of the same names.
+        # Text encoders make embeddings instead of reading them, and have layers of the same names.
         if isinstance(model, nn.Module) and "text_encoder" not in component:
             for path, layer in _readers_in(model, component, names, refusal):
                 readers[path] = (model, layer)
@@ -154,21 +166,23 @@ def _layers(pipe: Any, role: str, dim: int) -> list[tuple[nn.Module, Any]]:
         raise UnsupportedHostError(
             f"{refusal} expected layers {', '.join(names)}, found none; keep it attached"
         )
-    for path, (_, layer) in readers.items():
+    layers = []
+    for path, (model, layer) in readers.items():
         foldable(f"{refusal} {path}", layer)
+        assert isinstance(layer, nn.Linear)
         width = layer.in_features
-        # SDXL's added embedding has the pooled one first and the size of the image behind it.
+        # SDXL's added embedding is the pooled one followed by the size of the image.
         reads_more = path.endswith("add_embedding.linear_1") and width > dim
         if width != dim and not reads_more:
             raise UnsupportedHostError(
                 f"{refusal} {path} reads {width} values, the projection has {dim}"
             )
-    return list(readers.values())
+        layers.append((model, layer))
+    return layers
 
 
-def _reader_names(pipe: object, role: str) -> tuple[str, ...]:
-    """Return the names of the layers of a pipeline's denoiser that read a role; none where its
-    class is not known."""
+def _reader_names(pipe: DiffusionPipeline, role: str) -> tuple[str, ...]:
+    """Return the names of the layers of the denoiser that read a role; none if unknown."""
     denoiser = getattr(pipe, "transformer", None)
     if denoiser is None:
         denoiser = getattr(pipe, "unet", None)
@@ -182,17 +196,17 @@ def _reader_names(pipe: object, role: str) -> tuple[str, ...]:
         if short in names_of_class:
             names = names_of_class[short]
             break
-    # Of the U-Nets some project the prompt once, before their cross-attentions read it.
+    # Some U-Nets project the prompt once, before their cross-attentions read it.
     config = getattr(denoiser, "config", {})
     if names == (CROSS_ATTENTION,) and config.get("encoder_hid_dim_type") == "text_proj":
-        # With an added embedding of another type, as DeepFloyd's, a second layer reads the tokens.
+        # With another type of added embedding, like DeepFloyd's, a second layer reads the tokens.
         return ("encoder_hid_proj",) if config.get("addition_embed_type") == "text_time" else ()
     return names
 
 
 def _readers_in(
     model: nn.Module, component: str, names: tuple[str, ...], refusal: str
-) -> Iterator[tuple[str, Any]]:
+) -> Iterator[tuple[str, nn.Module]]:
     """Yield the layers of a model that read a role, each with its path in the pipeline.
 
     Raises:
@@ -207,13 +221,13 @@ def _readers_in(
             is_fused = "Fused" in type(module.processor).__name__
             has_norm = getattr(module, "norm_cross", None) is not None
             between = getattr(getattr(model, "config", None), "encoder_hid_dim_type", None)
-            # An IP-Adapter adds tokens of an image beside those of the prompt, which stay.
+            # An IP-Adapter adds tokens of an image and does not change those of the prompt.
             is_between = between not in (None, "ip_image_proj")
             if is_fused or has_norm or is_between:
                 raise UnsupportedHostError(
                     f"{refusal} keys and values of {path} are fused (call"
-                    f" pipe.unfuse_qkv_projections() first), or a norm or {between!r} stands"
-                    " between them and the prompt; keep the attachment"
+                    f" pipe.unfuse_qkv_projections() first), or a norm or {between!r} is between"
+                    " them and the prompt; keep the attachment"
                 )
             for part in ("to_k", "to_v"):
                 yield f"{path}.{part}", getattr(module, part)

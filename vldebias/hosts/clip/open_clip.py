@@ -1,5 +1,4 @@
-"""Apply edits in open_clip models, to the outputs of `encode_text` and `encode_image` before
-normalisation."""
+"""Apply edits in open_clip models, to the outputs of `encode_text` and `encode_image`."""
 
 from __future__ import annotations
 
@@ -8,53 +7,61 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import BoundArguments
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.clip.images import JointHost
+from vldebias.hosts.clip.images import JointHost, Layer
 from vldebias.hosts.clip.words import StatedRows
 from vldebias.hosts.edits import EditAttachment
-from vldebias.hosts.hooks import hook_methods
+from vldebias.hosts.hooks import Around, Original, hook_methods
 from vldebias.hosts.host import IMAGE, TEXT
 
+if TYPE_CHECKING:
+    from open_clip import CLIP, CoCa, CustomTextCLIP
+    from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
+
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
-# CoCa's forward goes through the private ones
+# CoCa's forward calls the private methods.
 _ENCODE = {TEXT: ("encode_text", "_encode_text"), IMAGE: ("encode_image", "_encode_image")}
 
 
 def folder_address(folder: str | Path) -> str:
-    """Return the name by which open_clip reads a folder.
+    """Return the name by which open_clip loads a folder.
 
     Args:
-        folder: it holds open_clip_config.json and the weights, as training writes them.
+        folder: it contains open_clip_config.json and the weights, as training writes them.
 
     Raises:
-        UnsupportedHostError: the installed open_clip reads no folders.
+        UnsupportedHostError: the installed open_clip cannot load folders.
     """
     release = need("open_clip").__version__
     if release.startswith("2."):
         raise UnsupportedHostError(
-            "open_clip reads a model from a folder, as training writes it, since release 3"
+            "reading a model from a folder, as training writes it, needs open_clip 3 or newer"
             f" ({release} is installed). Install open_clip_torch 3 or newer"
         )
     return f"local-dir:{folder}"
 
 
 class OpenClipHost(JointHost):
-    """Serve CLIP, CustomTextCLIP (with any text tower), CoCa and their subclasses.
+    """Support CLIP, CustomTextCLIP (with any text tower), CoCa and their subclasses.
 
-    An edit shows in `encode_text` or `encode_image`, `forward` and `get_logits` alike.
+    An edit applies to `encode_text` or `encode_image`, `forward` and `get_logits`.
     """
 
     library = "open_clip"
+    model: CLIP | CustomTextCLIP | CoCa
+    tokenizer: HFTokenizer | SimpleTokenizer
 
-    def __init__(self, model: Any, tokenizer: Any = None, *_: Any) -> None:
+    def __init__(
+        self, model: CLIP | CustomTextCLIP | CoCa, tokenizer: object = None, *_: object
+    ) -> None:
         super().__init__(model, tokenizer)
-        # Subclasses as well, such as those of a user's own project.
+        # Subclasses are supported too, such as those of a user's project.
         names = []
         for base in type(model).__mro__:
             if base.__module__.startswith("open_clip."):
@@ -67,35 +74,47 @@ class OpenClipHost(JointHost):
         self.image_tower = [model.visual]
 
     @property
-    def head(self) -> object:
-        """Return `text_projection` of CLIP and of open_clip's own text towers, `proj` of a Hugging
-        Face tower."""
+    def head(self) -> Layer | None:
+        """Return the last layer of the text tower.
+
+        It is `text_projection` in CLIP and open_clip's own text towers, and `proj` in a Hugging
+        Face tower.
+        """
         tower = getattr(self.model, "text", self.model)
-        return tower.proj if hasattr(tower, "proj") else tower.text_projection
+        head: Layer | None = tower.proj if hasattr(tower, "proj") else tower.text_projection
+        return head
 
     @property
-    def image_head(self) -> object:
-        """Return `proj` of a vision transformer, else the last layer of a ResNet's attention pool
-        or of timm's head."""
+    def image_head(self) -> Layer | None:
+        """Return the last layer of the image tower.
+
+        It is `proj` in a vision transformer, otherwise the last layer of a ResNet's attention pool
+        or of timm's head.
+        """
         visual = self.model.visual
+        head: Layer | None
         if hasattr(visual, "proj"):
-            return visual.proj
-        if hasattr(visual, "attnpool"):
-            return visual.attnpool.c_proj
-        # Towers of timm end in a single layer or in two.
-        head = getattr(visual, "head", None)
-        mlp = getattr(head, "mlp", None)
-        return head if mlp is None else mlp.fc2
+            head = visual.proj
+        elif hasattr(visual, "attnpool"):
+            head = visual.attnpool.c_proj
+        else:
+            # Towers of timm end in one layer or two.
+            head = getattr(visual, "head", None)
+            mlp = getattr(head, "mlp", None)
+            head = head if mlp is None else mlp.fc2
+        return head
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return the towers that are modules: CLIP's own text tower is the model itself."""
+        """Return the tower if it is a module; CLIP's own text tower is the model itself."""
         name = "visual" if role == IMAGE else "text"
         return (getattr(self.model, name),) if hasattr(self.model, name) else ()
 
     @property
     def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
-        """Return the text tower: CLIP has its parts as its own children, the other classes have it
-        as `text`."""
+        """Return the modules of the text tower.
+
+        CLIP has them as its own children, the other classes have the tower as `text`.
+        """
         children = []
         for name, child in self.model.named_children():
             if name not in ("visual", "text_decoder"):
@@ -107,17 +126,20 @@ class OpenClipHost(JointHost):
                 parameters.append(parameter)
         return [*children, nn.ParameterList(parameters)]
 
-    def find_tokenizer(self, tokenizer: object) -> Any:
-        """Return the argument, or CLIP's own tokenizer where context length and vocabulary are
-        CLIP's."""
+    def find_tokenizer(self, tokenizer: object) -> HFTokenizer | SimpleTokenizer:
+        """Return the argument, or CLIP's own tokenizer if context length and vocabulary match.
+
+        Raises:
+            InvalidInputError: they do not match, or the argument is not a tokenizer of open_clip.
+        """
         if tokenizer is None:
-            # A model of another vocabulary would read other words.
+            # A model with another vocabulary would read other words.
             length = getattr(self.model, "context_length", None)
             vocabulary = getattr(self.model, "vocab_size", None)
             if (length, vocabulary) != (77, 49408):
                 raise InvalidInputError(
-                    f"{self.name}: context length {length} and vocabulary {vocabulary} are not"
-                    " those of CLIP's own tokenizer (77, 49408); pass"
+                    f"{self.name}: context length {length} and vocabulary {vocabulary} do not match"
+                    " CLIP's own tokenizer (77, 49408); pass"
                     " tokenizer=open_clip.get_tokenizer(model_name)"
                 )
             return need("open_clip").SimpleTokenizer()
@@ -132,14 +154,15 @@ class OpenClipHost(JointHost):
 
     @property
     def context_length(self) -> int:
-        """Return the smaller of the tokenizer's length, which it pads to, and the model's, where
-        each has one."""
+        """Return the smaller of the tokenizer's length, to which it pads, and the model's.
+
+        Either may lack one.
+        """
         lengths = (self.tokenizer.context_length, getattr(self.model, "context_length", None))
         return min(length for length in lengths if length)
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """Count tokens after the tokenizer's own cleaning, start and end tokens of CLIP's tokenizer
-        included."""
+        """Count the tokens of each prompt after the tokenizer's own cleaning."""
         inner = getattr(self.tokenizer, "tokenizer", None)
         if inner is None:
             # `encode` leaves out the start and the end token.
@@ -152,17 +175,16 @@ class OpenClipHost(JointHost):
         return {"text": self.tokenizer(prompts, context_length=self.context_length)}
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `encode_text`."""
-        return cast("Tensor", self.model.encode_text(tokens["text"], normalize=False))
+        features: Tensor = self.model.encode_text(tokens["text"], normalize=False)
+        return features
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `encode_text`, computed up to the last end token of the batch by
-        CLIP's own tower."""
+        """Return `features`, up to the last end token of the batch for CLIP's own tower."""
         if not self._ignores_padding():
             return self.features(tokens)
-        model: Any = self.model
+        model = self.model
         ids = tokens["text"]
-        # CLIP's end token has the highest id; other vocabularies name theirs.
+        # CLIP's end token has the highest id; models with other vocabularies name theirs.
         if model.text_pool_type == "argmax":
             last = ids.argmax(-1)
         else:
@@ -174,16 +196,15 @@ class OpenClipHost(JointHost):
         x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
         pooled: Tensor = x[torch.arange(len(ids), device=ids.device), last]
         head = model.text_projection
-        if head is None:
-            return pooled
-        return cast("Tensor", head(pooled) if isinstance(head, nn.Module) else pooled @ head)
+        if head is not None:
+            pooled = head(pooled) if isinstance(head, nn.Module) else pooled @ head
+        return pooled
 
     def _ignores_padding(self) -> bool:
-        """Tell whether the text tower is CLIP's own, and causal, so that nothing behind the end
-        token reaches the embedding."""
-        model: Any = self.model
+        """Return whether the text tower is CLIP's own and causal, so that padding has no effect."""
+        model = self.model
         clip = need("open_clip").CLIP
-        # A subclass may encode by code of its own.
+        # A subclass may have its own code for encoding.
         if not isinstance(model, clip) or type(model).encode_text is not clip.encode_text:
             return False
         pools_end = model.text_pool_type in ("argmax", "eos")
@@ -192,12 +213,11 @@ class OpenClipHost(JointHost):
         )
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `encode_image` for "pixel_values"."""
-        return cast("Tensor", self.model.encode_image(pixels["pixel_values"], normalize=False))
+        features: Tensor = self.model.encode_image(pixels["pixel_values"], normalize=False)
+        return features
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Decode ids to text up to the end token, since CLIP's tokenizer pads with the id of
-        "!"."""
+        """Decode up to the end token, since CLIP's tokenizer pads with the id of "!"."""
         tokenizer = self.tokenizer
         if hasattr(tokenizer, "tokenizer"):
             return str(tokenizer.tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -209,18 +229,18 @@ class OpenClipHost(JointHost):
         """Replace the methods that return embeddings, as attributes of the instance."""
         stated_rows = self.stated_rows(attachment)
         hook = _Encoding(self, attachment, stated_rows)
-        around: dict[str, Any] = {}
+        around: dict[str, Around] = {}
         for role in self.roles:
             for name in _ENCODE[role]:
                 around[name] = partial(hook.encode, role)
         around["forward_intermediates"] = hook.refuse
-        # Only CoCa has the private ones.
+        # Only CoCa has the private methods.
         present = {name: change for name, change in around.items() if hasattr(self.model, name)}
         return hook_methods(attachment, self.model, present)
 
 
 class _Encoding:
-    """Edit what the methods of a model return."""
+    """Edit the outputs of the methods of a model."""
 
     def __init__(
         self, host: OpenClipHost, attachment: EditAttachment, stated_rows: StatedRows | None
@@ -228,14 +248,13 @@ class _Encoding:
         self._host = host
         self._attachment = attachment
         self._stated_rows = stated_rows
-        self._calls = threading.local()  # a thread is inside of an edited method
+        self._calls = threading.local()  # whether a thread is inside an edited method
 
-    def encode(self, role: str, original: Any, call: BoundArguments) -> Any:
-        """Edit `encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d) before
-        it is normalised.
+    def encode(self, role: str, original: Original, call: BoundArguments) -> object:
+        """Edit the output of `encode_text` or `encode_image` before normalisation.
 
-        CoCa's private ones return ((b, d), tokens), of which the tokens stay unchanged. Where one
-        method calls another, only the outermost edits.
+        They return (b, d). CoCa's private methods return ((b, d), tokens), and the tokens stay
+        unchanged. If one method calls another, only the outermost one edits.
         """
         if not self._attachment.acts or getattr(self._calls, "inside", False):
             return original(*call.args, **call.kwargs)
@@ -261,8 +280,8 @@ class _Encoding:
             role, features, inputs, self._stated_rows, self._host.texts
         )
 
-    def refuse(self, original: Any, call: BoundArguments) -> Any:
-        """Refuse `forward_intermediates`, which has separate paths through both towers."""
+    def refuse(self, original: Original, call: BoundArguments) -> object:
+        """Refuse `forward_intermediates`, which has its own paths through both towers."""
         if not self._attachment.acts:
             return original(*call.args, **call.kwargs)
         name = original.__name__

@@ -1,5 +1,4 @@
-"""Train an image-text model by functions from pixels and tokens to features, and save it for its
-own library."""
+"""Train an image-text model by its two towers, and save it for its own library."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +28,11 @@ from vldebias.hosts.host import BARE, TOKENIZING, during, reading
 from vldebias.utils.files import storage_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from open_clip import CLIP
     from PIL import Image
+    from transformers import BaseImageProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 Part = nn.Module | nn.Parameter
 Tokens = Mapping[str, Tensor]
@@ -37,24 +40,41 @@ CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 
 
 class Towers:
-    """Encode images and texts by the two towers of a model, never edited, on whatever device it is.
+    """Encode images and texts by the two towers of a model, never edited, on any device.
 
-    model: an open_clip or transformers image-text model. tokenizer: the model's own; None to find
-    it by the model.
-    preprocess: for evaluation, of a PIL image. library: that reads the saved model, "open_clip" or
-    "transformers".
-    size: (h, w) of the pixels. mean, std: of each channel, as `prepare` subtracts and divides
-    values in [0, 1]. temperature, bias: of the softmax over cosines, as loaded; the bias is
-    SigLIP's, else None. image_parts, text_parts: each tower with its head. heads: the layers with
-    weights that end in the joint space.
+    Attributes:
+        model: an open_clip or transformers image-text model.
+        tokenizer: the model's tokenizer.
+        preprocess: the model's preprocessing for evaluation, of a PIL image.
+        library: the library that loads the saved model, "open_clip" or "transformers".
+        size: (h, w) of the pixels.
+        mean: of each channel, as `prepare` subtracts it from values in [0, 1].
+        std: of each channel, by which `prepare` divides.
+        temperature: temperature of the softmax over cosines, as loaded.
+        bias: SigLIP's bias of the cosines, as loaded; otherwise None.
+        image_parts: the image tower with its head.
+        text_parts: the text tower with its head.
+        heads: the layers with weights that end in the joint space.
 
     Raises:
         UnsupportedHostError: another class; a model whose images are not (3, h, w).
-            AlreadyAttachedError: the model carries a projection. InvalidInputError: no tokenizer,
-            or preprocessing that is no normalised resizing.
+        AlreadyAttachedError: a projection is attached to the model.
+        InvalidInputError: no tokenizer, or preprocessing that is not resizing and normalising.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, preprocess: Any) -> None:
+    def __init__(
+        self,
+        model: CLIP | PreTrainedModel,
+        tokenizer: object,
+        preprocess: BaseImageProcessor | Callable[[Image.Image], Tensor],
+    ) -> None:
+        """Measure the normalisation of the model's preprocessing and find its towers.
+
+        Args:
+            model: an open_clip or transformers image-text model.
+            tokenizer: the model's tokenizer; None: found from the model.
+            preprocess: the model's preprocessing for evaluation, of a PIL image.
+        """
         self._encoder = image_encoder(model, preprocess, preprocessing="not described")
         if any(base.__name__ == "Siglip2Model" for base in type(model).__mro__):
             raise UnsupportedHostError(
@@ -63,7 +83,7 @@ class Towers:
                 " (google/siglip2-base-patch16-224)"
             )
         host = resolve(model, tokenizer=tokenizer)
-        assert isinstance(host, JointHost)  # `image_encoder` takes nothing else
+        assert isinstance(host, JointHost)  # `image_encoder` accepts nothing else
         attachment = attachment_of(model)
         if attachment is not None:
             raise AlreadyAttachedError(
@@ -81,9 +101,9 @@ class Towers:
         trainable: list[Part] = []
         for head in (host.image_head, host.head):
             # ALIGN's image side ends in a pooling, which has no weights.
-            is_module = isinstance(head, nn.Module)
-            has_weights = is_module and next(head.parameters(), None) is not None
-            if has_weights or isinstance(head, nn.Parameter):
+            if isinstance(head, nn.Module) and next(head.parameters(), None) is None:
+                continue
+            if head is not None:
                 trainable.append(head)
         self.heads = tuple(trainable)
         self._scalar = "logit_scale" if hasattr(model, "logit_scale") else "temperature"
@@ -98,30 +118,35 @@ class Towers:
         return self._encoder.prepare(image)["pixel_values"][0]
 
     def image(self, pixels: Tensor) -> Tensor:
-        """Encode pixels (b, 3, h, w) to features (b, d), before normalising."""
-        with during(BARE):
+        """Encode pixels (b, 3, h, w) to features (b, d), before normalisation."""
+        with during(BARE, True):
             return self._encoder.forward(
                 {"pixel_values": pixels.to(self._encoder.first_weight.dtype)}
             )
 
     def text(self, tokens: Tokens) -> Tensor:
-        """Encode outputs of `tokenize`, on the model's device, to features (b, d), before
-        normalising."""
-        with during(BARE):
+        """Encode outputs of `tokenize`, on the model's device, to features (b, d).
+
+        They are not normalised.
+        """
+        with during(BARE, True):
             return self._host.trained_features(tokens)
 
     def tokenize(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Convert captions to text tower arguments, (b, length) each, on the CPU; warn once of cut
-        ones."""
+        """Convert captions to arguments of the text tower, (b, length) each, on the CPU.
+
+        Warns:
+            TruncatedPromptWarning: captions are truncated; reported once.
+        """
         with TOKENIZING:
             tokens = self._host.tokenize(list(captions))
-            # Counting takes as long as tokenizing: it ends with the first warning.
+            # Counting takes as long as tokenizing, so it stops after the warning.
             if self._cuts_warned:
                 return tokens
             ids = next(iter(tokens.values()))
             limit = self._host.context_length
-            # A padded row ends in padding twice, a cut one in a word and the end token: only those
-            # are counted.
+            # A padded row ends in two padding tokens, a truncated one in a word and the end token.
+            # Only the latter rows are counted.
             is_full = ids[:, -1] != ids[:, -2]
             full = [captions[row] for row in is_full.nonzero().flatten().tolist()]
             counts = self._host.count_tokens(full) if full else []
@@ -137,8 +162,13 @@ class Towers:
 
     @torch.no_grad()
     def set_temperature(self, temperature: float, bias: float | None = None) -> None:
-        """Write a temperature above 0 into the model, and the bias of a model that has one."""
-        # ALIGN holds the temperature itself, the others the logarithm of its inverse.
+        """Set the model's temperature, and its bias if it has one.
+
+        Args:
+            temperature: above 0.
+            bias: ignored by models without one.
+        """
+        # ALIGN stores the temperature itself, other models the logarithm of its inverse.
         value = temperature if self._scalar == "temperature" else -math.log(temperature)
         getattr(self.model, self._scalar).fill_(value)
         if bias is not None and self.bias is not None:
@@ -154,7 +184,7 @@ class Towers:
         black, grey, white = [pixels.flatten(1).mean(dim=1) for pixels in plain]
         is_normalising = oblong.shape == plain[0].shape and oblong.shape[0] == 3
         if is_normalising:
-            # Each channel has one value, and these rise in a straight line.
+            # Each channel must be constant, and a linear function of the value.
             for pixels, level in zip(plain, (black, grey, white), strict=True):
                 if not (pixels - level[:, None, None]).abs().max() < 1e-3:
                     is_normalising = False
@@ -178,13 +208,14 @@ class Towers:
     # ---- saving
 
     def save(self, weights: Mapping[str, Tensor], folder: Path, *, name: str) -> None:
-        """Write the model with `weights` into an existing folder, with its tokenizer and its
-        preprocessing.
+        """Write the model into an existing folder, with its tokenizer and its preprocessing.
 
-        weights: a whole state dict without adapters, which the model itself may carry. folder: open
-        it by open_clip as "local-dir:FOLDER", by `from_pretrained`, and by `--model FOLDER`. name:
-        the name that the model was loaded by; an open_clip model does not know its own
-        architecture.
+        Args:
+            weights: a whole state dict without adapters, which the model itself may have.
+            folder: it can be loaded by open_clip as "local-dir:FOLDER", by `from_pretrained`, and
+                by `--model FOLDER`.
+            name: the name by which the model was loaded, since an open_clip model does not know its
+                own architecture.
         """
         if self.library == "transformers":
             self.model.save_pretrained(folder, state_dict=dict(weights))
@@ -197,18 +228,25 @@ class Towers:
         # safetensors refuses tensors that share memory.
         plain = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
         need("safetensors.torch").save_file(plain, folder / WEIGHTS, metadata={"format": "pt"})
-        # CLIP's own tokenizer comes with open_clip.
+        # CLIP's own tokenizer is part of open_clip.
         if hasattr(self.tokenizer, "save_pretrained"):
             self.tokenizer.save_pretrained(str(folder))
 
     def check_saving(self, weights: Mapping[str, Tensor], *, name: str) -> None:
-        """Raise InvalidInputError unless `save` would give this model; open_clip reads a temporary
-        one."""
+        """Check that `save` would write this model, which open_clip loads from a temporary folder.
+
+        Args:
+            weights: see `save`.
+            name: see `save`.
+
+        Raises:
+            InvalidInputError: the loaded model would differ, or cannot be saved.
+        """
         if self.library == "transformers":
             self._savable_parts()
             return
-        mismatch = f"name: {name!r} describes another architecture than that of the model"
-        # Making the twin draws numbers, which would change the training that follows.
+        mismatch = f"name: {name!r} is not the architecture of the model"
+        # Creating the twin draws random numbers, which would change the training.
         with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
             with storage_errors(folder):
                 self.save(weights, Path(folder), name=name)
@@ -217,7 +255,7 @@ class Towers:
                 twin, _, transform = load(folder_address(folder))
             except RuntimeError as error:
                 raise InvalidInputError(f"{mismatch}: {error}") from error
-        # Fine stripes of another shape than the model reads show another way of resizing.
+        # Fine stripes in another size than the model reads reveal another way of resizing.
         gradient = need("PIL.Image").linear_gradient("L")
         stripes = gradient.point(lambda value: value * 37 % 256).convert("RGB")
         picture = stripes.resize((self.size[1] * 2, self.size[0] * 3))
@@ -225,15 +263,14 @@ class Towers:
         difference = float((transform(picture) - pixels).abs().max())
         if difference > 1e-3:
             raise InvalidInputError(
-                f"preprocess: the pixels of a picture differ by up to {difference:.2f} from those"
-                " of the mean, std and resizing that open_clip stores; expected the second"
+                f"preprocess: the pixels of a picture differ by up to {difference:.2f} from the"
+                " mean, std and resizing that open_clip stores; expected the second"
                 " transform of open_clip.create_model_and_transforms"
             )
         self._check_twin(twin, pixels, mismatch)
 
-    def _check_twin(self, twin: Any, pixels: Tensor, mismatch: str) -> None:
-        """Raise InvalidInputError unless a model that was saved and loaded gives the same
-        features."""
+    def _check_twin(self, twin: CLIP, pixels: Tensor, mismatch: str) -> None:
+        """Raise InvalidInputError unless the saved and loaded model has the same features."""
         device = next(self.model.parameters()).device
         ids = self.tokenize(["a photo"])["text"]
         with reading(self.model, twin):
@@ -243,14 +280,15 @@ class Towers:
             difference = float((trained.cpu().float() - saved).norm() / saved.norm())
             is_wide = trained.dtype in (torch.float32, torch.float64)
             limit = 1e-2 if is_wide else 0.1
-            # Negated, so that a NaN is refused as well.
+            # Negated, so that NaN is refused too.
             if not difference < limit:
                 raise InvalidInputError(
                     f"{mismatch}: with the same weights its features of {side} differ by"
                     f" {difference:.1%}"
                 )
 
-    def _savable_parts(self) -> list[Any]:
+    def _savable_parts(self) -> list[PreTrainedTokenizerBase | BaseImageProcessor]:
+        """Return the tokenizer and the image processor of transformers."""
         image_processor = getattr(self.preprocess, "image_processor", None) or self.preprocess
         parts = [self.tokenizer, image_processor]
         for part in parts:
@@ -262,27 +300,27 @@ class Towers:
                 )
         return parts
 
-    def _config(self, name: str) -> dict[str, Any]:
-        """Return the content of open_clip_config.json: the architecture by its name, with the
-        model's own sizes."""
+    def _config(self, name: str) -> dict[str, object]:
+        """Return the content of open_clip_config.json, with the model's own sizes."""
         open_clip = need("open_clip")
         folder = Path(name.removeprefix("local-dir:"))
         address = folder_address(folder) if (folder / CONFIG).is_file() else name
         config = open_clip.get_model_config(address)
         if not config:
-            # ViT-B-32/laion2b_s34b_b79k: the architecture stands before the tag of its weights.
+            # ViT-B-32/laion2b_s34b_b79k: the architecture precedes the tag of its weights.
             config = open_clip.get_model_config(address.partition("/")[0])
         if config is None:
             raise InvalidInputError(
-                f"name: {name!r} is no open_clip architecture; expected the name that the model was"
-                " created by: one of open_clip.list_models(), 'hf-hub:...' or 'local-dir:...'"
+                f"name: {name!r} is not an open_clip architecture; expected the name with which"
+                " the model was created: one of open_clip.list_models(), 'hf-hub:...' or"
+                " 'local-dir:...'"
             )
         is_square = self.size[0] == self.size[1]
         config["vision_cfg"]["image_size"] = self.size[0] if is_square else list(self.size)
-        # No weight tells the two activations apart: the model of OpenAI's weights has QuickGELU.
+        # Weights do not show the activation; the model for OpenAI's weights has QuickGELU.
         kinds = {type(part).__name__ for part in self.model.modules()}
         config["quick_gelu"] = "QuickGELU" in kinds
-        # open_clip looks for a tokenizer in the folder where its config names one.
+        # open_clip looks for a tokenizer in the folder if the config names one.
         if hasattr(self.tokenizer, "save_pretrained"):
             config["text_cfg"].setdefault("hf_tokenizer_name", name)
         else:
@@ -291,12 +329,12 @@ class Towers:
             is_plain = isinstance(self.tokenizer, plain)
             if not is_plain or self.tokenizer.bpe_ranks != plain().bpe_ranks:
                 raise InvalidInputError(
-                    f"tokenizer: {type(self.tokenizer).__name__} with a vocabulary of its own"
+                    f"tokenizer: {type(self.tokenizer).__name__} with its own vocabulary"
                     " cannot be saved with an open_clip model; expected what"
                     " open_clip.get_tokenizer(model_name) returns"
                 )
         preprocessing = {"mean": self.mean, "std": self.std}
         preprocessing |= getattr(self.model.visual, "preprocess_cfg", None) or {}
-        # The size stands in the architecture.
+        # The size is part of the architecture.
         preprocessing.pop("size", None)
         return {"model_cfg": config, "preprocess_cfg": preprocessing}

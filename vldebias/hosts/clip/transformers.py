@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,19 +19,26 @@ from vldebias.hosts.hooks import Hook
 from vldebias.hosts.host import IMAGE, TEXT
 from vldebias.projection.hub import NO_CODE, offline_reason
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.utils import ModelOutput
+
 
 @dataclass(frozen=True)
 class ModelFamily:
     """Describe how a family of models makes embeddings.
 
-    head: name of the Linear that makes the embedding of a text, on the model or, for "head", on its
-    text tower.
-    image_head: name of the module that makes the embedding of an image, on the model or on its
-    vision tower. padding, lower: tokenization in the model's training; SigLIP pools the last
-    position, padding included.
-    offset: the tower counts positions from the padding id on, as RoBERTa does, and so reads fewer
-    tokens.
-    images: images reach the joint space as pixels (b, 3, h, w), one embedding each.
+    Attributes:
+        head: name of the Linear that makes the embedding of a text, on the model or, for "head", on
+            its text tower.
+        image_head: name of the module that makes the embedding of an image, on the model or on its
+            vision tower.
+        padding: padding of texts in the model's training. SigLIP pools the last position, padding
+            included.
+        lower: whether texts were lowered in the model's training.
+        offset: whether the tower counts positions from the padding id on, as RoBERTa does, and so
+            reads fewer tokens.
+        images: whether images reach the joint space as pixels (b, 3, h, w), one embedding each.
     """
 
     head: str = "text_projection"
@@ -44,7 +51,7 @@ class ModelFamily:
 
 _CLIP = ModelFamily()
 _SIGLIP = ModelFamily(head="head", image_head="head", padding="max_length", lower=True)
-# Class -> family; a subclass has that of its base.
+# Class -> family, which subclasses inherit.
 _FAMILIES = {
     **dict.fromkeys(("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model"), _CLIP),
     **dict.fromkeys(
@@ -67,12 +74,12 @@ WITH_IMAGES = tuple(
 _INSTEAD = {
     "CLIPTextModel": (
         "it ends before the joint space: load CLIPTextModelWithProjection or CLIPModel from the"
-        " same checkpoint, and for a diffusers pipeline pass the pipeline"
+        " same checkpoint; for a diffusers pipeline, pass the pipeline"
     ),
     "MetaClip2TextModel": (
         "it ends before the joint space: load MetaClip2TextModelWithProjection instead"
     ),
-    "PeftModel": "pass the model inside, model.get_base_model()",
+    "PeftModel": "pass the wrapped model, model.get_base_model()",
     "SiglipTextTransformer": (
         "transformers 4 nests it in the text tower: pass the SiglipModel, or a SiglipTextModel"
     ),
@@ -84,29 +91,32 @@ _INSTEAD = {
 _NEEDS_RELEASE_5 = {
     "ChineseCLIPModel": "get_text_features of transformers 4 fails, since it pools no text state"
 }
-"""Classes that transformers 4 has and cannot embed texts with -> why."""
+"""Classes that exist in transformers 4 but cannot embed texts there -> why."""
 
 
 class TransformersHost(JointHost):
-    """Serve CLIP, SigLIP and related models of transformers.
+    """Support CLIP, SigLIP and related models of transformers.
 
-    An edit shows in `get_text_features` or `get_image_features` and in `forward` (embeddings,
-    logits, loss) alike.
+    An edit applies to `get_text_features` or `get_image_features` and to `forward` (embeddings,
+    logits, loss).
 
-    The gate of `keep_stated` reads the token ids with which the text tower was called. A prompt
-    given as `inputs_embeds` has none and counts as not stated. An adapter that wraps the head (LoRA
-    on `text_projection`) has to be loaded before attaching.
+    `keep_stated` reads the token ids with which the text tower was called. A prompt that is passed
+    as `inputs_embeds` has none and counts as not stated. An adapter that wraps the head (LoRA on
+    `text_projection`) has to be loaded before attaching.
     """
 
     library = "transformers"
 
-    def __init__(self, model: Any, tokenizer: Any = None, *_: Any) -> None:
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    def __init__(self, model: PreTrainedModel, tokenizer: object = None, *_: object) -> None:
         super().__init__(model, tokenizer)
         names = []
         for base in type(model).__mro__:
             if base.__module__.partition(".")[0] in ("transformers", "peft"):
                 names.append(base.__name__)
-        # In order of the bases, so that a subclass with a family of its own has that.
+        # In the order of the bases, so that a subclass may have its own family.
         known = next((name for name in names if name in _FAMILIES), None)
         if known is None:
             remedies = [f"; {_INSTEAD[name]}" for name in names if name in _INSTEAD]
@@ -123,7 +133,7 @@ class TransformersHost(JointHost):
                 " transformers 5 or newer"
             )
         self._family = _FAMILIES[known]
-        # Of a text tower alone the model is all there is.
+        # If the model is only a text tower, it is the tower itself.
         self._text = getattr(model, "text_model", model)
         self._config = getattr(model.config, "text_config", model.config)
         self._call = getattr(model, "get_text_features", model)
@@ -132,12 +142,15 @@ class TransformersHost(JointHost):
     def head(self) -> nn.Module:
         """Return the Linear that makes the joint embedding."""
         owner = self._text if self._family.head == "head" else self.model
-        return cast("nn.Module", getattr(owner, self._family.head))
+        head: nn.Module = getattr(owner, self._family.head)
+        return head
 
     @property
     def image_head(self) -> nn.Module | None:
-        """Return the last module of the image side: a Linear, the pooling head of SigLIP, the
-        pooling of ALIGN."""
+        """Return the last module of the image side.
+
+        It is a Linear, the pooling head of SigLIP, or the pooling of ALIGN.
+        """
         vision = getattr(self.model, "vision_model", None)
         if vision is None or not self._family.images:
             return None
@@ -146,41 +159,49 @@ class TransformersHost(JointHost):
 
     @property
     def image_tower(self) -> list[nn.Module]:  # type: ignore[override]
-        """Return the vision model, and the head where it is not part of it."""
+        """Return the vision model, and the head if it is not part of it."""
         head = self.image_head
         vision = getattr(self.model, "vision_model", None)
         if head is None or vision is None:
             return []
-        # SigLIP's vision model has its head inside.
+        # SigLIP's vision model contains its head.
         return [vision] if hasattr(vision, self._family.image_head) else [vision, head]
 
-    def wrapped_modules(self, role: str) -> tuple[Any, ...]:
+    def wrapped_modules(self, role: str) -> tuple[object, ...]:
         """Return the head, which is hooked."""
         return (self.image_head if role == IMAGE else self.head,)
 
     @property
     def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
-        """Return the same modules for CLIPModel and CLIPTextModelWithProjection, so that they share
-        projections."""
+        """Return the text tower and its head.
+
+        They are the same for CLIPModel and CLIPTextModelWithProjection, which can share
+        projections.
+        """
         return [self._text] if self._family.head == "head" else [self._text, self.head]
 
-    def find_tokenizer(self, tokenizer: Any) -> Any:
-        """Return the argument, or the tokenizer of a processor, or that of the checkpoint."""
+    def find_tokenizer(self, tokenizer: object) -> PreTrainedTokenizerBase:
+        """Return the argument, the tokenizer of a processor, or the checkpoint's tokenizer.
+
+        Raises:
+            InvalidInputError: the argument is not a tokenizer, or the checkpoint has none.
+        """
         if tokenizer is None:
             missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
             try:
                 with offline_reason(self.model_id):
                     load = need("transformers").AutoTokenizer.from_pretrained
-                    tokenizer = load(self.model_id, **NO_CODE)
+                    loaded = load(self.model_id, **NO_CODE)
             except Exception as error:
                 raise InvalidInputError(
                     f"{missing}; pass tokenizer= ({type(error).__name__}: {error})"
                 ) from error
-            # transformers 5 makes an empty one without its files.
-            if 2 * len(tokenizer) < self._config.vocab_size:
+            # Without its files, transformers 5 creates an empty tokenizer.
+            if 2 * len(loaded) < self._config.vocab_size:
                 raise InvalidInputError(
-                    f"{missing} but one of {len(tokenizer)} tokens; pass tokenizer="
+                    f"{missing} but one of {len(loaded)} tokens; pass tokenizer="
                 )
+            tokenizer = loaded
         inner = getattr(tokenizer, "tokenizer", tokenizer)
         if not callable(inner) or getattr(inner, "pad_token", None) is None:
             raise InvalidInputError(
@@ -191,15 +212,14 @@ class TransformersHost(JointHost):
 
     @property
     def context_length(self) -> int:
-        """Return the number of positions of the text tower, or the tokenizer's limit where that is
-        smaller."""
+        """Return the number of positions of the text tower, or the tokenizer's smaller limit."""
         positions = self._config.max_position_embeddings
         if self._family.offset:
             positions -= self._config.pad_token_id + 1
         return int(min(positions, self.tokenizer.model_max_length))
 
     def _cleaned(self, prompts: Sequence[str]) -> list[str]:
-        # SigLIP was trained on lower case, which not every edition of its tokenizer makes.
+        # SigLIP was trained on lower case, but not every version of its tokenizer lowers texts.
         if self._family.lower:
             return [prompt.lower() for prompt in prompts]
         return list(prompts)
@@ -210,7 +230,7 @@ class TransformersHost(JointHost):
         return [len(row) for row in rows]
 
     def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
-        """Return the inputs of the text tower: ids, and a mask where padding is masked."""
+        """Return the inputs of the text tower: ids, and a mask if padding is masked."""
         tokens = self.tokenizer(
             self._cleaned(prompts),
             return_tensors="pt",
@@ -221,33 +241,35 @@ class TransformersHost(JointHost):
         return dict(tokens)
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Decode ids to text without special tokens, since padding may have the id of the end
-        token."""
+        """Decode without special tokens, since padding may have the id of the end token."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `get_text_features`, or of the text model itself."""
+        """Return the output of `get_text_features`, or of a text model itself."""
         return self._embedding(self._call, tokens)
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `get_image_features` for those of `pixels` that it accepts."""
+        """Return the output of `get_image_features` for the pixels that it accepts."""
         return self._embedding(self.model.get_image_features, pixels)
 
-    def _embedding(self, call: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the embedding in the output of a call: a tensor in transformers 4, an output
-        object in 5."""
-        # Tokenizers and processors also give what a tower does not take.
+    def _embedding(
+        self, call: Callable[..., Tensor | ModelOutput], inputs: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the embedding in the output of a call.
+
+        The output is a tensor in transformers 4, and an output object in transformers 5.
+        """
+        # Tokenizers and processors also return inputs that a tower does not accept.
         accepted = inspect.signature(getattr(call, "forward", call)).parameters
         output = call(**{name: tensor for name, tensor in inputs.items() if name in accepted})
         if isinstance(output, Tensor):
             return output
-        if hasattr(output, "text_embeds"):
-            return cast("Tensor", output.text_embeds)
-        return cast("Tensor", output.pooler_output)
+        name = "text_embeds" if hasattr(output, "text_embeds") else "pooler_output"
+        embedding: Tensor = getattr(output, name)
+        return embedding
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
-        """Add a hook where an embedding comes out, and for texts one where the token ids come
-        in."""
+        """Hook the heads, and for texts also the input of the tower, which has the token ids."""
         hooks = _Hooks(attachment, self)
         handles = []
         if TEXT in self.roles:
@@ -255,20 +277,19 @@ class TransformersHost(JointHost):
             handles.append(self._text.register_forward_pre_hook(hooks.keep_ids, with_kwargs=True))
         if IMAGE in self.roles and self.image_head is not None:
             handles.append(self.image_head.register_forward_hook(hooks.change_image))
-        # Code that was compiled before does not look for hooks again.
+        # Compiled code does not look for new hooks.
         if "torch._dynamo" in sys.modules:
             torch.compiler.reset()
 
-        def take_off() -> None:
+        def remove_hooks() -> None:
             for handle in handles:
                 handle.remove()
 
-        return take_off
+        return remove_hooks
 
 
 class _Hooks(Hook):
-    """Remember the token ids from the start of the text tower to its head, per thread, and forget
-    them there."""
+    """Remember the token ids of each thread from the start of the text tower to its head."""
 
     attachment: EditAttachment
 
@@ -278,15 +299,17 @@ class _Hooks(Hook):
         self.stated_rows = host.stated_rows(attachment)
         self.thread = threading.local()
 
-    def keep_ids(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+    def keep_ids(
+        self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> None:
         self.thread.ids = kwargs.get("input_ids", args[0] if args else None)
 
     def change_text(self, module: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:
         ids = getattr(self.thread, "ids", None)
-        # Forgotten at once: a call with `inputs_embeds` has no ids, and must not get these.
+        # Forgotten at once, because a later call with `inputs_embeds` has no ids.
         self.thread.ids = None
         return self.attachment.apply_by_ids(TEXT, output, ids, self.stated_rows, self.host.texts)
 
     def change_image(self, module: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:
-        """(b, d), or (b, d, 1, 1) of the pooling of ALIGN."""
+        """Edit (b, d), or (b, d, 1, 1) of ALIGN's pooling."""
         return self.attachment.apply(IMAGE, output.flatten(1)).reshape(output.shape)

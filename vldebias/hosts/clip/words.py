@@ -5,13 +5,14 @@ its letters, and the letters of a word c_0 c_1 ... have the number
 
     H(word) = sum_i code(c_i) p^i  modulo 2^64,
 
-whichever tokens spell it: a token that begins at letter o adds p^o times its own number. A phrase
-of several words has the number sum_k q_k H(word_k). A row states a word where one of its numbers is
-that of a stated word or phrase. Two words share a number by a chance of about 2^-60.
+however they are split into tokens: a token that starts at letter o adds p^o times its own number. A
+phrase of several words has the number sum_k q_k H(word_k). A row states a word if one of its
+numbers equals the number of a stated word or phrase. Two words have the same number with a
+probability of about 2^-60.
 
-Nothing here waits for a GPU, and all of it can be compiled. What single tokens do not tell is read
-from the text instead (`WordTable.unsure`): letters that a tokenizer splits into bytes, marks that
-combine with the letter before them, tokens of several words.
+Nothing here waits for a GPU, and everything can be compiled. The text is decoded if single tokens
+are ambiguous (`WordTable.unsure`): letters that a tokenizer splits into bytes, marks that combine
+with the previous letter, tokens of several words.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,14 +31,16 @@ from torch import Tensor
 
 from vldebias.prompts import StatedWords
 
+F = TypeVar("F", bound=Callable[..., object])
+
 _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # p, odd
-_LONGEST = 1024  # letters of a word that are told apart by their place
+_LONGEST = 1024  # letters of a word whose order matters
 # Rows of random tokens by which a table is compared with the tokenizer's own decoding.
 _CHECKED = 128
-_KEPT = 1 << 16  # rows whose decision is kept
+_KEPT = 1 << 16  # rows whose decision is cached
 
-# bits of WordTable.tokens[:, 1]; the number of letters stands above them
+# Bits of WordTable.tokens[:, 1]; the higher bits are the number of letters.
 _HAS_LETTERS, _BEGINS, _STAYS_OPEN, _UNSURE = 1, 2, 4, 8
 _LENGTH = 16
 
@@ -57,7 +60,7 @@ def _mixed(value: int) -> int:
 
 
 class _Codes(dict[str, int]):
-    """Hold the code of each character."""
+    """Compute and cache the code of each character."""
 
     def __missing__(self, character: str) -> int:
         self[character] = code = _mixed(ord(character))
@@ -76,13 +79,13 @@ def _number(letters: str) -> int:
 
 
 def _signed(number: int) -> int:
-    """Return the same 64 bits as torch.int64 holds them."""
+    """Return the 64 bits as torch.int64 represents them."""
     return number - (1 << 64) if number >> 63 else number
 
 
 def _place(k: int) -> int:
     """Return q_k, the odd factor of word k of a phrase; q_0 is 1."""
-    # Odd, so that a product modulo 2^64 loses nothing.
+    # Odd, so that multiplying modulo 2^64 is invertible.
     return 1 if k == 0 else _mixed(k) | 1
 
 
@@ -93,8 +96,11 @@ def _place(k: int) -> int:
 class _Token:
     """Describe what a token adds to a text.
 
-    letters: of the word that it adds to. begins, ends: a separator stands before or behind them.
-    unsure: the token alone does not tell.
+    Attributes:
+        letters: letters of the word to which it adds.
+        begins: whether a separator precedes them.
+        ends: whether a separator follows them.
+        unsure: whether the meaning depends on other tokens.
     """
 
     letters: str = ""
@@ -134,7 +140,7 @@ _Token(letters='s', begins=True, ends=True, unsure=False))
     start = words[0][0]
     end = words[-1][1]
     letters = " ".join(plain[slice(*span)] for span in words)
-    # Letters of scripts without spaces are words by themselves.
+    # In scripts without spaces, each letter is a word.
     begins = start > 0 or StatedWords.stands_alone(plain[start])
     ends = end < len(plain) or StatedWords.stands_alone(plain[end - 1])
     unsure = combines or len(words) > 1
@@ -142,15 +148,17 @@ _Token(letters='s', begins=True, ends=True, unsure=False))
 
 
 def _combines(character: str) -> bool:
-    """Return whether a character may become one with the character before it: an accent, or a part
-    of a Korean syllable."""
-    if "\ufe00" <= character <= "\ufe0f":  # variation selectors of emoji combine with nothing
+    """Return whether a character may combine with the previous one.
+
+    Accents do, and parts of a Korean syllable.
+    """
+    if "\ufe00" <= character <= "\ufe0f":  # variation selectors of emoji do not combine
         return False
     return unicodedata.category(character) in ("Mn", "Mc") or "\u1160" <= character <= "\u11ff"
 
 
-# The letters by which byte-level tokenizers write bytes: printable ones stand for themselves, the
-# others for U+0100 and what follows.
+# The letters by which byte-level tokenizers write bytes: printable bytes are themselves, the others
+# are numbered from U+0100 on.
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTES = {chr(byte): byte for byte in _PRINTABLE}
@@ -158,9 +166,9 @@ _BYTES.update({chr(256 + place): byte for place, byte in enumerate(_UNPRINTABLE)
 
 
 def _in_bytes(token: str) -> _Token:
-    """Read a token of a byte-level tokenizer; CLIP's mark the end of a word.
+    """Read a token of a byte-level tokenizer; CLIP's tokens mark the end of a word.
 
-    Of bytes that end inside a character it is a guess: emoji and punctuation separate words, other
+    For bytes that end inside a character it is a guess: emoji and punctuation separate words, other
     characters are letters.
     """
     letters = token.removesuffix(_END_OF_WORD)
@@ -173,8 +181,8 @@ def _in_bytes(token: str) -> _Token:
         return _token(content.decode("utf-8"))
     except UnicodeDecodeError:
         pass
-    # Lead bytes of UTF-8 are higher than those that follow them. These three begin punctuation,
-    # forms for East Asian widths, and emoji.
+    # The lead byte of a UTF-8 sequence is its highest. These three start punctuation, forms for
+    # East Asian widths, and emoji.
     lead = max(content)
     if lead in (0xE2, 0xEF, 0xF0) or lead < 0xC0:
         return _UNKNOWN
@@ -183,7 +191,7 @@ def _in_bytes(token: str) -> _Token:
 
 
 def _in_word_pieces(token: str) -> _Token:
-    """Read a token of WordPiece; "n" may be glued to the word before it, in "n't"."""
+    """Read a token of WordPiece; "n" may be part of the previous word, in "n't"."""
     if token == "n":
         return _Token("n", unsure=True)
     inside = token.removeprefix("##")
@@ -200,7 +208,7 @@ def _in_sentence_pieces(token: str) -> _Token:
 
 
 def _reader_of(vocabulary: Iterable[str]) -> Callable[[str], _Token]:
-    """Return the reader of the tokens of a vocabulary, by the marks that it uses most."""
+    """Return the reader for the tokens of a vocabulary, by its most frequent mark."""
     marks = {"word_end": 0, "##": 0, "\u2581": 0, "\u0120": 0}
     for token in vocabulary:
         if token.endswith(_END_OF_WORD):
@@ -219,7 +227,7 @@ def _reader_of(vocabulary: Iterable[str]) -> Callable[[str], _Token]:
 
 
 class WordTable:
-    """Hold the text that each token of a tokenizer stands for.
+    """Hold the text of each token of a tokenizer.
 
     Attributes:
         tokens: (vocabulary, 2) int64: the number of the letters; bits and length.
@@ -242,7 +250,7 @@ class WordTable:
         """Return the table on a device."""
         if self.tokens.device == device:
             return self
-        # Past __init__, which would read the tokens again.
+        # Without __init__, which would read the tokens again.
         moved = object.__new__(WordTable)
         moved.tokens = self.tokens.to(device)
         moved.powers = self.powers.to(device)
@@ -254,20 +262,22 @@ class WordTable:
 
     @staticmethod
     def unsure(facts: Tensor) -> Tensor:
-        """Return (b,): whether the row has a token whose text depends on its neighbours."""
+        """Return (b,): whether a row has a token whose text depends on its neighbours."""
         return (facts[..., 1] & _UNSURE).ne(0).any(1)
 
     def words(self, facts: Tensor) -> Tensor:
-        """Return the numbers (b, length + 1) of the words of rows of tokens, in order; 0 first, and
-        where no word is left."""
+        """Return the numbers (b, length + 1) of the words of rows of tokens, in order.
+
+        The first number is 0, as are those after the last word.
+        """
         numbers, bits = facts.unbind(-1)
         is_open = (bits & _STAYS_OPEN).ne(0)
-        # A token goes on with a word only where the token before it left that open.
+        # A token continues a word only if the previous token left it open.
         follows = torch.nn.functional.pad(is_open[:, :-1], (1, 0))
         has_letters = (bits & _HAS_LETTERS).ne(0)
         begins = has_letters & ((bits & _BEGINS).ne(0) | ~follows)
         word = begins.cumsum(1)
-        # the place of the first letter of each token in the row, then in its word
+        # The position of the first letter of each token in the row, then in its word.
         lengths = bits // _LENGTH
         places = lengths.cumsum(1) - lengths
         first = torch.where(begins, places, 0).cummax(1).values
@@ -287,7 +297,7 @@ class StatedIds:
 
     Attributes:
         targets: (phrases,) int64, sorted: the numbers of the stated words and phrases.
-        longest: words of the longest phrase.
+        longest: number of words of the longest phrase.
     """
 
     def __init__(self, table: WordTable, phrases: Iterable[str], device: torch.device) -> None:
@@ -316,30 +326,28 @@ class StatedIds:
         return (self.targets[nearest] == numbers).any(1)
 
 
-# By tokenizer: a vocabulary takes a while to read, and hosts share theirs.
+# By tokenizer, because a vocabulary is slow to read and hosts may share one.
 _TABLES: WeakKeyDictionary[object, WordTable | None] = WeakKeyDictionary()
 
 
 def word_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
-    """Return the table of a tokenizer; None where its decoded tokens do not join to the decoded
-    text.
+    """Return the table of a tokenizer; None unless its decoded tokens join to the decoded text.
 
     Args:
-        tokenizer: open_clip's own or of transformers, or open_clip's class around one of these.
+        tokenizer: open_clip's own, or one of transformers, or open_clip's wrapper of either.
         decode: row of ids -> text, with which the table is compared on random rows.
     """
     inner = getattr(tokenizer, "tokenizer", tokenizer)
     try:
         if inner not in _TABLES:
             _TABLES[inner] = _checked_table(inner, decode)
-    except TypeError:  # a tokenizer that cannot be a key, or that has no vocabulary
+    except TypeError:  # the tokenizer is not hashable, or has no vocabulary
         return None
     return _TABLES[inner]
 
 
 def _checked_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
-    """Return the table of a vocabulary, if its words of random rows of tokens are those of the
-    decoded text."""
+    """Return the table of a vocabulary; None unless it agrees with the decoder on random rows."""
     tokens, sure = _read_vocabulary(tokenizer)
     if not sure:
         return None
@@ -354,8 +362,10 @@ def _checked_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) 
 
 
 def _read_vocabulary(tokenizer: object) -> tuple[dict[int, _Token], list[int]]:
-    """Return the token of each id, and the ids of those whose text does not depend on their
-    neighbours, without special ones."""
+    """Return the token of each id, and the ids whose text does not depend on their neighbours.
+
+    The latter do not include special tokens.
+    """
     if hasattr(tokenizer, "get_vocab"):
         token_of_id = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
     else:
@@ -364,7 +374,7 @@ def _read_vocabulary(tokenizer: object) -> tuple[dict[int, _Token], list[int]]:
     plain = {token_id: token for token_id, token in token_of_id.items() if token_id not in special}
     read = _reader_of(plain.values())
     tokens = {token_id: read(token) for token_id, token in plain.items()}
-    # An added token is written as it is, whatever the marks of its vocabulary mean.
+    # An added token is plain text, without the marks of its vocabulary.
     for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
         if plain.get(token_id) == str(token):
             tokens[token_id] = _UNKNOWN
@@ -372,34 +382,39 @@ def _read_vocabulary(tokenizer: object) -> tuple[dict[int, _Token], list[int]]:
     tokens |= dict.fromkeys(special, _SEPARATOR)
     unknown = _id_of_unknown(tokenizer)
     if unknown is not None and read is _in_sentence_pieces:
-        tokens[unknown] = _UNKNOWN  # left out by the decoder: its neighbours become one word
+        tokens[unknown] = _UNKNOWN  # the decoder skips it, so its neighbours become one word
     return tokens, sure
 
 
 def _id_of_unknown(tokenizer: object) -> int | None:
-    """Return the id of what a tokenizer cannot spell; None where it has none of its own.
+    """Return the id for what a tokenizer cannot spell; None if it has no such token.
 
-    CLIP's is its end token, which ends a text and is no word.
+    CLIP uses its end token, which ends a text and is not a word.
     """
     unknown: int | None = getattr(tokenizer, "unk_token_id", None)
     ends = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
     return None if unknown in ends else unknown
 
 
-def outside_compiled_code(reason: str) -> Callable[[Any], Any]:
-    """Return a decorator: torch.compile leaves the function alone, and newer releases say why."""
+def outside_compiled_code(reason: str) -> Callable[[F], F]:
+    """Return a decorator that excludes a function from torch.compile.
+
+    Newer releases of torch show the reason.
+    """
+    decorator: Callable[[F], F] = torch.compiler.disable
     if "reason" in inspect.signature(torch.compiler.disable).parameters:
-        return torch.compiler.disable(reason=reason)
-    return torch.compiler.disable
+        decorator = torch.compiler.disable(reason=reason)
+    return decorator
 
 
 class StatedRows:
-    """Decide for rows of token ids whether they state a word: by ids where these tell it, else by
-    the decoded text, behind a cache.
+    """Decide for rows of token ids whether they state a word, by ids or by the decoded text.
+
+    The text is decoded only if ids are ambiguous; decisions are cached.
 
     Args:
         gate: the words.
-        table: returns the table of the tokenizer; None reads every row from its text.
+        table: returns the table of the tokenizer; None: every row is decoded.
         texts: ids (b, length) -> texts.
     """
 
@@ -418,9 +433,9 @@ class StatedRows:
         self._known = dict[bytes, bool]()
 
     @outside_compiled_code("the tokenizer is not known: pass tokenizer= to debias()")
-    @torch.inference_mode(False)  # kept for later calls, which may need gradients
+    @torch.inference_mode(False)  # the tensors must also work with gradients later
     def prepare(self, device: torch.device) -> None:
-        """Read the tokenizer, and hold the numbers of the words on a device."""
+        """Read the tokenizer, and put the numbers of the words on a device."""
         if not self._is_prepared:
             self._table = self._find_table()
             self._is_prepared = True
@@ -428,11 +443,11 @@ class StatedRows:
             self._by_ids[device] = StatedIds(self._table, self._gate.phrases, device)
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Return (b,) for ids (b, length).
+        """Return (b,): whether each row of ids (b, length) states a word.
 
-        On the CPU the decision is that of the decoded text. On a GPU and in compiled code nothing
-        is decoded: there, letters that the tokenizer splits into bytes are taken for letters of no
-        stated word, and split punctuation for separators.
+        On the CPU the decision is the same as for the decoded text. On a GPU and in compiled code
+        nothing is decoded: letters that the tokenizer splits into bytes count as letters of no
+        stated word, and split punctuation as separators.
         """
         rows = ids.reshape(-1, ids.shape[-1])
         if not self._is_prepared or (self._table and rows.device not in self._by_ids):
@@ -443,7 +458,7 @@ class StatedRows:
         facts = by_ids.table.facts(rows)
         if torch.compiler.is_compiling() or rows.device.type != "cpu":
             return by_ids(facts)
-        # nothing has to be waited for: padding is cut off, and rows that are not sure are read
+        # On the CPU nothing blocks: padding is cut off, and uncertain rows are decoded.
         used = facts[..., 1].ne(0).any(0).nonzero()
         if not len(used):
             return torch.zeros(len(rows), dtype=torch.bool, device="cpu")
@@ -456,10 +471,10 @@ class StatedRows:
 
     @outside_compiled_code("token ids of this tokenizer have to be decoded on the CPU")
     def _read(self, rows: Tensor) -> Tensor:
-        """Decode rows that were not seen before; return (b,)."""
+        """Decide (b,) for rows by their decoded text, if they are not cached."""
         plain = rows.detach().to("cpu", torch.int64)
         keys = [row.numpy().tobytes() for row in plain]
-        known = self._known  # another thread may replace it meanwhile
+        known = self._known  # another thread may replace it in the meantime
         place_of_new = {key: place for place, key in enumerate(keys) if key not in known}
         decisions = dict[bytes, bool]()
         if place_of_new:
@@ -468,7 +483,7 @@ class StatedRows:
                 decisions[key] = bool(self._gate.find(text))
         stated = [decisions[key] if key in decisions else known[key] for key in keys]
         known.update(decisions)
-        # A cache that is emptied whole needs no order of use.
+        # Replacing the whole cache needs no order of use.
         if len(known) > _KEPT:
             self._known = decisions
         return torch.tensor(stated, device=rows.device)

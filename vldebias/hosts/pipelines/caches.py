@@ -1,15 +1,17 @@
-"""Work alongside the caches of diffusers (`enable_cache`), which skip parts of a denoiser in some
-steps."""
+"""Support the caches of diffusers (`enable_cache`), which skip parts of a denoiser."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from vldebias.errors import UnsupportedHostError
+
+if TYPE_CHECKING:
+    from diffusers import CacheMixin
 
 
 def cache_of(denoiser: nn.Module) -> object | None:
@@ -22,6 +24,10 @@ def refuse_dropped_rows(name: str, denoiser: nn.Module) -> None:
 
     It removes the unconditional half of the batch inside the denoiser, after the rows of the prompt
     were found, so values would be set in the wrong rows or in none.
+
+    Args:
+        name: name of the pipeline, for the message.
+        denoiser: the denoiser.
     """
     cache = cache_of(denoiser)
     if type(cache).__name__ == "FasterCacheConfig":
@@ -33,14 +39,14 @@ def refuse_dropped_rows(name: str, denoiser: nn.Module) -> None:
 
 
 @contextmanager
-def without_caches(denoisers: Iterable[nn.Module]) -> Iterator[None]:
+def without_caches(denoisers: Iterable[CacheMixin]) -> Iterator[None]:
     """Disable the caches of denoisers inside the block, so that every layer runs in every step."""
-    cached: list[tuple[Any, object]] = []
+    cached: list[tuple[CacheMixin, object]] = []
     for denoiser in denoisers:
         cache = cache_of(denoiser)
         if cache is not None:
             cached.append((denoiser, cache))
-            denoiser.disable_cache()  # type: ignore[operator]
+            denoiser.disable_cache()
     try:
         yield
     finally:

@@ -1,9 +1,9 @@
-"""Read what the text encoders of a diffusers pipeline receive, and rewrite the prompts of a call.
+"""Record the text encoders of a diffusers pipeline, and rewrite the prompts of a call.
 
-An encoder returns states; the pipeline cuts templates off, joins layers, pads, builds lists. The
-place of a token in the result is found by a test: the encoders run once, then the pipeline runs
-again on their outputs with the state of that token changed. The row that changed is that of the
-token, whatever comes before or after it.
+An encoder returns states, from which the pipeline removes templates, joins layers, pads and builds
+lists. The place of a token in the result is found by a test: the encoders run once, then the
+pipeline runs again on their outputs with the state of that token changed. The row that changed
+belongs to the token, whatever precedes or follows it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import re
 import sys
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsInt
 
 import torch
 from torch import Tensor, nn
@@ -27,24 +27,35 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # torch 
 from vldebias.hosts.pipelines.source import NEGATIVE
 from vldebias.hosts.records import NEXT
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 """Matches names of masks, positions and lengths, which are returned with the embeddings."""
 
-_NO_LIMIT = 1_000_000  # tokens: tokenizers without a limit say 10^30
+_NO_LIMIT = 1_000_000  # tokens; the limit of tokenizers without one is 10^30
 
 Tokens = list[int] | slice
-"""Places of tokens: one in each row of a batch, or the same of all rows."""
+"""Places of tokens: one in each row of a batch, or the same places in all rows."""
 
 EMBEDDING = re.compile(f"(?!{NEGATIVE.pattern})(?!.*({BESIDE.pattern})).*(embed|states|hidden)")
 """Matches names of embeddings of the prompt."""
 
+Embedding = tuple[Tensor, Callable[[Tensor], object]]
+"""Embeddings (b, tokens, d) or (b, d), and a function that gives such a tensor their format."""
 
-# ---- its text encoders
-# -------------------------------------------------------------------------------------------
+
+# ---- text encoders
 
 
 class Call(NamedTuple):
-    """Hold one call of an encoder: ids (b, tokens), their mask, and the output."""
+    """Record one call of an encoder.
+
+    Attributes:
+        ids: token ids (b, tokens).
+        mask: their mask, or None.
+        output: the output of the encoder.
+    """
 
     ids: Tensor
     mask: Tensor | None
@@ -55,16 +66,18 @@ class Call(NamedTuple):
 def traced(
     encoders: Mapping[str, nn.Module],
 ) -> Iterator[tuple[dict[str, list[Call]], dict[str, list[Call]]]]:
-    """Record the calls of text encoders in this thread inside the block, by name and in order.
+    """Record the calls of text encoders inside the block, by name and in order.
 
-    Calls that are put into the second dict are returned in their turn in place of running the
-    encoder.
+    Only calls in this thread are recorded. Calls in the second dict are returned one by one instead
+    of running the encoder.
     """
     calls = {name: list[Call]() for name in encoders}
     replies = dict[str, list[Call]]()
     thread = threading.get_ident()
 
-    def forward(name: str, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def forward(
+        name: str, original: Callable[..., object], /, *args: object, **kwargs: object
+    ) -> object:
         if threading.get_ident() != thread:
             return original(*args, **kwargs)
         if replies.get(name):
@@ -72,12 +85,13 @@ def traced(
         output = original(*args, **kwargs)
         ids = kwargs.get("input_ids", args[0] if args else None)
         if isinstance(ids, Tensor) and ids.ndim == 2 and not replies:
-            calls[name].append(Call(ids, kwargs.get("attention_mask"), output))
+            mask = kwargs.get("attention_mask")
+            calls[name].append(Call(ids, mask if isinstance(mask, Tensor) else None, output))
         return output
 
     with ExitStack() as stack:
         for name, encoder in encoders.items():
-            if "forward" in vars(encoder):  # a hook of another library
+            if "forward" in vars(encoder):  # another library has hooked it
                 stack.callback(partial(setattr, encoder, "forward", vars(encoder)["forward"]))
             else:
                 stack.callback(partial(delattr, encoder, "forward"))
@@ -86,8 +100,14 @@ def traced(
 
 
 def changed_states(tokens: Tokens, length: int, value: object) -> object:
-    """Return an output of an encoder with the states of tokens changed, if it is of floats for
-    `length` tokens: (b, length, d), or (length, b, d)."""
+    """Return an output of an encoder with the states of some tokens changed.
+
+    Args:
+        tokens: the tokens to change.
+        length: number of tokens of the call.
+        value: the output, or a part of it. It is changed if it is a float tensor (b, length, d) or
+            (length, b, d).
+    """
     if isinstance(value, SimpleNamespace):
         return SimpleNamespace(**tree_map(partial(changed_states, tokens, length), vars(value)))
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 3:
@@ -102,22 +122,30 @@ def changed_states(tokens: Tokens, length: int, value: object) -> object:
 
 
 def image_ids(encoder: object) -> list[int]:
-    """Return the ids of tokens that stand for an image, for an encoder that gets some."""
+    """Return the ids of tokens that represent an image, for an encoder that gets images."""
     config = getattr(encoder, "config", None)
     ids = [getattr(config, name, None) for name in ("image_token_id", "vision_end_token_id")]
     return [token_id for token_id in ids if isinstance(token_id, int)]
 
 
 def up_to_last(mask: Tensor) -> Tensor:
-    """Return (b, tokens), true up to the last true one of each row."""
+    """Return (b, tokens), true up to the last true value of each row."""
     return mask.bool().flip(1).cumsum(1).flip(1) > 0
 
 
 def image_tokens(
     calls: Mapping[str, list[Call]], encoders: Mapping[str, nn.Module], states: object
 ) -> Tensor | None:
-    """Return (b, tokens) for states that encoders gave, true up to the last token of an image
-    before the prompt; None where no encoder saw an image."""
+    """Find the tokens of an image that an encoder read before the prompt.
+
+    Args:
+        calls: encoder -> its recorded calls.
+        encoders: name -> encoder.
+        states: the embeddings that the pipeline made of them.
+
+    Returns:
+        (b, tokens), true up to the last token of the image; None if no encoder got an image.
+    """
     embedding = opened(states)
     for name, calls_of_encoder in calls.items():
         if embedding is None or not calls_of_encoder:
@@ -128,7 +156,7 @@ def image_tokens(
         is_image = is_token & torch.isin(call.ids, call.ids.new_tensor(image_ids(encoders[name])))
         if is_image.any():
             length = embedding[0].shape[1]
-            counts = is_token.sum(1)  # rows are padded on the right to the longest
+            counts = is_token.sum(1)  # rows are right-padded to the longest
             tokens_after = (is_token & ~up_to_last(is_image)).sum(1)
             starts = counts - counts.max() + length - tokens_after
             starts = torch.where(is_image.any(1), starts, 0)
@@ -136,16 +164,14 @@ def image_tokens(
     return None
 
 
-# ---- its embeddings
-# -------------------------------------------------------------------------------------
+# ---- embeddings
 
 
-def opened(value: object) -> Any:
-    """Return embeddings as a tensor (b, tokens, d) or (b, d), and a function that gives a tensor
-    their form.
+def opened(value: object) -> Embedding | None:
+    """Return embeddings as a tensor, and a function that gives such a tensor their format.
 
-    They may be such a tensor, a list of rows (tokens, d), a list of such lists, or (b, tokens,
-    layers, d), whose layers are read as one vector. Return None for anything else.
+    They may be a tensor (b, tokens, d) or (b, d), a list of rows (tokens, d), a list of such lists,
+    or (b, tokens, layers, d), whose layers are joined. None for anything else.
     """
     if isinstance(value, Tensor):
         if not value.is_floating_point() or value.ndim not in (2, 3, 4):
@@ -169,12 +195,22 @@ def opened(value: object) -> Any:
     return pad_sequence(rows, batch_first=True), close
 
 
+def tensor_of(value: object) -> Tensor:
+    """Return embeddings as a tensor (b, tokens, d) or (b, d); see `opened`."""
+    embedding = opened(value)
+    assert embedding is not None  # the value is known to be an embedding
+    return embedding[0]
+
+
 class Part(NamedTuple):
     """Describe an embedding that `encode_prompt` returns, or a segment of its tokens.
 
-    role: "sequence", "pooled", ... name, place: in the returned values. twin: place of that of the
-    negative prompt.
-    tokens: of the segment.
+    Attributes:
+        role: "sequence", "pooled", ...
+        name: name of the value.
+        place: place in the returned values.
+        twin: place of the embedding of the negative prompt, or None.
+        tokens: the tokens of the segment.
     """
 
     role: str
@@ -185,13 +221,18 @@ class Part(NamedTuple):
 
 
 def same_values(first: object, second: object) -> bool:
-    """Tell whether two values are equal: tensors, or nests of them."""
+    """Return whether two values are equal: tensors, or nested containers of them.
+
+    Args:
+        first: a value.
+        second: another value.
+    """
     first_leaves, first_form = tree_flatten(first)
     second_leaves, second_form = tree_flatten(second)
     if first_form != second_form:
         return False
     for first_leaf, second_leaf in zip(first_leaves, second_leaves, strict=True):
-        if first_leaf is second_leaf:  # a value is equal to itself, also NaN
+        if first_leaf is second_leaf:  # also for NaN
             continue
         if type(first_leaf) is not type(second_leaf):
             return False
@@ -204,8 +245,7 @@ def same_values(first: object, second: object) -> bool:
     return True
 
 
-# ---- the arguments of a call
-# -------------------------------------------------------------------------------------
+# ---- arguments of a call
 
 
 def listed(prompt: Any) -> list[str]:
@@ -214,7 +254,7 @@ def listed(prompt: Any) -> list[str]:
 
 
 def copied(call: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments of a call with lists of their own: some pipelines write into theirs."""
+    """Copy the arguments of a call and their lists, because some pipelines write into them."""
     arguments = {}
     for name, value in call.items():
         arguments[name] = list(value) if isinstance(value, list) else value
@@ -222,11 +262,10 @@ def copied(call: Mapping[str, object]) -> dict[str, object]:
 
 
 def running_call(pipe: object) -> Mapping[str, object] | None:
-    """Return the variables of the pipeline's `__call__` that runs in this thread; None outside of
-    one.
+    """Return the variables of the pipeline's `__call__` that runs in this thread, or None.
 
-    `encode_prompt` does not get the generator of the call. A subclass may take
-    `**options` for its base: the innermost `__call__` with a generator is read.
+    `encode_prompt` does not get the generator of the call. A subclass may pass `**options` to its
+    base, so the innermost `__call__` with a generator is used.
     """
     found = None
     frame = sys._getframe()
@@ -243,7 +282,7 @@ def running_call(pipe: object) -> Mapping[str, object] | None:
 
 
 def count_of(call: Mapping[str, object]) -> str | None:
-    """Return the name of the argument that sets how many images each prompt has."""
+    """Return the name of the argument for the number of images per prompt."""
     for name in call:
         if re.fullmatch(r"num_\w+_per_prompt", name):
             return name
@@ -251,8 +290,14 @@ def count_of(call: Mapping[str, object]) -> str | None:
 
 
 def texts_of(call: Mapping[str, object], name: str) -> list[str]:
-    """Return one text per prompt of a call, those for several encoders joined: any of them may
-    state the attribute."""
+    """Return one text per prompt of a call, in which the texts for several encoders are joined.
+
+    Any of them may state the attribute.
+
+    Args:
+        call: the arguments by name.
+        name: "prompt" or "negative_prompt".
+    """
     columns = []
     for argument, value in call.items():
         if re.fullmatch(rf"{name}(_\d)?", argument) and value is not None:
@@ -268,16 +313,18 @@ def texts_of(call: Mapping[str, object], name: str) -> list[str]:
     return texts
 
 
-def characters_read(tokenizer: Any, length: int | None, text: str) -> int:
-    """Return how many characters of a text a tokenizer reads before it stops, at the end of a word.
+def characters_read(tokenizer: PreTrainedTokenizerBase, length: int | None, text: str) -> int:
+    """Return how many characters of a text a tokenizer reads, up to the end of a word.
 
     Args:
-        tokenizer: of transformers; of another one, all is read.
-        length: the most tokens that the call allows, beside the tokenizer's own; or None.
+        tokenizer: of transformers; any other one reads everything.
+        length: largest number of tokens that the call allows in addition to the tokenizer's own
+            limit; None: no limit.
+        text: the text.
     """
     limit = min(getattr(tokenizer, "model_max_length", None) or 0, length or math.inf)
     has_limit = 0 < limit <= _NO_LIMIT and hasattr(tokenizer, "is_fast")
-    # A token holds a byte at least, so a short text is read whole.
+    # A token is at least one byte, so a short text is read whole.
     if not has_limit or len(text.encode()) < limit - 2:
         return len(text)
     if not tokenizer.is_fast:
@@ -293,11 +340,11 @@ def characters_read(tokenizer: Any, length: int | None, text: str) -> int:
     return end
 
 
-def _end_of_words_that_fit(tokenizer: Any, limit: int, text: str) -> int:
-    """Return where the last word ends up to which a text has at most `limit` tokens.
+def _end_of_words_that_fit(tokenizer: PreTrainedTokenizerBase, limit: int, text: str) -> int:
+    """Return the end of the last word up to which a text has at most `limit` tokens.
 
-    Found by halving: the tokenizers of transformers 4 that are written in Python do not say where
-    their tokens stand.
+    It is found by bisection, because the tokenizers of transformers 4 in Python do not report the
+    positions of their tokens.
     """
     ends = [word.end() for word in re.finditer(r"[^\W_]+|[^\w\s]|_", text)]
 
@@ -310,21 +357,26 @@ def _end_of_words_that_fit(tokenizer: Any, limit: int, text: str) -> int:
     return ends[count - 1] if count else 0
 
 
-def images_per_prompt(call: Mapping[str, Any]) -> int:
-    """Return how many images a call makes of each prompt."""
-    return int(call.get(count_of(call) or "") or 1)
+def images_per_prompt(call: Mapping[str, object]) -> int:
+    """Return how many images a call generates for each prompt."""
+    count = call.get(count_of(call) or "")
+    return (int(count) if isinstance(count, SupportsInt) else 0) or 1
 
 
 def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dict[str, list[str]]:
-    """Return the text arguments of a call, `prompt`, `prompt_2`, ..., each as one text per
-    image."""
+    """Return the text arguments of a call, each as one text per image.
+
+    Args:
+        call: the arguments by name.
+        argument: "prompt", for `prompt`, `prompt_2`, ..., or "negative_prompt".
+    """
     prompts = len(listed(call["prompt"]))
     texts_of_argument: dict[str, list[str]] = {}
     for name, value in call.items():
         if not re.fullmatch(rf"{argument}(_\d)?", name) or value is None:
             continue
         texts = listed(value)
-        if len(texts) == 1:  # one for all prompts
+        if len(texts) == 1:  # one text for all prompts
             texts = texts * prompts
         texts_of_argument[name] = []
         for text in texts:
@@ -333,11 +385,11 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
 
 
 def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
-    """Put one text per image into the arguments of a call; negative prompts stay, repeated as
-    needed.
+    """Write one text per image into the arguments of a call.
 
-    A call in which no text changes is left as it is, with one prompt for several images: the text
-    encoder then sees the very batch that it would see without.
+    Negative prompts are repeated as needed. If no text changes, the call is left unchanged, with
+    one prompt for several images, so that the text encoder gets exactly the same batch as without
+    an attachment.
 
     Args:
         call: the arguments by name, which are changed in place.
@@ -348,7 +400,7 @@ def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
     count_name = count_of(call)
     is_text = isinstance(call["prompt"], str) and len(texts["prompt"]) == 1
     for name, value in {**texts, **_repeated_negatives(call)}.items():
-        # A single prompt for a single image stays a text.
+        # A single prompt for a single image stays a string.
         call[name] = value[0] if is_text and isinstance(value, list) else value
     if count_name is not None:
         call[count_name] = 1
@@ -356,22 +408,22 @@ def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
         call["batch_size"] = len(texts["prompt"])
 
 
-def _repeated_negatives(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the negative prompts and their embeddings that are given one for each prompt, as one
-    for each image.
+def _repeated_negatives(call: Mapping[str, object]) -> dict[str, object]:
+    """Return the negative prompts and embeddings that are passed per prompt, repeated per image.
 
-    The pipeline repeats them by the number of images of a prompt, which becomes 1.
+    The pipeline would repeat them by the number of images per prompt, which becomes 1.
     """
     prompts = len(listed(call["prompt"]))
     is_single = isinstance(call["prompt"], str)
-    repeated: dict[str, Any] = {}
+    repeated: dict[str, object] = {}
     for name, texts in texts_of_images(call, "negative_prompt").items():
-        # A single text beside a list of prompts goes to all images by itself.
+        # The pipeline itself uses a single text for all prompts of a list.
         is_for_each = is_single or not isinstance(call[name], str)
         if is_for_each and len(listed(call[name])) == prompts:
             repeated[name] = texts
     for name, value in call.items():
-        is_negative = name.startswith("negative_") and isinstance(value, Tensor)
-        if is_negative and len(value) == prompts:
+        if not name.startswith("negative_") or not isinstance(value, Tensor):
+            continue
+        if len(value) == prompts:
             repeated[name] = value.repeat_interleave(images_per_prompt(call), dim=0)
     return repeated

@@ -1,5 +1,7 @@
-"""Serve the cross-attentions of a pipeline's denoiser: record what they give for prompts, and set
-values there for the images of a call (`vldebias.hosts.pipelines.steering`)."""
+"""Record how the cross-attentions of a pipeline respond to prompts, and set values there.
+
+`vldebias.hosts.pipelines.steering` sets the values for the images of a call.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Any, cast
 from weakref import finalize
 
 import torch
@@ -24,7 +25,7 @@ from vldebias.hosts.pipelines.caches import refuse_dropped_rows, without_caches
 from vldebias.hosts.pipelines.calls import count_of
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.hosts.pipelines.responses import Recorder
-from vldebias.hosts.pipelines.steering import Reach, Steering
+from vldebias.hosts.pipelines.steering import Steering, WeakHook
 from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention import CrossAttentionEdit
 from vldebias.projection.edit import Edit, Fingerprint
@@ -35,13 +36,17 @@ _INSTEAD = "use method='balanced-prompts', the default"
 
 
 class _FirstPassError(Exception):
-    """End a call of a pipeline after the first pass through its denoiser."""
+    """Stop a call of a pipeline after the first pass through its denoiser."""
 
 
 class CrossAttentionHost(Host):
-    """Serve the cross-attentions of a pipeline; a role is an attribute, named by its prompt set.
+    """Represent the cross-attentions of a pipeline, with an attribute as a role.
 
-    pipeline: the host of the same pipeline for its prompts.
+    Attributes:
+        pipeline: the host of the same pipeline for its prompts.
+        pipe: the pipeline.
+        denoisers: name of the component -> denoiser.
+        layers_and_widths: name and width of each cross-attention, once responses were recorded.
     """
 
     library = ""
@@ -57,12 +62,14 @@ class CrossAttentionHost(Host):
         self.exclusive_modules = pipeline.exclusive_modules
         self.shared_modules = pipeline.shared_modules
         self.roles = ()
-        self.memory = {}
-        self.pipe = cast("Any", pipeline.exclusive_modules[0])
+        self.pipe = pipeline.pipe
+        self.layers_and_widths: tuple[tuple[str, int], ...] = ()
+        self._layers: list[str] = []
         if not hasattr(self.pipe, "encode_prompt"):
             raise UnsupportedHostError(
-                f"{self.name}: a modular pipeline has no encode_prompt, by whose result the rows of"
-                f" the prompt are told; load the pipeline class of the same model, or {_INSTEAD}"
+                f"{self.name}: a modular pipeline has no encode_prompt, whose output is needed to"
+                " find the rows of the prompt; load the pipeline class of the same model, or"
+                f" {_INSTEAD}"
             )
         self.denoisers: dict[str, nn.Module] = {}
         for name, component in self.pipe.components.items():
@@ -70,8 +77,8 @@ class CrossAttentionHost(Host):
                 continue
             if hasattr(component, "_orig_mod"):
                 raise UnsupportedHostError(
-                    f"{self.name}: its {name} is compiled, and compiled code does not notice hooks"
-                    " that come later; attach first, then compile"
+                    f"{self.name}: its {name} is compiled, and compiled code ignores hooks that are"
+                    " added later; attach first, then compile"
                 )
             refuse_dropped_rows(self.name, component)
             self.denoisers[name] = component
@@ -82,7 +89,6 @@ class CrossAttentionHost(Host):
             )
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """Refuse: what cross-attention reads depends on time and noise, see `responses`."""
         raise InvalidInputError(
             f"{self.name}: cross-attention has no embedding of a prompt; use `responses`"
         )
@@ -93,11 +99,10 @@ class CrossAttentionHost(Host):
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
         """Return the fingerprint of the denoisers' weights."""
-        memory = vars(self).setdefault("memory", {})
+        memory = self.memory.fingerprints
         if "denoiser" not in memory:
             memory["denoiser"] = weights_fingerprint(*self.denoisers.values())
-        mark: Fingerprint | None = memory["denoiser"]
-        return mark
+        return memory["denoiser"]
 
     def with_roles(self, attributes: Iterable[str]) -> CrossAttentionHost:
         """Return a host of the same denoisers whose roles are these attributes."""
@@ -106,16 +111,14 @@ class CrossAttentionHost(Host):
         return host
 
     def check(self, role: str, edit: Edit) -> None:
-        """Raise ProjectionMismatchError for an edit that does not fit the denoiser, see
-        `checked`."""
         self.checked(edit)
 
     def checked(self, edit: Edit) -> CrossAttentionEdit:
         """Return an edit that fits the denoiser.
 
         Raises:
-            ProjectionMismatchError: an edit of another kind, of layers that the denoiser lacks, or
-                of other weights.
+            ProjectionMismatchError: an edit of another kind, for layers that the denoiser lacks, or
+                fitted on other weights.
         """
         refit = 'fit again with vldebias.debias(pipe, prompts, method="cross-attention")'
         if not isinstance(edit, CrossAttentionEdit):
@@ -127,7 +130,7 @@ class CrossAttentionHost(Host):
         missing = [name for name, _ in edit.layers if name not in known]
         fitted = edit.provenance.fingerprint
         if missing:
-            why = f"is of layers that this denoiser lacks ({missing[0]})"
+            why = f"has layers that this denoiser lacks ({missing[0]})"
         elif fitted is not None and not fitted.matches(self.fingerprint()):
             why = f"was fitted on other weights ({edit.model_id or 'unnamed model'})"
         else:
@@ -145,27 +148,31 @@ class CrossAttentionHost(Host):
     def responses(
         self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: object
     ) -> tuple[Tensor, Tensor]:
-        """Generate prompts and return what each cross-attention gave for them, the mean over
-        positions: times (t,) ascending and rows (t, prompts, d), float64. The widths of the layers
-        (`layers_and_widths`) make d.
+        """Generate images and return the mean response of each cross-attention over positions.
 
         Args:
-            prompts: one for each image. noise: seeds of their generators. steps: of the scheduler.
-            options: of the pipeline.
+            prompts: one for each image.
+            noise: seeds of their generators.
+            steps: number of steps of the scheduler.
+            options: further arguments of the pipeline.
+
+        Returns:
+            Times (t,), ascending, and rows (t, prompts, d), float64, where d is the total of the
+                widths of the layers (`layers_and_widths`).
 
         Raises:
             UnsupportedHostError: the denoiser has no cross-attention.
         """
-        if "layers" not in vars(self).setdefault("memory", {}):
-            self.memory["layers"] = self.found_layers(prompts[0], **options)
-        recorder = Recorder(not self.pipeline.source.negatives, self.memory["layers"])
+        if not self._layers:
+            self._layers = self.found_layers(prompts[0], **options)
+        recorder = Recorder(not self.pipeline.source.negatives, self._layers)
         modules = dict(self._modules())
         hooks = [(modules[name], partial(recorder.record, name)) for name in recorder.layers]
         self._draw(recorder, hooks, prompts, noise, steps, **options)
         if not recorder.means:
             raise UnsupportedHostError(
-                f"{self.name}: its denoiser does not receive what encode_prompt returned, so the"
-                f" rows of the prompt cannot be told; {_INSTEAD}"
+                f"{self.name}: its denoiser does not receive the output of encode_prompt, so the"
+                f" rows of the prompt cannot be found; {_INSTEAD}"
             )
         times = sorted({time for time, _ in recorder.means})
         blocks = []
@@ -173,20 +180,20 @@ class CrossAttentionHost(Host):
             means = [recorder.means[time, name] for name in recorder.layers]
             blocks.append(torch.cat(means, dim=1))
         widths = [recorder.means[times[0], name].shape[1] for name in recorder.layers]
-        self.memory["widths"] = tuple(zip(recorder.layers, widths, strict=True))
+        self.layers_and_widths = tuple(zip(recorder.layers, widths, strict=True))
         return torch.tensor(times, dtype=torch.float64), torch.stack(blocks)
-
-    @property
-    def layers_and_widths(self) -> tuple[tuple[str, int], ...]:
-        """Return name and width of each cross-attention, once responses were recorded."""
-        layers: tuple[tuple[str, int], ...] = self.memory["widths"]
-        return layers
 
     def first_responses(
         self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: object
     ) -> Tensor:
-        """Return (prompts, d) the responses of the first pass, as `responses`; the pipeline is
-        stopped after it."""
+        """Return the responses (prompts, d) of the first pass, after which the pipeline is stopped.
+
+        Args:
+            prompts: one for each image.
+            noise: seeds of their generators.
+            steps: number of steps of the scheduler.
+            options: further arguments of the pipeline.
+        """
 
         def stop(*_: object) -> None:
             raise _FirstPassError
@@ -217,7 +224,7 @@ class CrossAttentionHost(Host):
         if not recorder.layers:
             raise UnsupportedHostError(
                 f"{self.name}: its denoiser has no cross-attention that reads the prompt alone"
-                " and gets what encode_prompt returned (SD3, FLUX and others join picture and text"
+                " and gets the output of encode_prompt (SD3, FLUX and others join picture and text"
                 f" in one attention, where the text has no output of its own); {_INSTEAD}"
             )
         return recorder.layers
@@ -231,21 +238,24 @@ class CrossAttentionHost(Host):
         steps: int,
         **options: object,
     ) -> None:
-        """Run the pipeline, bare, with the recorder after `encode_prompt` and before the denoisers,
-        and with its hooks after modules."""
-        takes = inspect.signature(type(self.pipe).__call__).parameters
-        call: dict[str, Any] = {"num_inference_steps": steps, "output_type": "latent"}
-        count = count_of(takes)
+        """Run the pipeline with nothing attached and with a recorder.
+
+        The recorder runs after `encode_prompt` and before the denoisers, and its hooks after
+        modules.
+        """
+        parameters = inspect.signature(type(self.pipe).__call__).parameters
+        call: dict[str, object] = {"num_inference_steps": steps, "output_type": "latent"}
+        count = count_of(parameters)
         if count is not None:
             call[count] = 1
-        call = {name: value for name, value in call.items() if name in takes} | options
+        call = {name: value for name, value in call.items() if name in parameters} | options
         generators = [torch.Generator("cpu").manual_seed(seed) for seed in noise]
         encode = self.pipe.encode_prompt
         before = vars(self.pipe).get("encode_prompt")
 
-        def recorded(*args: object, **kwargs: object) -> Any:
-            with during(INSIDE):
-                result = encode(*args, **kwargs)
+        def recorded(*args: object, **kwargs: object) -> Sequence[object]:
+            with during(INSIDE, True):
+                result: Sequence[object] = encode(*args, **kwargs)
             recorder.note(self.pipeline.embeddings_of(result))
             return result
 
@@ -264,14 +274,14 @@ class CrossAttentionHost(Host):
                 handles.append(module.register_forward_hook(hook, with_kwargs=True))
             with (
                 torch.no_grad(),
-                during(BARE),
+                during(BARE, True),
                 TOKENIZING,
                 suppress(_FirstPassError),
                 without_caches(self.denoisers.values()),
                 warnings.catch_warnings(),
             ):
                 # diffusers' DPM++, Euler and UniPC schedulers call np.array on tensors, and
-                # PyTorch's Tensor.__array__ lacks the keyword that numpy 2 asks for.
+                # PyTorch's Tensor.__array__ lacks a keyword that numpy 2 expects.
                 warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
                 self.pipe(prompt=list(prompts), generator=generators, **call)
         finally:
@@ -288,19 +298,18 @@ class CrossAttentionHost(Host):
     # ---- attaching
 
     def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
-        """Hook the cross-attentions and `encode_prompt`; the returned function takes all off."""
         steering = Steering(attachment, self.pipeline, self.denoisers)
         modules = dict(self._modules())
         handles = []
         for denoiser in self.denoisers.values():
-            hook = Reach(steering, "begin")
+            hook = WeakHook(steering, "begin")
             handles.append(denoiser.register_forward_pre_hook(hook, with_kwargs=True))
-            hook = Reach(steering, "end")
+            hook = WeakHook(steering, "end")
             handles.append(denoiser.register_forward_hook(hook, always_call=True))
         for name in steering.layers:
-            hook = Reach(steering, "change", name)
+            hook = WeakHook(steering, "change", name)
             handles.append(modules[name].register_forward_hook(hook, with_kwargs=True))
-        # The denoiser may be that of other pipelines, and outlive this one.
+        # Other pipelines may share the denoiser, so that it outlives this one.
         for handle in handles:
             finalize(steering, handle.remove).atexit = False
         methods: dict[str, Around] = {"encode_prompt": steering.encode, **self.pipeline.frame()}
@@ -308,9 +317,9 @@ class CrossAttentionHost(Host):
             methods["maybe_free_model_hooks"] = steering.finish
         restore = hook_methods(attachment, self.pipe, methods)
 
-        def take_off() -> None:
+        def remove_hooks() -> None:
             restore()
             for handle in handles:
                 handle.remove()
 
-        return take_off
+        return remove_hooks

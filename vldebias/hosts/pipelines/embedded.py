@@ -1,4 +1,4 @@
-"""Recognise embeddings that an attached `encode_prompt` made, when they come back in a call."""
+"""Recognise embeddings that an attached `encode_prompt` made, when a call passes them."""
 
 from __future__ import annotations
 
@@ -10,40 +10,45 @@ from torch import Tensor
 
 from vldebias.hosts.records import KEPT, CallRecord
 
-_SAMPLES = 64  # entries of a row by which it is recognised
+_SAMPLES = 64  # entries of a row that are compared
 _NOISE = 1e-6
 
 Origin = tuple[CallRecord | None, int]
-"""The call that encoded a row, and the number of its image; None where values are not dealt."""
+"""The call that encoded a row, and the number of its image; None if no values are sampled."""
 
 
 class KnownEmbeddings:
-    """Remember the rows of embeddings that were made last, each by a few of its entries.
+    """Remember the rows of the embeddings that were made last, by a few of their entries.
 
-    A row is recognised by its numbers: also as a view, in a concatenation of several, on another
-    device and in another precision. One that was changed, such as weighted or joined with another
-    along its tokens, is unknown.
+    A row is recognised by its numbers, so it may be a view, or be concatenated with others, moved
+    to another device or cast. A row that was changed, such as weighted or joined with another along
+    its tokens, is unknown.
     """
 
     def __init__(self) -> None:
         self._rows: deque[tuple[torch.Size, Tensor, Origin]] = deque(maxlen=KEPT)
 
     def remember(self, embeddings: object, record: CallRecord | None) -> None:
-        """Remember the rows of embeddings, one for each image of a call."""
+        """Remember the rows of embeddings, one for each image of a call.
+
+        Args:
+            embeddings: a tensor or a list of tensors.
+            record: the record of the call; None if no values are sampled.
+        """
         rows = rows_of(embeddings)
         if record is not None and len(rows) != len(record.values):
-            return  # of both branches of guidance, or one for several images
+            return  # both branches of guidance, or one row for several images
         for number, row in enumerate(rows):
             self._rows.append((row.shape, _entries(row), (record, number)))
 
     def find(self, embeddings: object) -> list[Origin | None]:
-        """Return for each row of embeddings where it comes from, None where it is unknown."""
+        """Return the origin of each row of embeddings, None for an unknown one."""
         known = list(self._rows)
         known.reverse()
         origins: list[Origin | None] = []
         for row in rows_of(embeddings):
             entries = _entries(row)
-            # Rounded when the precision was changed.
+            # A change of precision rounds the entries.
             tolerance = torch.finfo(row.dtype).eps * entries.abs() + _NOISE
             origin = None
             for shape, known_entries, known_origin in known:
@@ -66,7 +71,7 @@ def rows_of(embeddings: object) -> Sequence[Tensor]:
 
 
 def _entries(row: Tensor) -> Tensor:
-    """Return entries of a row from its beginning to its end."""
+    """Return evenly spaced entries of a row."""
     flat = row.detach().flatten()
     places = torch.linspace(0, len(flat) - 1, _SAMPLES, device=flat.device).long()
     return flat[places].to("cpu", torch.float32)

@@ -1,16 +1,16 @@
-"""Serve Modular Diffusers: edit and rewrite prompts around the block that encodes text.
+"""Support Modular Diffusers: edit and rewrite prompts around the block that encodes text.
 
-A modular pipeline has no `encode_prompt`. Its blocks pass on a state, and one block puts the
-embeddings of the prompt there and names them in its `intermediate_outputs`. That one block object
-gets a class of its own, which rewrites the prompt before the block runs and edits embeddings after
-it; `attachment.remove()` gives it its class back.
+A modular pipeline has no `encode_prompt`. Its blocks pass on a state, and one block writes the
+embeddings of the prompt to it and names them in its `intermediate_outputs`. This one block object
+gets a class of its own, which rewrites the prompt before the block runs and edits embeddings
+afterwards. `attachment.remove()` restores its class.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -33,15 +33,19 @@ from vldebias.hosts.pipelines.source import Source
 from vldebias.hosts.records import raise_failures
 from vldebias.hosts.values import PromptAttachment
 
+if TYPE_CHECKING:
+    from diffusers import ModularPipeline, ModularPipelineBlocks
+    from diffusers.modular_pipelines import PipelineState
+
 _MARK = "_vldebias"
 _COUNTS = ("num_images_per_prompt", "num_videos_per_prompt")
 
-RunBlock = Callable[[Any, Any], Any]
+RunBlock = Callable[["ModularPipeline", "PipelineState"], tuple["ModularPipeline", "PipelineState"]]
 """Run a block: (components, state) -> (components, state)."""
 
 
-def leaves(blocks: Any) -> Iterator[Any]:
-    """Return the blocks that do work themselves, in the order in which they run."""
+def leaves(blocks: ModularPipelineBlocks) -> Iterator[ModularPipelineBlocks]:
+    """Yield the innermost blocks, in the order in which they run."""
     if not blocks.sub_blocks:
         yield blocks
     for inside in blocks.sub_blocks.values():
@@ -49,16 +53,16 @@ def leaves(blocks: Any) -> Iterator[Any]:
 
 
 class ModularHost(DiffusersHost):
-    """Serve a modular pipeline, by the values that its text-encoding block puts into the state.
+    """Support a modular pipeline by the outputs of its text-encoding block.
 
-    Embeddings that a caller passes in without a prompt are not edited.
+    Embeddings that a caller passes without a prompt are not edited.
     """
 
     library = "diffusers.modular_pipelines"
 
-    def __init__(self, pipe: Any, tokenizer: Any, negative: bool) -> None:
+    def __init__(self, pipe: ModularPipeline, tokenizer: object, negative: bool) -> None:
         first_refusal = ""
-        # Of a conditional block the one that needs no image is taken: it encodes a text alone.
+        # The first block that encodes a text without an image is used.
         for self.block in leaves(pipe._blocks):
             self.inputs = {entry.name: entry for entry in self.block.inputs if entry.name}
             names = tuple(entry.name for entry in self.block.intermediate_outputs)
@@ -70,40 +74,48 @@ class ModularHost(DiffusersHost):
                 self.defaults = {name: entry.default for name, entry in self.inputs.items()}
                 self.encode(["a cat"], ())
             except VldebiasError as error:
-                # The first error is reported: later blocks serve rarer cases.
+                # The first error is reported, because later blocks are for rarer cases.
                 first_refusal = first_refusal or str(error)
             else:
                 return
-        nothing = f"{type(pipe).__name__}: none of its blocks takes `prompt` and names embeddings"
-        raise UnsupportedHostError(first_refusal or f"{nothing} as its outputs")
+        raise UnsupportedHostError(
+            first_refusal
+            or f"{type(pipe).__name__}: no block has the input `prompt` and embeddings as outputs"
+        )
 
-    def call(self, prompts: list[str], **values: object) -> Any:
-        """Return the block's outputs for prompts, in a list or, where it takes a single one,
-        alone."""
+    def call(self, prompts: list[str], **values: object) -> tuple[object, ...]:
+        """Return the block's outputs for prompts, which are passed as a list or one by one.
+
+        Args:
+            prompts: the prompts; only one if the block takes no lists.
+            values: further inputs of the block.
+        """
         if not self.single:
             try:
                 return self._outputs({"prompt": list(prompts), **values})
             except (TypeError, ValueError):
-                # No input says whether a block takes lists: it raises either at a list.
+                # Nothing declares whether a block takes lists; if not, it raises one of these.
                 self.single = True
         if len(prompts) > 1:
             raise self.refusal(f"its block takes one prompt at a time, got {len(prompts)}")
         return self._outputs({"prompt": prompts[0], **values})
 
-    def _outputs(self, values: Mapping[str, object]) -> tuple[Any, ...]:
+    def _outputs(self, values: Mapping[str, object]) -> tuple[object, ...]:
         """Run the block on a new state; return its outputs."""
         state = need("diffusers.modular_pipelines").PipelineState()
         for name, entry in self.inputs.items():
             state.set(name, entry.default, entry.kwargs_type)
         for name, value in values.items():
             state.set(name, value)
-        self.block(self._pipe, state)
+        self.block(self.pipe, state)
         return tuple(state.get(name) for name in self.source.returns)
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
-        """Edit the embeddings that the block puts into the state."""
+        """Edit the embeddings that the block writes to the state."""
 
-        def run(run_block: RunBlock, components: Any, state: Any) -> Any:
+        def run(
+            run_block: RunBlock, components: ModularPipeline, state: PipelineState
+        ) -> tuple[ModularPipeline, PipelineState]:
             prompt = state.get("prompt")
             call = copied({name: state.get(name) for name in self.inputs})
             components, state = run_block(components, state)
@@ -116,7 +128,9 @@ class ModularHost(DiffusersHost):
     def install_prompts(self, attachment: PromptAttachment) -> Callable[[], None]:
         """Rewrite the prompts in the state before the block reads them."""
 
-        def run(run_block: RunBlock, components: Any, state: Any) -> Any:
+        def run(
+            run_block: RunBlock, components: ModularPipeline, state: PipelineState
+        ) -> tuple[ModularPipeline, PipelineState]:
             if state.get("prompt") is not None:
                 call = copied({name: state.get(name) for name in self.inputs})
                 self._rewrite(attachment, call, state)
@@ -127,22 +141,25 @@ class ModularHost(DiffusersHost):
         return self._replace_block(attachment, run)
 
     def _replace_block(
-        self, attachment: Attachment, around: Callable[[RunBlock, Any, Any], object]
+        self,
+        attachment: Attachment,
+        around: Callable[
+            [RunBlock, ModularPipeline, PipelineState], tuple[ModularPipeline, PipelineState]
+        ],
     ) -> Callable[[], None]:
-        """Give the block that encodes text, or a conditional one that contains it, a subclass until
-        the attachment is removed.
+        """Give the block that encodes text, or a conditional one that contains it, a subclass.
 
         Args:
-            attachment: what is attached.
-            around: (runs the block, components, state) -> what the block returns.
+            attachment: the class is replaced while it is attached.
+            around: (function that runs the block, components, state) -> output of the block.
 
         Returns:
             The function that restores the class.
         """
-        # Sequential blocks run what is inside of them by their own code, so the way goes through
-        # them to the block itself, or to the conditional one that holds it.
+        # Sequential blocks run their inner blocks by their own code, so the path goes through them
+        # to the block itself, or to the conditional one that contains it.
         sequential = need("diffusers").SequentialPipelineBlocks
-        block = self._pipe._blocks
+        block = self.pipe._blocks
         while isinstance(block, sequential):
             block = next(
                 inner for inner in block.sub_blocks.values() if self.block in leaves(inner)
@@ -150,17 +167,24 @@ class ModularHost(DiffusersHost):
         kind = type(block)
 
         @torch.no_grad()
-        def run(called: object, components: object, state: object) -> Any:
-            # A copy of the block is of another pipeline, which nothing is attached to.
-            is_ours = called is block and components is self._pipe
+        def run(
+            called: ModularPipelineBlocks, components: ModularPipeline, state: PipelineState
+        ) -> tuple[ModularPipeline, PipelineState]:
+            # A copy of the block belongs to another pipeline, to which nothing is attached.
+            is_ours = called is block and components is self.pipe
             if not is_ours or attachment.state != "attached" or BARE.get():
-                return kind.__call__(called, components, state)
+                result: tuple[ModularPipeline, PipelineState]
+                result = kind.__call__(called, components, state)
+                return result
 
-            def run_block(components: object, state: object) -> Any:
-                # The block calls the text encoders, whose watch would take that for a call from
-                # outside.
-                with during(INSIDE):
-                    return kind.__call__(called, components, state)
+            def run_block(
+                components: ModularPipeline, state: PipelineState
+            ) -> tuple[ModularPipeline, PipelineState]:
+                # The block calls the text encoders, which would look like a call from outside.
+                with during(INSIDE, True):
+                    result: tuple[ModularPipeline, PipelineState]
+                    result = kind.__call__(called, components, state)
+                    return result
 
             return around(run_block, components, state)
 
@@ -169,25 +193,27 @@ class ModularHost(DiffusersHost):
             "__module__": kind.__module__,
             "__qualname__": kind.__qualname__,
         }
-        # On a class: Python does not look for `__call__` on the instance.
+        # On the class, because Python does not look for `__call__` on the instance.
         block.__class__ = type(kind.__name__, (kind,), members)
-        vars(self._pipe)[_MARK] = Hook(attachment)  # so that a copy of the pipeline is refused
+        vars(self.pipe)[_MARK] = Hook(attachment)  # refuses copies of the pipeline
 
-        def take_off() -> None:
+        def restore() -> None:
             block.__class__ = kind
-            vars(self._pipe).pop(_MARK, None)
+            vars(self.pipe).pop(_MARK, None)
 
-        return take_off
+        return restore
 
-    def _rewrite(self, attachment: PromptAttachment, call: dict[str, Any], state: Any) -> None:
-        """Rewrite the prompts of a call, in the state as well."""
+    def _rewrite(
+        self, attachment: PromptAttachment, call: dict[str, object], state: PipelineState
+    ) -> None:
+        """Rewrite the prompts of a call, and write them to the state."""
         counts = {name: state.get(name) for name in _COUNTS if state.get(name)}
         count_name = next(iter(counts), None)
         seeds = state.get("generator")
         if self.single:
-            texts = attachment.rewrite_texts({"prompt": [call["prompt"]]}, seeds=seeds)
+            texts = attachment.rewrite_texts({"prompt": listed(call["prompt"])}, seeds=seeds)
             call["prompt"] = texts["prompt"][0]
-            # One prompt makes all images of the call, so they share its value.
+            # All images of the call are generated from one prompt, so they share its value.
             shares_value = count_name is not None and counts[count_name] > 1
             if attachment.acts and shares_value:
                 attachment.warn_once(SHARED.format(count=count_name))
@@ -199,15 +225,17 @@ class ModularHost(DiffusersHost):
         for name, value in call.items():
             state.set(name, value)
 
-    def _edit(self, attachment: EditAttachment, call: dict[str, Any], state: Any) -> None:
-        """Edit the embeddings that the block has put into the state."""
+    def _edit(
+        self, attachment: EditAttachment, call: Mapping[str, object], state: PipelineState
+    ) -> None:
+        """Edit the embeddings that the block has written to the state."""
         outputs = {name: state.get(name) for name in self.source.returns}
         embedding = self.parts[0].name
         if outputs[embedding] is None:
             raise InvalidInputError(
-                f"{self.name}: got a prompt, but its block gave no {embedding!r}"
+                f"{self.name}: got a prompt, but its block returned no {embedding!r}"
             )
-        # Where the block reports which tokens are of an image: those up to the last of them.
+        # If the block reports which tokens show an image, all up to the last one stay unchanged.
         shown = None
         for name, mask in outputs.items():
             if mask is not None and re.search("image.*mask", name):

@@ -1,7 +1,6 @@
-"""Tell which rows of a pass through a denoiser hold which prompts of a call, at which time it runs,
-and what a cross-attention gives there for the text.
+"""Find the rows of the prompts of a call in a pass through a denoiser, and its time.
 
-Rows are found by their content: what the denoiser receives is compared with the embeddings that
+Rows are found by their content: the inputs of the denoiser are compared with the embeddings that
 `encode_prompt` returned for this call, so the order and the number of the branches of guidance do
 not matter.
 """
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsFloat
+from typing import SupportsFloat
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +22,11 @@ Keywords = Mapping[str, object]
 class EncodedPrompts:
     """Hold the embeddings of the prompts of one call, without duplicates.
 
-    embeddings: (different, tokens, d) for each encoding. images: for each of the different rows the
-    numbers of its images, in order. count: of all images. received: the tensor that the denoiser
-    got last, and its rows.
+    Attributes:
+        embeddings: (distinct, tokens, d) for each encoding.
+        images: for each distinct row the numbers of its images, in order.
+        count: number of images.
+        received: the tensor that the denoiser received last, and its rows.
     """
 
     embeddings: list[Tensor]
@@ -35,8 +36,10 @@ class EncodedPrompts:
 
     @classmethod
     def from_rows(cls, encodings: Sequence[Tensor]) -> EncodedPrompts:
-        """Return the embeddings of encodings (images, tokens, d); rows that are equal in the first
-        one are those of one prompt."""
+        """Return the distinct prompts of encodings (images, tokens, d).
+
+        Rows that are equal in the first encoding belong to one prompt.
+        """
         first = encodings[0]
         images: list[list[int]] = []
         for row in range(len(first)):
@@ -56,10 +59,14 @@ class EncodedPrompts:
         self.embeddings += [rows[firsts] for rows in encodings]
 
     def rows(self, args: Arguments, kwargs: Keywords) -> dict[int, int]:
-        """Return row of the batch that a denoiser receives -> image, for the rows with a prompt.
+        """Return row of the batch of a denoiser -> image, for the rows with a prompt.
 
-        The p-th row with an embedding belongs to the p-th image that has it; where there are more
-        rows than images they repeat, as with a second conditional branch.
+        The p-th row with an embedding belongs to the p-th image that has it. If there are more rows
+        than images, they repeat, as with a second conditional branch.
+
+        Args:
+            args: positional arguments of the denoiser.
+            kwargs: keyword arguments of the denoiser.
         """
         for value in (*args, *kwargs.values()):
             if self.received is not None and value is self.received[0]:
@@ -81,7 +88,12 @@ class EncodedPrompts:
 
 
 def batch_of(args: Arguments, kwargs: Keywords) -> int:
-    """Return the size of the batch that a denoiser receives."""
+    """Return the size of the batch that a denoiser receives.
+
+    Args:
+        args: positional arguments of the denoiser.
+        kwargs: keyword arguments of the denoiser.
+    """
     sizes = [1]
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor) and value.ndim >= 3:
@@ -90,7 +102,12 @@ def batch_of(args: Arguments, kwargs: Keywords) -> int:
 
 
 def time_of(args: Arguments, kwargs: Keywords) -> float | None:
-    """Return the timestep that a denoiser receives; None if it receives none."""
+    """Return the timestep that a denoiser receives; None if it receives none.
+
+    Args:
+        args: positional arguments of the denoiser.
+        kwargs: keyword arguments of the denoiser.
+    """
     value = kwargs.get("timestep")
     if value is None and len(args) > 1:
         value = args[1]
@@ -99,16 +116,22 @@ def time_of(args: Arguments, kwargs: Keywords) -> float | None:
     return float(value) if isinstance(value, SupportsFloat) else None
 
 
-def text_output(module: nn.Module, args: Arguments, kwargs: Keywords, output: object) -> Any:
-    """Return what a cross-attention gives for the text: its output, without what an IP-Adapter adds
-    for its pictures.
+def text_output(module: nn.Module, args: Arguments, kwargs: Keywords, output: Tensor) -> Tensor:
+    """Return the output of a cross-attention for the text, without pictures of an IP-Adapter.
 
     The adapter's processors get (states of the text, [states of each picture]) and add a part for
-    each picture: asked again without pictures they give the part of the text alone.
+    each picture. Called again without pictures, they return the part of the text only.
+
+    Args:
+        module: the cross-attention.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        output: its output.
     """
     states = kwargs.get("encoder_hidden_states")
     if not isinstance(states, tuple):
         return output
     text_kwargs = {name: value for name, value in kwargs.items() if name != "ip_adapter_masks"}
     text_kwargs["encoder_hidden_states"] = (states[0], [])
-    return module.forward(*args, **text_kwargs)
+    part_of_text: Tensor = module.forward(*args, **text_kwargs)
+    return part_of_text

@@ -1,8 +1,8 @@
-"""Record what the cross-attentions of a denoiser give for prompts, while a pipeline runs.
+"""Record the responses of a denoiser's cross-attentions to prompts, while a pipeline runs.
 
-A cross-attention is recognised by what it does: if all tokens of the text are equal, its output is
+A cross-attention is recognised by its behaviour: if all tokens of the text are equal, its output is
 the same at every position of the picture. Joint attention (SD3, FLUX) mixes picture and text in one
-softmax, and has none.
+softmax and does not behave so.
 """
 
 from __future__ import annotations
@@ -26,12 +26,17 @@ from vldebias.hosts.pipelines.passes import (
 
 @dataclass
 class Recorder:
-    """Hooks that record what cross-attentions give for the conditional prompts.
+    """Hook a denoiser to record the responses of cross-attentions to the conditional prompts.
 
-    encodes_again: whether all encodings of a call are of the prompt. layers: names of the
-    cross-attentions; found by `probe` where there are none yet. passes: through the denoiser, since
-    the prompts were encoded. rows: of the present pass, row -> prompt. means: (time, layer) ->
-    (prompts, width), over positions.
+    Attributes:
+        encodes_again: whether all encodings of a call belong to the prompt.
+        layers: names of the cross-attentions; found by `probe` if empty.
+        prompts: the encoded prompts of the current call.
+        passes: number of passes through the denoiser since the prompts were encoded.
+        time: timestep of the current pass.
+        batch: size of its batch.
+        rows: row of its batch -> prompt.
+        means: (time, layer) -> (prompts, width), the mean over positions.
     """
 
     encodes_again: bool
@@ -44,8 +49,10 @@ class Recorder:
     means: dict[tuple[float, str], Tensor] = field(default_factory=dict)
 
     def note(self, encodings: Sequence[Tensor]) -> None:
-        """Remember the embeddings of the prompts; of a second encoding only where it is of the
-        prompt too."""
+        """Remember the embeddings of the prompts.
+
+        A second encoding only counts if it belongs to the prompt too.
+        """
         is_second = self.prompts is not None and not self.passes
         if is_second and self.prompts is not None and self.encodes_again:
             self.prompts.add(encodings)
@@ -54,7 +61,13 @@ class Recorder:
             self.passes = 0
 
     def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Find the rows and the time of a pass."""
+        """Find the rows and the time of a pass, as a forward pre-hook of a denoiser.
+
+        Args:
+            module: the denoiser.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+        """
         self.rows = {}
         time = time_of(args, kwargs)
         if self.prompts is not None and time is not None:
@@ -64,9 +77,17 @@ class Recorder:
             self.rows = self.prompts.rows(args, kwargs)
 
     def record(
-        self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
+        self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: Tensor
     ) -> None:
-        """Keep the mean over positions of the conditional rows, one for each prompt."""
+        """Record the mean over positions for each prompt, as a forward hook of a cross-attention.
+
+        Args:
+            name: name of the cross-attention.
+            module: the cross-attention.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            output: its output.
+        """
         if not self.rows:
             return
         text = text_output(module, args, kwargs, output)
@@ -80,8 +101,18 @@ class Recorder:
     def probe(
         self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
     ) -> None:
-        """Note a module that gives one output for the picture, the same at every position where all
-        tokens of the text are equal."""
+        """Note a module that behaves as a cross-attention, as a forward hook.
+
+        It has one output for the picture, which is the same at every position if all tokens of the
+        text are equal.
+
+        Args:
+            name: name of the module.
+            module: the module.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            output: its output.
+        """
         if not self.rows or name in self.layers or not isinstance(output, Tensor):
             return
         try:
@@ -89,7 +120,7 @@ class Recorder:
         except TypeError:
             return
         states = bound.arguments.get("encoder_hidden_states")
-        has_pictures = isinstance(states, tuple)  # of an IP-Adapter, beside the text
+        has_pictures = isinstance(states, tuple)  # an IP-Adapter adds them to the text
         text = states[0] if isinstance(states, tuple) else states
         picture = next(iter(bound.arguments.values()), None)
         if not isinstance(text, Tensor) or text is picture or text.ndim != 3:

@@ -1,9 +1,9 @@
 """Read from the source of a diffusers pipeline how its prompt reaches its text encoders.
 
-The return statement of `encode_prompt` names its outputs in all of diffusers: `prompt_embeds`,
+In all of diffusers, the return statement of `encode_prompt` names its outputs: `prompt_embeds`,
 `negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. `__call__` calls it once,
-or again for the negative prompt. A pipeline whose prompt reaches the model by another way as well
-is refused: an edit or a rewritten prompt at `encode_prompt` would silently miss half of it, or all.
+or again for the negative prompt. A pipeline whose prompt also reaches the model in another way is
+refused, because an edit or a rewritten prompt at `encode_prompt` would silently miss part of it.
 
 A subclass may do its work in `super().__call__(...)`, or in `Base.__call__(self, ...)`: the calls
 of its base then count as its own.
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from vldebias.errors import UnsupportedHostError
 
-REMEDY = "describe the function that gives its embeddings with vldebias.hosts.custom"
+REMEDY = "describe the function that returns its embeddings with vldebias.hosts.custom"
 NEGATIVE = re.compile("negative|uncond|neg_|nc_")
 """Matches names of outputs for the negative prompt."""
 
@@ -32,12 +32,13 @@ FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
 class Source(NamedTuple):
     """Hold the facts that are parsed from the source of a pipeline class.
 
-    returns: names of the values that `encode_prompt` returns, in order; "" for a value without a
-        name.
-    calls, negatives: number of calls of it in `__call__`, and how many of them are for the negative
-        prompt alone.
-    framed: `__call__` calls `check_inputs` before it encodes and `prepare_latents` afterwards.
-    ends: it calls `maybe_free_model_hooks` when the pictures are made.
+    Attributes:
+        returns: names of the outputs of `encode_prompt`, in order; "" for a value without a name.
+        calls: number of its calls in `__call__`.
+        negatives: number of these calls that only encode the negative prompt.
+        framed: whether `__call__` calls `check_inputs` before it encodes and `prepare_latents`
+            afterwards.
+        ends: whether it calls `maybe_free_model_hooks` when the pictures are finished.
     """
 
     returns: tuple[str, ...]
@@ -52,8 +53,8 @@ def source_of(kind: object) -> Source:
     """Read the class of a pipeline.
 
     Raises:
-        UnsupportedHostError: its prompt has another way to the model, or a way that cannot be
-            followed.
+        UnsupportedHostError: its prompt also reaches the model in another way, or in a way that
+            cannot be followed.
     """
     reader = _read(kind)
     reader.refuse_other_prompts()
@@ -68,9 +69,9 @@ def source_of(kind: object) -> Source:
 
 @cache
 def parameters_of_call(kind: object) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of `__call__`, and those of the bases that it calls, by name.
+    """Return the parameters of `__call__` and of the bases that it calls, by name.
 
-    A subclass that takes `**kwargs` for its base still generates with the base's defaults.
+    A subclass that passes `**kwargs` to its base still generates with the base's defaults.
 
     Raises:
         UnsupportedHostError: a `__call__` that cannot be followed.
@@ -84,19 +85,20 @@ def parameters_of_call(kind: object) -> Mapping[str, inspect.Parameter]:
 
 @lru_cache(maxsize=1)
 def _read(kind: object) -> _ClassReader:
-    """Return the parsed functions of a class; those of the last class are kept, for what is asked
-    of it next."""
+    """Return the parsed functions of a class; the last class is cached for further questions."""
     reader = _ClassReader(kind)
     reader.follow_calls()
     return reader
 
 
 class _ClassReader:
-    """Parse `__call__` of a pipeline class and every function that it calls, and `encode_prompt`.
+    """Parse `__call__` of a pipeline class, every function that it calls, and `encode_prompt`.
 
-    trees: function -> its syntax tree. call_functions: `__call__` of the class, then those of its
-    bases that it calls. encoded: for each call of `encode_prompt` in these, the name of the
-    variable that it encodes, or "negative_prompt".
+    Attributes:
+        trees: function -> its syntax tree.
+        call_functions: `__call__` of the class, then those of its bases that it calls.
+        encoded: for each call of `encode_prompt` in these, the name of the variable that it
+            encodes, or "negative_prompt".
     """
 
     def __init__(self, kind: Any) -> None:
@@ -106,7 +108,7 @@ class _ClassReader:
         self.parameters = [name for name in parameters if name != "self"]
         if "prompt" not in self.parameters:
             raise self.refusal("it has no encode_prompt that takes `prompt`")
-        # That of the class itself, then those of its bases, which it may call.
+        # The method of the class itself, then those of its bases, which it may call.
         self.encoders = [
             vars(base)["encode_prompt"] for base in kind.__mro__ if "encode_prompt" in vars(base)
         ]
@@ -118,10 +120,10 @@ class _ClassReader:
         """Return the error for a class that cannot be read."""
         return UnsupportedHostError(f"{self.kind.__name__}: {why}; {REMEDY}")
 
-    # ---- which functions the prompt goes through
+    # ---- the functions that a prompt passes through
 
     def follow_calls(self) -> None:
-        """Parse all functions, and refuse those that reach a text encoder past `encode_prompt`."""
+        """Parse all functions, and refuse those that bypass `encode_prompt`."""
         pending = [*self.encoders, self.kind.__call__]
         encoding = set()
         while pending:
@@ -144,13 +146,13 @@ class _ClassReader:
                     self.call_functions.append(called)
         if len(encoding) > 1:
             raise self.refusal(
-                "it calls encode_prompt in its own __call__ and in that of its base, and the two"
-                " cannot be told apart"
+                "it calls encode_prompt both in its own __call__ and in the one of its base, and"
+                " the two cannot be told apart"
             )
 
     def _parse(self, function: Function) -> FunctionTree:
         """Return the syntax tree of a function."""
-        # Decorators as torch.no_grad stand around most of them.
+        # Most of them have a decorator, such as torch.no_grad.
         plain = inspect.unwrap(function)
         try:
             path = inspect.getsourcefile(plain) or inspect.getfile(plain)
@@ -161,28 +163,29 @@ class _ClassReader:
             functions = _functions_of(text)
         except (OSError, TypeError, SyntaxError) as error:
             raise self._unreadable(function, error) from error
-        # Python 3.13 has the program of `python -c` as the source of what `exec` made in it.
+        # In Python 3.13, the source of functions made by `exec` is the program of `python -c`.
         code = plain.__code__
         tree = functions.get((code.co_name, code.co_firstlineno))
         if tree is None:
-            raise self._unreadable(function, "another text stands there")
+            raise self._unreadable(function, "the file does not contain it")
         return tree
 
     def _unreadable(self, function: Function, why: object) -> UnsupportedHostError:
-        """Return the error for a function without a source."""
+        """Return the error for a function whose source cannot be read."""
         return self.refusal(
-            f"the source of {function!r} cannot be read ({why}), so the way of a prompt is unknown"
+            f"the source of {function!r} cannot be read ({why}), so it is unknown where its prompt"
+            " is encoded"
         )
 
     def _refuse_what_cannot_be_followed(self, tree: FunctionTree) -> None:
-        """Refuse a `__call__` that calls its base class in another way than once and directly.
+        """Refuse a `__call__` that does not call its base class directly and only once.
 
-        Such ways are `run = super().__call__`, two calls of the base, or a call of it in a loop:
-        each would sample new values for the same images, or change a negative prompt.
+        Examples are `run = super().__call__`, two calls of the base, or a call of it in a loop.
+        Each would sample new values for the same images, or change a negative prompt.
         """
         calls_of_base = [call for call in _calls(tree) if _name_of_call(call) == "__call__"]
         followed = {id(call.func) for call in calls_of_base}
-        # `super().name` is followed; a `super()` that is stored or passed on is not.
+        # `super().name` can be followed, but not a `super()` that is stored or passed on.
         supers = 0
         named_supers = 0
         for node in ast.walk(tree):
@@ -201,7 +204,7 @@ class _ClassReader:
             raise self.refusal("it uses super() in another way than super().name(...)")
 
     def _refuse_bypass(self, tree: FunctionTree, call: ast.Call) -> None:
-        """Refuse calls of a text encoder, and of the encode_prompt of something else."""
+        """Refuse calls of a text encoder, or of `encode_prompt` of another object."""
         owner = _owner_of_call(call)
         name = _name_of_call(call)
         pipeline = _pipeline_name(tree)
@@ -209,14 +212,14 @@ class _ClassReader:
         encodes_elsewhere = name == "encode_prompt" and owner not in ("", pipeline)
         if calls_encoder or encodes_elsewhere:
             raise self.refusal(
-                f"{tree.name} calls {ast.unparse(call.func)}: a change at encode_prompt misses some"
-                " prompts"
+                f"{tree.name} calls {ast.unparse(call.func)}: a change of encode_prompt would miss"
+                " some prompts"
             )
 
     def _called_function(
         self, function: Function, tree: FunctionTree, call: ast.Call
     ) -> Function | None:
-        """Return the function that a call reaches, if it goes on with the same pipeline.
+        """Return the function that a call reaches, if it continues with the same pipeline.
 
         That is `self.name(...)`, `name(self, ...)`, `super().name(...)` or `Base.name(self, ...)`.
         """
@@ -225,7 +228,7 @@ class _ClassReader:
         pipeline = _pipeline_name(tree)
         first = call.args[0] if call.args else None
         passes_pipeline = isinstance(first, ast.Name) and first.id == pipeline
-        # Names mean what they mean in the module of the function, often a base's.
+        # Names are looked up in the module of the function, which may belong to a base class.
         names = inspect.unwrap(function).__globals__
         called = None
         if owner == pipeline:
@@ -241,7 +244,7 @@ class _ClassReader:
         return called if inspect.isfunction(called) else None
 
     def _of_next_base(self, function: Function, name: str) -> Function | None:
-        """Return what `super().name` is inside of a function: that of the next base that has it."""
+        """Return what `super().name` is inside a function: the method of the next base."""
         bases = list(self.kind.__mro__)
         for place, base in enumerate(bases):
             if function in vars(base).values():
@@ -249,11 +252,13 @@ class _ClassReader:
                 return vars(owners[0])[name] if owners else None
         return None
 
-    # ---- what is encoded
+    # ---- the encoded texts
 
     def _encoded_by(self, call: ast.Call, tree: FunctionTree) -> str:
-        """Return the variable that a call of `encode_prompt` encodes; its results tell whether it
-        is the negative prompt."""
+        """Return the variable that a call of `encode_prompt` encodes.
+
+        The names of its results show whether it is the negative prompt.
+        """
         results: set[str] = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign) and node.value is call:
@@ -267,8 +272,7 @@ class _ClassReader:
         return _name(arguments.get("prompt")) or "prompt"
 
     def refuse_other_prompts(self) -> None:
-        """Refuse a pipeline that encodes texts that are neither its prompt nor its negative
-        prompt."""
+        """Refuse a pipeline that encodes other texts than its two prompts."""
         other_texts: set[str] = set()
         if len(self.encoded) > 1:
             other_texts = set(self.encoded) - {"prompt", "negative_prompt"}
@@ -278,11 +282,15 @@ class _ClassReader:
                 other_texts |= {"source_prompt", "target_prompt"} & set(code.co_varnames)
         if other_texts:
             shown = ", ".join(sorted(other_texts))
-            raise self.refusal(f"it also encodes {shown}, which cannot be told from the prompt")
+            raise self.refusal(
+                f"it also encodes {shown}, which cannot be distinguished from the prompt"
+            )
 
     def is_framed(self) -> bool:
-        """Tell whether `check_inputs` comes before the first encoding and `prepare_latents` only
-        after the last, in the one function that encodes."""
+        """Return whether `check_inputs` and `prepare_latents` enclose all encodings.
+
+        Only the one function that encodes is read.
+        """
         for function in self.call_functions:
             text = _text_of(self.trees[function])
             if "self.encode_prompt(" not in text:
@@ -294,7 +302,7 @@ class _ClassReader:
         return False
 
     def has_end(self) -> bool:
-        """Tell whether `maybe_free_model_hooks` is called after the last encoding."""
+        """Return whether `maybe_free_model_hooks` is called after the last encoding."""
         for function in self.call_functions:
             _, _, after = _text_of(self.trees[function]).rpartition("self.encode_prompt(")
             if "self.maybe_free_model_hooks(" in after:
@@ -302,8 +310,10 @@ class _ClassReader:
         return False
 
     def returned_names(self) -> tuple[str, ...]:
-        """Return the names of what `encode_prompt` returns; of a base where it returns what the
-        base returns."""
+        """Return the names of the outputs of `encode_prompt`.
+
+        They are those of a base if it returns the output of the base.
+        """
         for encoder in self.encoders:
             returns = [
                 node for node in ast.walk(self.trees[encoder]) if isinstance(node, ast.Return)
@@ -329,7 +339,7 @@ def _functions_of(text: str) -> Mapping[tuple[str, int], FunctionTree]:
     pending: list[ast.AST] = [ast.parse(text)]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
-            # No expression holds a function that has a name.
+            # Expressions do not contain named functions.
             if isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
                 pending.append(node)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -340,7 +350,7 @@ def _functions_of(text: str) -> Mapping[tuple[str, int], FunctionTree]:
 
 @lru_cache(maxsize=4)
 def _text_of(tree: FunctionTree) -> str:
-    """Return the text of a parsed function; two questions about a class search the same ones."""
+    """Return the text of a parsed function, which is searched several times."""
     return ast.unparse(tree)
 
 
@@ -352,7 +362,7 @@ def _calls(tree: FunctionTree) -> Iterator[ast.Call]:
 
 
 def _pipeline_name(tree: FunctionTree) -> str:
-    """Return the name that a function has for its pipeline: that of its first argument."""
+    """Return a function's name for its pipeline: its first argument."""
     return tree.args.args[0].arg if tree.args.args else ""
 
 
@@ -371,19 +381,21 @@ def _owner_of_call(call: ast.Call) -> str:
         return ""
     if isinstance(call.func, ast.Attribute):
         owner = call.func.value
-        # Most are a name alone, as "self" is: to write out the others takes far longer.
+        # Most are a plain name, such as "self"; unparsing is far slower.
         return owner.id if isinstance(owner, ast.Name) else ast.unparse(owner)
     return ast.unparse(call.func).rpartition(".")[0]
 
 
 def _is_super(node: object) -> bool:
-    """Tell whether an expression is `super()`, also with its two arguments."""
+    """Return whether an expression is `super()`, with or without arguments."""
     return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "super"
 
 
 def _name(node: object) -> str:
-    """Return the variable in an expression, also in x.to(device) and in x if guided else None; ""
-    without one."""
+    """Return the variable in an expression, "" without one.
+
+    It is also found in x.to(device) and in x if guided else None.
+    """
     while not isinstance(node, ast.Name):
         inside = [getattr(node, part, None) for part in ("value", "func", "body")]
         inside = [part for part in inside if isinstance(part, ast.AST)]

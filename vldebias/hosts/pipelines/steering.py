@@ -1,8 +1,7 @@
 """Set values in the cross-attentions of a denoiser while a pipeline runs.
 
-Which value an image gets is dealt where the prompt is encoded, by the rules of balanced prompts,
-and no word is written. A hook runs after every cross-attention; no module and no processor is
-replaced.
+The value of each image is sampled where the prompt is encoded, by the rules of balanced prompts,
+but no word is written. A hook runs after every cross-attention; no module or processor is replaced.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 from weakref import ref
 
 import torch
@@ -40,25 +39,31 @@ from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention import CrossAttentionEdit, LayerMap, joint, steer
 
 UNREAD = ("unknown language",)
-"""Reasons for which balanced prompts leave a text alone because they cannot read it."""
-_KEPT_TIMES = 200  # maps of so many times are kept ready
+"""Reasons why balanced prompts leave a text unchanged because they cannot read it."""
+_KEPT_TIMES = 200  # number of cached maps
 
-_CALL: ContextVar[DealtCall | None] = ContextVar("vldebias_denoised", default=None)
-"""What was encoded last in this thread or task, and is denoised now."""
+_CALL: ContextVar[SampledCall | None] = ContextVar("vldebias_denoised", default=None)
+"""The call whose prompts were encoded last in this thread or task."""
 _PLAN: ContextVar[Plan | None] = ContextVar("vldebias_plan", default=None)
-"""What the hooks do in the present pass through the denoiser."""
+"""What the hooks change in the current pass through the denoiser."""
 _RECORD: ContextVar[dict[str, Tensor] | None] = ContextVar("vldebias_record", default=None)
-"""In a pass that only reads: layer -> its mean responses, (batch, d)."""
+"""In a pass that only reads: layer -> mean responses (batch, d), filled by the hooks."""
 
 
 @dataclass
-class DealtCall:
+class SampledCall:
     """Hold the prompts of one call of a pipeline, and the values of its images.
 
-    owner: who dealt them. texts: of the prompts as they were passed. values: of each image a value
-    or None for each edit. unread: the images whose prompts no rule reads, about which the gate
-    decides in the first pass; columns: the texts of all images, by argument. passes, matched: how
-    often the denoiser ran, and got a row of these prompts.
+    Attributes:
+        owner: the `Steering` that sampled them.
+        prompts: the encoded prompts.
+        texts: the prompts as they were passed.
+        values: for each image a value or None for each edit.
+        unread: for each image whether the rules cannot read its prompt, so that the gate decides in
+            the first pass.
+        columns: name of an argument -> the texts of all images.
+        passes: number of passes through the denoiser.
+        matched: number of passes with a row of these prompts.
     """
 
     owner: object
@@ -71,8 +76,10 @@ class DealtCall:
     matched: int = 0
 
     def key(self, image: int) -> int:
-        """Return a number that follows from the embedding of an image, so that each prompt is
-        dealt to evenly."""
+        """Return a number that is determined by the embedding of an image.
+
+        It distinguishes prompts, so that the values of each are balanced.
+        """
         prompts = self.prompts
         number = next(i for i, images in enumerate(prompts.images) if image in images)
         values = prompts.embeddings[0][number].detach().float().cpu().contiguous()
@@ -80,12 +87,13 @@ class DealtCall:
 
 
 class Plan:
-    """Hold what is changed in one pass through the denoiser.
+    """Hold the changes of one pass through the denoiser.
 
     Attributes:
-        time, batch: the time of the pass and the size of its batch.
-        groups: for each edit whether it acts -> rows (n,) of the batch for which these edits act,
-            and (n, acting) the number of each row's values among the effects of all that act.
+        time: timestep of the pass.
+        batch: size of its batch.
+        groups: for each edit whether it acts -> the rows (n,) of the batch for which these edits
+            act, and the index (n, acting) of each row's values among the effects of these edits.
     """
 
     def __init__(self, time: float, batch: int) -> None:
@@ -94,9 +102,15 @@ class Plan:
         self.groups: dict[tuple[bool, ...], tuple[Tensor, Tensor]] = {}
 
     def add(
-        self, edits: Sequence[CrossAttentionEdit], call: DealtCall, rows: Mapping[int, int]
+        self, edits: Sequence[CrossAttentionEdit], call: SampledCall, rows: Mapping[int, int]
     ) -> None:
-        """Add the rows of the batch, row -> image, with the values of their images."""
+        """Add the rows of the batch, with the values of their images.
+
+        Args:
+            edits: the edits.
+            call: the current call.
+            rows: row of the batch -> image.
+        """
         assert call.prompts.received is not None  # the tensor in which the rows were found
         device = call.prompts.received[0].device
         rows_of_group: dict[tuple[bool, ...], list[int]] = {}
@@ -113,8 +127,9 @@ class Plan:
 
 
 class Steering(Hook):
-    """Deal values to the images of a call where its prompts are encoded, and set them in the
-    cross-attentions; copies of a hooked model are refused.
+    """Sample values where prompts are encoded, and set them in the cross-attentions.
+
+    Copies of a hooked model are refused.
 
     Args:
         attachment: samples the values.
@@ -132,19 +147,24 @@ class Steering(Hook):
     ) -> None:
         super().__init__(attachment)
         self.pipeline = pipeline
-        self.pipe = pipeline.exclusive_modules[0]
+        self.pipe = pipeline.pipe
         self.denoisers = denoisers
         self.edits = list(attachment.projections.values())
         self.layers = list(dict.fromkeys(name for edit in self.edits for name, _ in edit.layers))
         self._maps: dict[tuple[object, ...], dict[str, LayerMap]] = {}
 
-    # ---- which values the images get
+    # ---- values of the images
 
     def encode(self, original: Original, bound: inspect.BoundArguments) -> object:
-        """Call `encode_prompt`, and deal values to the images of its prompts."""
+        """Call `encode_prompt`, and sample values for the images of its prompts.
+
+        Args:
+            original: the original method.
+            bound: the arguments of the call.
+        """
         encoded = self.pipeline.encoded_text(bound.arguments)
         kept = copied(bound.arguments)
-        with TOKENIZING, during(INSIDE):
+        with TOKENIZING, during(INSIDE, True):
             result = original(*bound.args, **bound.kwargs)
         encodings = self.pipeline.embeddings_of(result)
         source = self.pipeline.source
@@ -160,24 +180,31 @@ class Steering(Hook):
                 # A second encoder reads the same prompts before the denoiser runs.
                 known.prompts.add(encodings)
             else:
-                call = DealtCall(self, EncodedPrompts.from_rows(encodings), texts)
-                self._deal(call, kept)
+                call = SampledCall(self, EncodedPrompts.from_rows(encodings), texts)
+                self._sample(call, kept)
                 _CALL.set(call)
-        # Inside of a call it is raised when the pictures are made.
+        # Inside a call of the pipeline, failures are raised after its pictures are finished.
         if not source.ends or running_call(self.pipe) is None:
             raise_failures()
         return result
 
     def finish(self, original: Original, bound: inspect.BoundArguments) -> object:
-        """Forget the call of the pipeline at its end."""
+        """Forget the call of the pipeline at its end.
+
+        Args:
+            original: the original method.
+            bound: the arguments of the call.
+        """
         _CALL.set(None)
         result = original(*bound.args, **bound.kwargs)
         raise_failures()
         return result
 
-    def _deal(self, call: DealtCall, arguments: dict[str, Any]) -> None:
-        """Deal a value or None of each edit to each image, or leave that to the first pass where
-        a prompt cannot be read."""
+    def _sample(self, call: SampledCall, arguments: Mapping[str, object]) -> None:
+        """Sample a value or None of each edit for each image.
+
+        If a prompt cannot be read, this is left to the first pass.
+        """
         attachment = self.attachment
         count = call.prompts.count
         call.values = [(None,) * len(self.edits)] * count
@@ -185,8 +212,8 @@ class Steering(Hook):
         if values is not None:
             if count % max(len(values), 1):
                 raise InvalidInputError(
-                    f"{self.pipeline.name}: {len(values)} values for {count} images; expected one"
-                    " each"
+                    f"{self.pipeline.name}: got {len(values)} values for {count} images; expected"
+                    " one each"
                 )
             call.values = self._spread(values, count)
             return
@@ -196,7 +223,7 @@ class Steering(Hook):
         columns: dict[str, list[str]] = {}
         if arguments.get("prompt") is not None:
             columns = texts_of_images(arguments)
-            # Unread are texts that the rules cannot read at all.
+            # Texts that the rules cannot read for any attribute.
             unread = []
             for text in columns["prompt"]:
                 (reasons,) = attachment.balancer.at(text, 0).reasons
@@ -208,11 +235,11 @@ class Steering(Hook):
             )
             call.values = self._spread(attachment.sampled, count)
         elif any(map(cache_of, self.denoisers.values())):
-            # An extra pass would change what the cache remembers.
+            # An extra pass would change the content of the cache.
             attachment.log.begin()
             attachment.warn_once(
-                "the call passes embeddings or a prompt that cannot be read, and the denoiser has a"
-                " cache, with which the gate cannot read it either; nothing was changed. Call"
+                "the call passes embeddings or a prompt that cannot be read, and with a cache on"
+                " the denoiser the gate cannot read it either; nothing was changed. Call"
                 " disable_cache() on the denoiser"
             )
         elif all(edit.can_read for edit in self.edits):
@@ -222,16 +249,18 @@ class Steering(Hook):
             attachment.log.begin()
             attachment.warn_once(
                 "the call passes embeddings or a prompt that cannot be read, and the edit has no"
-                " gate to tell whether a value is open; nothing was changed"
+                " gate to decide whether a value is open; nothing was changed"
             )
 
     def _generators(self) -> object:
-        """Return the generators of the call of the pipeline that runs."""
+        """Return the generators of the running call of the pipeline."""
         return (running_call(self.pipe) or {}).get("generator")
 
     def _spread(self, values: Sequence[object], count: int) -> list[tuple[object, ...]]:
-        """Return a value or None of each edit for each of `count` images; some pipelines encode a
-        prompt once and repeat it later."""
+        """Return a value or None of each edit for each of `count` images.
+
+        Some pipelines encode a prompt once and repeat it later.
+        """
         nothing = (None,) * len(self.edits)
         if not values or count % len(values):
             return [nothing] * count
@@ -244,19 +273,26 @@ class Steering(Hook):
             spread += [row] * (count // len(values))
         return spread
 
-    # ---- the gate, for images whose prompts no rule reads
+    # ---- the gate, for images whose prompts the rules cannot read
 
-    def _deal_by_gate(
+    def _sample_by_gate(
         self,
-        call: DealtCall,
+        call: SampledCall,
         rows: Mapping[int, int],
         module: nn.Module,
         args: Arguments,
         kwargs: Keywords,
     ) -> None:
-        """Deal values by what the gate reads of a first pass; the balancer gets it as a sentence.
+        """Sample values by what the gate reads in a first pass.
 
-        rows: row of the pass -> image.
+        The balancer gets it as a sentence.
+
+        Args:
+            call: the current call.
+            rows: row of the pass -> image.
+            module: the denoiser.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
         """
         record = self._read_from_noise(module, args, kwargs)
         row_of_image = {image: row for row, image in rows.items()}
@@ -292,8 +328,10 @@ class Steering(Hook):
     def _read_from_noise(
         self, module: nn.Module, args: Arguments, kwargs: Keywords
     ) -> dict[str, Tensor]:
-        """Return layer -> mean responses of a pass as in the fit: from noise, at the first of its
-        times, whatever this call starts from."""
+        """Return layer -> mean responses of a pass as in the fit.
+
+        It starts from noise, at the first of the fitted times, whatever this call starts from.
+        """
         bound = inspect.signature(module.forward).bind(*args, **kwargs)
         picture, *_ = bound.arguments
         values = bound.arguments[picture]
@@ -309,20 +347,22 @@ class Steering(Hook):
         return record
 
     def _in_words(self, record: Mapping[str, Tensor], row: int, key: int) -> str:
-        """Return what the gate reads of a row of a pass as a prompt: "A photo of an old person,
-        123." is open but for its age."""
+        """Return what the gate reads in a row of a pass as a prompt.
+
+        In "A photo of an old person, 123." everything but the age is open.
+        """
         stated: list[str] = []
         phrases = ""
-        is_person = True
+        shows_person = True
         for edit in self.edits:
             response = torch.cat([record[name][row] for name, _ in edit.layers])
-            is_of_person, value = edit.reading(response.cpu())
-            is_person = is_person and is_of_person
+            reads_person, value = edit.reading(response.cpu())
+            shows_person = shows_person and reads_person
             if value is not None and edit.phrase:
                 phrases += f" {edit.phrase[value]}"
             elif value is not None:
                 stated.append(edit.adjectives.get(value, edit.words[value][0]))
-        if not is_person:
+        if not shows_person:
             return "A picture."
         noun = " ".join([*stated, "person"])
         article = "an" if noun[0] in "aeiou" else "a"
@@ -331,7 +371,13 @@ class Steering(Hook):
     # ---- in the denoiser
 
     def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Plan a pass through the denoiser."""
+        """Plan a pass, as a forward pre-hook of a denoiser.
+
+        Args:
+            module: the denoiser.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+        """
         _PLAN.set(None)
         call = _CALL.get()
         time = time_of(args, kwargs)
@@ -339,8 +385,8 @@ class Steering(Hook):
             return
         if any(call.unread):
             rows = call.prompts.rows(args, kwargs)
-            if rows and _RECORD.get() is None:  # else a pass of the negative prompt alone
-                self._deal_by_gate(call, rows, module, args, kwargs)
+            if rows and _RECORD.get() is None:  # without rows it is a pass of the negative prompt
+                self._sample_by_gate(call, rows, module, args, kwargs)
         if not any(map(any, call.values)):
             return
         refuse_dropped_rows(self.pipeline.name, module)
@@ -359,13 +405,30 @@ class Steering(Hook):
                 _PLAN.set(plan)
 
     def end(self, module: nn.Module, args: object, output: object) -> None:
-        """End the pass."""
+        """Forget the plan of the pass, as a forward hook of a denoiser.
+
+        Args:
+            module: the denoiser.
+            args: its positional arguments.
+            output: its output.
+        """
         _PLAN.set(None)
 
     def change(
         self, layer: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
     ) -> object:
-        """Return the output of a cross-attention with the values of its images; None leaves it."""
+        """Set the values of the images, as a forward hook of a cross-attention.
+
+        Args:
+            layer: name of the cross-attention.
+            module: the cross-attention.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            output: its output.
+
+        Returns:
+            The changed output; None if it is not changed.
+        """
         if not isinstance(output, Tensor) or output.ndim != 3:
             return None
         record = _RECORD.get()
@@ -393,7 +456,7 @@ class Steering(Hook):
             steered = steer(
                 text[rows], layer_map.basis, target, self.edits[0].form, self.attachment.strength
             )
-            if text is not output:  # what an adapter adds for its pictures stays
+            if text is not output:  # the part of an adapter for its pictures stays
                 steered = steered + (output[rows] - text[rows])
             changed[rows] = steered
         return changed
@@ -401,8 +464,10 @@ class Steering(Hook):
     def _maps_at(
         self, time: float, acting: tuple[bool, ...], output: Tensor
     ) -> dict[str, LayerMap]:
-        """Return layer -> joint map of the edits that act, on the device and in the precision of an
-        output; layers without a direction are left out."""
+        """Return layer -> joint map of the edits that act.
+
+        It is on the device and in the dtype of the output. Layers without a direction are left out.
+        """
         key = (time, acting, output.device, output.dtype)
         ready = self._maps.get(key)
         if ready is not None:
@@ -420,10 +485,13 @@ class Steering(Hook):
         return ready
 
 
-class Reach:
-    """Call a method of a `Steering` as long as it lives: a hook of modules that pipelines share.
+class WeakHook:
+    """Call a method of a `Steering` while it exists, as a hook of modules that pipelines share.
 
-    arguments: what the method gets before those of the hook.
+    Args:
+        steering: the object, which is not kept alive.
+        method: name of the method.
+        arguments: its arguments before those of the hook.
     """
 
     def __init__(self, steering: Steering, method: str, *arguments: object) -> None:
@@ -431,10 +499,10 @@ class Reach:
         self._method = method
         self._arguments = arguments
 
-    # Compiled, it would be compiled again for every time of a step.
+    # Otherwise torch would compile it again for every timestep.
     @torch.compiler.disable
     def __call__(self, *call: object) -> object:
-        """Return what the method returns for the arguments of the hook."""
+        """Return the result of the method for the arguments of the hook."""
         steering = self._steering()
         if steering is None:
             return None
@@ -448,7 +516,12 @@ class Reach:
 
 
 def numbers_of(edits: Sequence[CrossAttentionEdit], values: Sequence[object]) -> list[int]:
-    """Return the numbers of an image's values among the effects of the edits that act."""
+    """Return the indices of an image's values among the effects of the edits that act.
+
+    Args:
+        edits: the edits.
+        values: a value for each edit, None if it does not act.
+    """
     numbers = []
     start = 0
     for edit, value in zip(edits, values, strict=True):

@@ -1,5 +1,7 @@
-"""Erase an attribute by affine maps fitted to labelled rows: LEACE, SPD, SFID, RoboShot, and fair
-PCA of pipelines."""
+"""Erase an attribute by affine maps fitted to labelled rows.
+
+These are LEACE, SPD, SFID and RoboShot for image-text models, and fair PCA for pipelines.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,26 @@ from vldebias.methods.reference import Labelled, labelled, stated_texts
 from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.projection.projection import CalibratedProjection, span_of
 
-_SURE = 0.7  # probability of a value, of SFID's authors
+_SURE = 0.7  # probability of a value from which SFID's authors are sure
 _DECAY = 1e-3  # weight of the squared norm of a probe's weights
-# Share of the width that FairImagen's authors keep of the pooled states of Stable Diffusion 3.
+# Share of the dimensions of Stable Diffusion 3's pooled states that FairImagen's authors keep.
 _KEPT = 1800 / 2048
 
 
-# left, right (d, rank) and shift (d,) of the map x -> x - (x right) left^T + |x| shift, fitted at
-# length 1
 Affine = tuple[Tensor, Tensor, Tensor]
+"""left, right (d, rank) and shift (d,) of the map x -> x - (x right) left^T + |x| shift, which is
+fitted at length 1."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoTowers(Rowwise):
     """Apply one `Affine` map to texts and another to images; texts may be left unchanged.
 
-    left, right: (2, rank, d), transposed, of texts and of images. shift: (2, d). side: "both" or
-    "image".
+    Attributes:
+        left: (2, rank, d), transposed, of texts and of images.
+        right: (2, rank, d), transposed, of texts and of images.
+        shift: (2, d), of texts and of images.
+        side: "both" or "image".
     """
 
     kind = "two-towers"
@@ -50,10 +55,15 @@ class TwoTowers(Rowwise):
     provenance: Provenance = field(default_factory=lambda: Provenance("two-towers"))
 
     @classmethod
-    def of_maps(cls, images: Affine, texts: Affine | None = None) -> TwoTowers:
-        """Return the edit of two maps; without one of texts, texts are left unchanged."""
+    def from_maps(cls, images: Affine, texts: Affine | None = None) -> TwoTowers:
+        """Return the edit of two maps.
+
+        Args:
+            images: the map of images.
+            texts: the map of texts; None: texts are left unchanged.
+        """
         side = "both" if texts else "image"
-        towers = (texts or images, images)  # what texts would get is padding where they stay
+        towers = (texts or images, images)  # the map of texts is padding if they stay unchanged
         left_factor = pad_sequence([tower[0].T for tower in towers], batch_first=True)
         right_factor = pad_sequence([tower[1].T for tower in towers], batch_first=True)
         shift = torch.stack([tower[2] for tower in towers])
@@ -70,30 +80,32 @@ class TwoTowers(Rowwise):
 
 @dataclass(frozen=True, repr=False)
 class Eraser(EditMethod):
-    """Fit the map of `erased` to images with labels and, if it acts on both towers, to the texts
-    that state a value."""
+    """Fit a map to labelled images and, if it acts on both towers, one to texts.
+
+    The texts are those that state a value.
+    """
 
     declaration: Declaration
     erased: Callable[[Labelled], Affine]
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the maps, each to rows of its own tower."""
         images = self.erased(labelled(problem, role))
         if self.declaration.side != "both":
-            return TwoTowers.of_maps(images)
-        return TwoTowers.of_maps(images, self.erased(stated_texts(problem, role)))
+            return TwoTowers.from_maps(images)
+        return TwoTowers.from_maps(images, self.erased(stated_texts(problem, role)))
 
 
 def leace(labelled_rows: Labelled) -> Affine:
-    """Return the map that hides a concept from affine probes with the least change of rows (n, d)
-    in covariance norm.
+    """Return the map that hides a concept from affine probes with the smallest change of rows.
+
+    The change is measured in covariance norm.
 
     Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P
     the orthogonal projection on the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx
     Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+. For any regular W the covariance of r(x) with the
-    concept is 0, so shrinking Sigma_xx towards the scaled identity, by the share that Ledoit and
-    Wolf (2004, Lemma 3.2 and section 3.3) estimate, keeps the guarantee and only changes the norm
-    in which the change is least.
+    concept is 0. So shrinking Sigma_xx towards the scaled identity, by the share that Ledoit and
+    Wolf (2004, Lemma 3.2 and section 3.3) estimate, preserves the guarantee and only changes the
+    norm in which the change is smallest.
     """
     x, z = labelled_rows.one_hot()
     shrunk = torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0])
@@ -107,14 +119,13 @@ def leace(labelled_rows: Labelled) -> Affine:
 
 
 def sfid(labelled_rows: Labelled) -> Affine:
-    """Replace the dimensions most important to a random forest for the attribute by their mean over
-    its unsure rows.
+    """Replace the dimensions most important to a random forest by their mean over unsure rows.
 
-    The authors replace 100 of CLIP's 512 dimensions or more; in a narrower space it is a fifth, as
-    100 are of 512.
+    The authors replace at least 100 of CLIP's 512 dimensions. In a narrower space it is the same
+    share, a fifth.
     """
     width = labelled_rows.rows.shape[1]
-    # Replacing dimensions is I - B B^T with columns of the identity as B, plus the mean there.
+    # Replacing dimensions is I - B B^T with columns of the identity as B, plus their means.
     importance, neutral = _read_by_forests(labelled_rows)
     number = min(100, max(1, width // 5))
     dims = importance.argsort(descending=True, stable=True)[:number]
@@ -126,8 +137,8 @@ def spd(labelled_rows: Labelled) -> Affine:
     """Project out the directions of linear probes, and insert the mean of unsure rows there.
 
     With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows that a
-    forest is unsure of (as in SFID), x -> x - B B^T (x - m). Follows the formula of the paper
-    (2511.18123); its code is not public.
+    forest is unsure of (as in SFID), x -> x - B B^T (x - m). This follows the formula of the paper
+    (2511.18123), whose code is not public.
     """
     basis = span_of(null_space_probes(labelled_rows.known()))
     _, neutral = _read_by_forests(labelled_rows)
@@ -135,11 +146,10 @@ def spd(labelled_rows: Labelled) -> Affine:
 
 
 def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
-    """Return the importance (d,) of each dimension to forests that predict the values, and the mean
-    of unsure rows.
+    """Return the importance (d,) of each dimension to forests, and the mean of unsure rows.
 
-    Unsure are rows where no value has more than `_SURE`, by the trees that have not seen it;
-    without any, all are.
+    The forests predict the values. A row is unsure if no value has a probability above `_SURE` by
+    the trees that were not fitted to it; if there is none, all rows are used.
     """
     ensemble = need("sklearn.ensemble")
     width = labelled_rows.rows.shape[1]
@@ -149,7 +159,7 @@ def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
         forest = ensemble.RandomForestClassifier(100, oob_score=True, random_state=0)
         forest.fit(rows.numpy(), codes.numpy())
         importance += torch.from_numpy(forest.feature_importances_)
-        # Out of bag: a tree is sure of every row that it was grown on.
+        # Out of bag, because a tree is sure of every row that it was fitted to.
         sure = torch.from_numpy(forest.oob_decision_function_).amax(1)
         unsure = torch.cat([unsure, rows[sure <= _SURE]])
     if not len(unsure):
@@ -158,11 +168,14 @@ def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
 
 
 def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) -> Tensor:
-    """Return the weights (r, d) of linear probes, fitted and projected out in turn, from rows and
-    codes per attribute.
+    """Return the weights (r, d) of linear probes that are fitted and projected out in turn.
 
-    Ravfogel et al. (2020), Algorithm 1. An attribute is finished when its probe does no better than
-    a constant.
+    Ravfogel et al. (2020), Algorithm 1. An attribute is finished when its probe is no better than a
+    constant.
+
+    Args:
+        labels: for each attribute rows (n, d) and codes (n,).
+        rounds: the largest number of probes for each attribute.
     """
     removed = labels[0][0][:0]
     for rows, codes in labels:
@@ -171,7 +184,7 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
             basis = torch.linalg.qr(removed.T).Q
             remaining = remaining - (remaining @ basis) @ basis.T
             weight, accuracy = _probe(remaining, codes)
-            # As good as always naming the most frequent value: nothing linear is left to remove.
+            # A constant that names the most frequent value is as good, so nothing linear is left.
             if accuracy <= int(codes.bincount().max()) / len(codes):
                 break
             removed = torch.cat([removed, weight])
@@ -183,11 +196,10 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
 
 
 def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
-    """Return the weights (k - 1, d) of a logistic regression and its accuracy on the rows it was
-    fitted to."""
-    # Rows get smaller with every projection; at one scale the decay weighs the same in each round.
+    """Return the weights (k - 1, d) of a logistic regression and its training accuracy."""
+    # Rows shrink with every projection; rescaling keeps the weight of the decay constant.
     scale = rows.square().sum(1).mean().sqrt().clamp(min=torch.finfo(rows.dtype).tiny)
-    # A fit inside a user's no_grad or inference_mode still needs gradients.
+    # The fit needs gradients, even inside a user's no_grad or inference_mode.
     with torch.inference_mode(False), torch.enable_grad():
         inputs = pad(rows / scale, (0, 1), value=1.0)
         codes = codes.clone()
@@ -208,11 +220,15 @@ def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
 
 
 def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
-    """Return the map (I + T T^T)(I - Q Q^T) of insights, given as rows (m, d).
+    """Return the map (I + T T^T)(I - Q Q^T) of insights.
 
     Q and T are orthonormal bases of the harmful and of the helpful insights. Adila et al. (2024,
-    Algorithm 1) take the vectors one by one and normalise in between, which changes lengths alone,
+    Algorithm 1) apply the vectors one by one and normalise in between, which only changes lengths,
     since each basis is orthonormal.
+
+    Args:
+        harmful: rows (m, d).
+        helpful: rows (n, d).
     """
     q = span_of(harmful)
     t = span_of(helpful)
@@ -225,34 +241,38 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
 class RoboShot(EditMethod):
     """Remove harmful insights from images and amplify helpful ones; see `roboshot`.
 
-    The authors ask a language model for the insights. Here they come from the prompt set: the
-    harmful ones are the differences of its prompts of two values, the helpful ones the differences
-    of two class prompts.
+    The authors ask a language model for the insights. Here they are from the prompt set: harmful
+    ones are the differences of its prompts of two values, helpful ones the differences of two class
+    prompts.
     """
 
     declaration = DECLARED["roboshot"]
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the linear map of images."""
         embed = partial(problem.host.embed, role=role)
         harmful = []
         for prompts in problem.attributes:
             rows_of_values = [embed(texts) for texts in prompts.by_value().values()]
             for rows, other_rows in combinations(rows_of_values, 2):
-                # Text i of one value beside text i of the other; what one has more is left out.
+                # Text i of one value and text i of the other; surplus texts are left out.
                 harmful.append(rows[: len(other_rows)] - other_rows[: len(rows)])
         helpful = [embed(prompts.classes).diff(dim=0) for prompts in problem.sets]
-        return TwoTowers.of_maps(roboshot(torch.cat(harmful), torch.cat(helpful)))
+        return TwoTowers.from_maps(roboshot(torch.cat(harmful), torch.cat(helpful)))
 
 
 def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
-    """Return the orthonormal directions (d, r) that fair PCA drops from rows x (n, d).
+    """Return the orthonormal directions (d, r) that fair PCA drops.
 
-    Kleindessner et al. (2023), as FairImagen calls it: with Z the centred one-hot groups z (n, g),
-    R spans the null space of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the
-    `keep` largest eigenvalues. U U^T is then I minus the projection on what is dropped. At full
-    width that is the span of Z^T X alone, the differences of the groups' means: method
+    Kleindessner et al. (2023), as used by FairImagen: with Z the centred one-hot groups, R spans
+    the null space of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep`
+    largest eigenvalues. U U^T is then I minus the projection on the dropped directions. At full
+    width these are the span of Z^T X only, the differences of the groups' means: method
     "difference", over all texts that state a value.
+
+    Args:
+        x: rows (n, d).
+        z: one-hot groups (n, g).
+        keep: number of directions to keep.
     """
     informative = span_of((z - z.mean(0)).T @ x)
     rest = torch.linalg.qr(informative, mode="complete").Q[:, informative.shape[1] :]
@@ -263,31 +283,20 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
 
 
 class FairImagen(EditMethod):
-    """Project every token state of a prompt by fair PCA; see `fair_pca`.
+    """Project every token state of a prompt by fair PCA; see `fair_pca`. It takes one attribute.
 
-    Other than the authors', each tensor of a pipeline has a projection of its own, fitted to the
-    states at the end of the stated prompts at length 1. Theirs also samples a group for each image
-    and moves the states along it (`enoise`), which gives the images of one prompt different
-    tendencies; this one does not, so its figures are of the projection alone.
+    Unlike in the authors' code, each tensor of a pipeline has its own projection, fitted to the
+    states at the end of the stated prompts at length 1, and several attributes are not crossed into
+    one. Theirs also samples a group for each image and moves the states along it (`enoise`), which
+    gives the images of one prompt different tendencies; this one does not, so its figures are for
+    the projection only.
     """
 
     declaration = DECLARED["fair-pca"]
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the projection to the embeddings of the prompts that name a value of one attribute.
-
-        Args:
-            role: which tensor of the pipeline, such as "sequence".
-
-        Raises:
-            InvalidInputError: several attributes. FairImagen's authors cross them into one; this
-                class does not.
-        """
-        if len(problem.attributes) > 1:
-            raise InvalidInputError(
-                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
-            )
-        # What fair PCA drops is an orthonormal basis B, and the projection is I - B B^T.
+        self._only_attribute(problem)
+        # The dropped directions are an orthonormal basis B, and the projection is I - B B^T.
         rows, groups = stated_texts(problem, role).one_hot()
         dropped = fair_pca(rows, groups, round(_KEPT * rows.shape[1]))
         return CalibratedProjection(

@@ -1,4 +1,4 @@
-"""Debias each embedding by itself: Lian et al. (CVPR 2026) and BendVLM (Gerych et al., 2024)."""
+"""Debias each embedding separately: Lian et al. (CVPR 2026) and BendVLM (Gerych et al., 2024)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from vldebias.methods.reference import labelled
 from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.projection.projection import span_of
 
-_NONE = 1e-12  # a part of a unit vector that is shorter is none
-_NEAR = 100  # images of each value that are relevant to a query, as the authors take for gender
+_TINY = 1e-12  # shorter parts of a unit vector count as zero
+_NEAR = 100  # images of each value that are relevant to a query, the authors' choice for gender
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HalfWay(Rowwise):
-    """Rotate each embedding towards the complement of a subspace until relative loss and relative
-    bias are equal.
+    """Rotate embeddings out of a subspace until relative loss and relative bias are equal.
 
     For a unit vector e let b = |B^T e| be its bias, and o = sqrt(1 - b^2) the length of the rest.
     Among unit vectors u in the plane of the two parts, bias |B^T u| and loss 1 - <u, e> cannot both
@@ -33,11 +32,12 @@ class HalfWay(Rowwise):
         |B^T u| / b = (1 - <u, e>) / (1 - o),
 
     both relative to their largest values: at u = e, and at e without its part in the subspace. With
-    E = b + (1 - o) / b that is |B^T u| = (E - o sqrt(E^2 - b^2)) / (E^2 + o^2). The length is kept.
+    E = b + (1 - o) / b that is |B^T u| = (E - o sqrt(E^2 - b^2)) / (E^2 + o^2). The length is
+    preserved.
 
     Attributes:
-        basis: (d, r) orthonormal, the span of the differences of the groups' spherical means; that
-            of "difference".
+        basis: (d, r) orthonormal, the span of the differences of the groups' spherical means, as in
+            "difference".
         side: "text", "image" or "both".
     """
 
@@ -57,32 +57,32 @@ class HalfWay(Rowwise):
         b = biased.norm(dim=1, keepdim=True)
         o = rest.norm(dim=1, keepdim=True)
         # E of the docstring, (n, 1).
-        e = b + (1 - o) / b.clamp(min=_NONE)
+        e = b + (1 - o) / b.clamp(min=_TINY)
         bias = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)  # |B^T u|
         unbiased = (1 - bias * bias).clamp(min=0).sqrt()
-        turned = unbiased * rest / o.clamp(min=_NONE) + bias * biased / b.clamp(min=_NONE)
-        # A vector that lies in one of the two parts alone stays as it is.
-        return torch.where((b > _NONE) & (o > _NONE), turned, unit)
+        turned = unbiased * rest / o.clamp(min=_TINY) + bias * biased / b.clamp(min=_TINY)
+        # A vector that has only one of the two parts stays unchanged.
+        return torch.where((b > _TINY) & (o > _TINY), turned, unit)
 
 
 class Lian(EditMethod):
-    """Fit `HalfWay` to the texts of the set that name each value.
+    """Fit `HalfWay` to the texts of the set that name each value; for a pipeline only texts change.
 
     The authors let a language model paraphrase the text of each group, for each class of a
-    classification; here the texts of the set replace them, the same for all classes. side: "both"
-    is what the authors recommend.
+    classification. Here these are replaced by the texts of the set, the same for all classes.
+
+    Args:
+        side: "text", "image" or "both"; the authors recommend "both".
     """
 
     declaration = DECLARED["lian"]
 
     def __init__(self, side: Literal["text", "image", "both"] = "both") -> None:
         declaration = DECLARED["lian"]
-        title = declaration.title if side == "both" else f"{declaration.title}, {side}s alone"
+        title = declaration.title if side == "both" else f"{declaration.title}, {side}s only"
         self.declaration = replace(declaration, side=side, title=title)
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the basis of the differences of all attributes; for a pipeline only texts are
-        changed."""
         basis = span_of(value_differences(problem, role))
         side = "text" if problem.host.generative else self.declaration.side
         return HalfWay(basis, side)
@@ -95,12 +95,14 @@ class Bend(Rowwise):
     Step 1: project out the span of the directions of the nearest concept: the spurious texts, and
     the differences between its texts of two values. Step 2: take the closest unit vector that is
     equally close to the means of the nearest images of all values, by projecting out the
-    differences D of these means. Both results are normalised; the length of the text is kept.
+    differences D of these means. Both results are normalised; the length of the text is preserved.
 
     Attributes:
-        concepts: (c, d) means of groups. directions: (c, p, d) of each; zeros do not count.
-        images: (n, d) unit rows, codes (n,) of their values. near: number of nearest images used of
-            each value.
+        concepts: (c, d) means of groups.
+        directions: (c, p, d) of each concept; zeros are padding.
+        images: (n, d) unit rows.
+        codes: (n,) of their values.
+        near: number of nearest images of each value that are used.
     """
 
     kind = "bend"
@@ -123,22 +125,27 @@ class Bend(Rowwise):
             for images in images_of_values:
                 order = (images @ query).argsort(descending=True, stable=True)
                 means.append(images[order[: self.near]].mean(0))
-            # Equal products with all means: with each the same as with the first.
+            # The products with all means are equal if each equals the product with the first.
             differences = torch.stack(means[1:]) - means[0]
             queries.append(normalize(project_out(query, differences), dim=0))
         return torch.stack(queries)
 
 
 def project_out(row: Tensor, directions: Tensor) -> Tensor:
-    """Return a row (d,) without its projection on the span of directions (m, d)."""
+    """Return a row without its projection on the span of directions.
+
+    Args:
+        row: (d,).
+        directions: (m, d).
+    """
     basis = span_of(directions)
     return row - basis @ (basis.T @ row)
 
 
 class BendVLM(EditMethod):
-    """Debias each query when it is used; see `Bend`. The edit holds the features of the labelled
-    images.
+    """Debias each query when it is used; see `Bend`.
 
+    The edit stores the features of the labelled images; several attributes are crossed into one.
     The authors augment a query with each value by a language model. Here the nearest group of the
     prompt set replaces the augmentations; the two agree if the set contains the query's concept.
     """
@@ -146,8 +153,6 @@ class BendVLM(EditMethod):
     declaration = DECLARED["bend-vlm"]
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Store the texts by concept and the images by value; several attributes are crossed into
-        one."""
         images = labelled(problem, role)
         known = (images.codes >= 0).all(1)
         spurious_texts: list[str] = []
@@ -166,7 +171,7 @@ class BendVLM(EditMethod):
             concepts=normalize(torch.stack(concepts), dim=1),
             directions=pad_sequence(directions, batch_first=True),
             images=images.rows[known],
-            # Every combination of values is a value: (n, attributes) rows -> (n,) codes.
+            # Every combination of values counts as a value: (n, attributes) rows -> (n,) codes.
             codes=images.codes[known].unique(dim=0, return_inverse=True)[1],
             near=_NEAR,
         )

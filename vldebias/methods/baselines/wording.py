@@ -1,9 +1,8 @@
-"""Replace a prompt by other wordings: one that names the attribute, or the mean over one wording
-for each value.
+"""Replace a prompt by one that names the attribute, or by the mean over a wording for each value.
 
 The wordings are embedded whenever a prompt is used, so the edit needs the model and cannot be
-merged into weights. A pipeline gets their token states in place of the prompt's own; several
-wordings are averaged at each token position.
+merged into weights. A pipeline gets their token states instead of the prompt's; several wordings
+are averaged at each token position.
 """
 
 from __future__ import annotations
@@ -22,17 +21,21 @@ from vldebias.projection.edit import Edit, Provenance
 from vldebias.prompts import PromptSet
 
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
-# which have no attribute themselves
+# Nouns for a picture, which do not have the attribute themselves.
 _PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"
-# "a photo of a |nurse at work": the last article before a noun that is no picture.
+# "a photo of a |nurse at work": the last article before a noun that is not a picture.
 NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
 
 
 def rewrite_prompt(prompt: str, words: str) -> str:
-    """Return `prompt` with the words of a value: one word before the noun, several after a comma;
-    or a filled template.
+    """Return a prompt with the words of a value.
 
-    words: of a value; or a template with {text}, which becomes the prompt without its full stop.
+    A single word is written before the noun, several are appended after a comma.
+
+    Args:
+        prompt: the prompt.
+        words: words of a value; or a template with {text}, which is replaced by the prompt without
+            its full stop.
 
     >>> rewritten = rewrite_prompt("A photo of a engineer.", "female")
     >>> rewritten, rewrite_prompt("This is a bird.", "in a forest")
@@ -47,15 +50,17 @@ def rewrite_prompt(prompt: str, words: str) -> str:
     places = list(NOUN.finditer(text))
     if " " in words or not places:
         return f"{text}, {words}{stop}"
-    # "A photo of a doctor": the first article may be that of the picture.
+    # "A photo of a doctor": the first article may belong to the picture.
     place = places[-1]
     article = _article(place[1], words)
     return f"{text[: place.start()]}{article} {words} {text[place.end() :]}{stop}"
 
 
 def _article(written: str, words: str) -> str:
-    """Return the article before `words` in place of the one that is written: "the" stays, and so
-    does a capital."""
+    """Return the article before `words` instead of the original one.
+
+    "the" and an upper-case first letter are preserved.
+    """
     if written.lower() == "the":
         return written
     article = "an" if words[0].lower() in "aeiou" else "a"
@@ -68,8 +73,9 @@ def _article(written: str, words: str) -> str:
 class FixedRewrite(Edit):
     """Replace a prompt's embedding by the mean over several wordings.
 
-    words: for each wording the words of a value, put into the prompt by `rewrite_prompt`. dim: of
-    the embeddings.
+    Attributes:
+        words: for each wording the words of a value, see `rewrite_prompt`.
+        dim: width of the embeddings.
     """
 
     kind = "wording"
@@ -84,21 +90,27 @@ class FixedRewrite(Edit):
         if strength == 0 or not len(z):
             return z
         raise InvalidInputError(
-            f"{self.method} rewrites prompts, and got embeddings alone: attach it with"
+            f"{self.method} rewrites prompts and cannot be applied to embeddings; attach it with"
             " vldebias.debias"
         )
 
     def wordings(self, prompt: str) -> tuple[str, ...]:
-        """Return the wordings whose mean replaces a prompt; the number is the same for every
-        prompt."""
+        """Return the wordings whose mean replaces a prompt.
+
+        Their number is the same for every prompt.
+        """
         return tuple(rewrite_prompt(prompt, words) for words in self.words)
 
     def combined(
         self, z: Tensor, wordings: Tensor, strength: float, *, unit: bool = False
     ) -> Tensor:
-        """Return embeddings z (b, ...) replaced by the mean over their wordings (b, wordings, ...).
+        """Return embeddings moved towards the mean over their wordings.
 
-        unit: the wordings have length 1; scale their mean to the length of z.
+        Args:
+            z: (b, ...) embeddings of the prompts.
+            wordings: (b, wordings, ...) embeddings of their wordings.
+            strength: share of the change, in [0, 1].
+            unit: the wordings have length 1; scale their mean to the length of `z`.
         """
         mean = wordings.mean(1)
         if unit:
@@ -107,30 +119,28 @@ class FixedRewrite(Edit):
 
 
 class EachValue(EditMethod):
-    """Take the mean over one wording for each value: "A photo of a male nurse." and "A photo of a
-    female nurse."."""
+    """Take the mean over one wording for each value of an attribute.
+
+    For example, "A photo of a male nurse." and "A photo of a female nurse.". It takes one
+    attribute.
+    """
 
     declaration = DECLARED["each-value"]
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
-        """Return the `words` of each wording for `rewrite_prompt`: the first word of every
-        value."""
+        """Return the words of each wording for `rewrite_prompt`: the first word of every value."""
         return tuple(words[0] for words in prompts.attributes.values())
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the edit: store the words of the single attribute."""
-        if len(problem.attributes) > 1:
-            raise InvalidInputError(
-                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
-            )
-        return FixedRewrite(
-            self.words(problem.attributes[0]), problem.host.dim(role), Provenance(self.name)
-        )
+        words = self.words(self._only_attribute(problem))
+        return FixedRewrite(words, problem.host.dim(role), Provenance(self.name))
 
 
 class Suffix(EachValue):
-    """Add a neutral suffix: "A photo of a nurse of any gender."; the set's name has to end in one
-    of `ATTRIBUTES`."""
+    """Add a neutral suffix: "A photo of a nurse of any gender.".
+
+    The name of the prompt set has to end in one of `ATTRIBUTES`.
+    """
 
     declaration = DECLARED["suffix"]
 
@@ -141,8 +151,8 @@ class Suffix(EachValue):
             if name.endswith(attribute):
                 return (f"{{text}} of any {attribute}",)
         raise InvalidInputError(
-            f"prompt set {prompts.name!r}: method 'suffix' names the attribute, so the set's name"
-            f" has to end in one of {', '.join(ATTRIBUTES)}; rename the set"
+            f"prompt set {prompts.name!r}: method 'suffix' writes the name of the attribute, so the"
+            f" set's name has to end in one of {', '.join(ATTRIBUTES)}; rename the set"
         )
 
 

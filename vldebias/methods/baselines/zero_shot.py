@@ -1,9 +1,9 @@
-"""Classify images without training, as three papers do: TIE* (Lu et al., 2025), SAGE (Ye et al.,
-2026) and DAT* (Hasanebrahimi et al., 2026).
+"""Classify images without training, as in three papers.
 
-SAGE and DAT* score an image by other texts or by its neighbours. Here each is an edit of images:
-the image is moved as little as possible, until its products with the class prompts of the set are
-these scores. Other prompts are hardly affected.
+These are TIE* (Lu et al., 2025), SAGE (Ye et al., 2026) and DAT* (Hasanebrahimi et al., 2026). SAGE
+and DAT* score an image by other texts or by its neighbours. Here each is an edit of images: the
+image is moved as little as possible, until its products with the class prompts of the set are these
+scores. Other prompts are hardly affected.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from vldebias.methods.reference import class_of, labelled, stating, zero_shot
 from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.prompts import PromptSet, StatedWords
 
-_TINY = 1e-12  # a distance that is smaller is none
+_TINY = 1e-12  # smaller distances count as zero
 
 
 # ---- TIE*
-# -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Translation(Rowwise):
-    """Move each image against the text of the value that it is nearest to: x - l_v t_v.
+    """Move each image against the text of the nearest value: x - l_v t_v.
 
     Attributes:
-        directions: (v, d) unit texts t_v of the values. lengths: (v,) how far images are moved,
-            l_v.
+        directions: (v, d) unit texts t_v of the values.
+        lengths: (v,) distances l_v by which images are moved.
     """
 
     kind = "translation"
@@ -57,28 +56,19 @@ class Translation(Rowwise):
 
 
 class Tie(EditMethod):
-    """Translate images along the text of their value; see `Translation`.
+    """Translate images along the text of their value; see `Translation`. It takes one attribute.
 
     l_v is the mean product of t_v with the reference images that are nearest to it, which is the
-    best length where images are normal in each group (their Theorem 1). The authors take one prompt
-    for each value, as "a photo with a water background"; here t_v is the mean of the set's texts
-    that name it. This is TIE*, which knows no value of any image; TIE is told those of the images
-    that are measured.
+    best length if images are normal in each group (their Theorem 1). The authors take one prompt
+    for each value, such as "a photo with a water background"; here t_v is the mean of the set's
+    texts that name it. This is TIE*, which knows no value of any image; TIE uses the true values of
+    the images that are measured.
     """
 
     declaration = DECLARED["tie"]
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the lengths of one attribute to the images of the reference.
-
-        Raises:
-            InvalidInputError: several attributes, or no image is nearest to the texts of a value.
-        """
-        if len(problem.attributes) > 1:
-            raise InvalidInputError(
-                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
-            )
-        (prompts,) = problem.attributes
+        prompts = self._only_attribute(problem)
         directions = problem.zero_shot(prompts, role)
         totals = torch.zeros(len(directions), dtype=directions.dtype)
         counts = torch.zeros_like(totals)
@@ -98,25 +88,29 @@ class Tie(EditMethod):
 
 
 # ---- SAGE
-# -------------------------------------------------------------------------------------------------
 
 
 def with_products(unit: Tensor, classes: Tensor, products: Tensor) -> Tensor:
-    """Return rows (n, d), changed as little as possible, whose products with class rows (c, d) are
-    those given (n, c)."""
+    """Return rows with given products with class rows, changed as little as possible.
+
+    Args:
+        unit: rows (n, d).
+        classes: class rows (c, d).
+        products: the products (n, c).
+    """
     return unit + (products - unit @ classes.T) @ torch.linalg.pinv(classes).T
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BestTemplate(Rowwise):
-    """Score each image by the template whose classes it tells apart best.
+    """Score each image by the template that separates its classes best.
 
-    Of the scores s_tc of an image x for class c in template t, it takes those of the template with
-    the largest max_c s_tc - min_c s_tc.
+    With the scores s_tc of an image x for class c in template t, the scores of the template with
+    the largest max_c s_tc - min_c s_tc are used.
 
     Attributes:
-        classes: (c, d) unit rows of the class prompts. templates: (t, c, d) those of the classes in
-            each template.
+        classes: (c, d) unit rows of the class prompts.
+        templates: (t, c, d) unit rows of the classes in each template.
     """
 
     kind = "best-template"
@@ -141,8 +135,8 @@ class Sage(EditMethod):
 
     Args:
         wordings: for each template the texts of all classes, in the order of the class prompts.
-            None: the 80 templates of CLIP's authors for ImageNet, which SAGE's take, around what
-            the class prompts call their classes ("celebrity with dark hair"), else their names.
+            None: the 80 templates of CLIP's authors for ImageNet, as in SAGE, filled with the
+            phrase for each class in its prompt ("celebrity with dark hair"), otherwise its name.
     """
 
     declaration = DECLARED["sage"]
@@ -151,18 +145,13 @@ class Sage(EditMethod):
         self.wordings = wordings
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Embed the classes in all templates.
-
-        Raises:
-            InvalidInputError: several prompt sets, or one without two classes.
-        """
-        prompts = classes_to_tell(self.name, problem)
+        prompts = single_set_with_classes(self.name, problem)
         wordings = self.wordings
         if wordings is None:
             from open_clip import OPENAI_IMAGENET_TEMPLATES
 
             names = [
-                called(prompt, name)
+                name_in_prompt(prompt, name)
                 for prompt, name in zip(prompts.classes, prompts.class_names, strict=True)
             ]
             wordings = [[write(name) for name in names] for write in OPENAI_IMAGENET_TEMPLATES]
@@ -170,8 +159,12 @@ class Sage(EditMethod):
         return BestTemplate(problem.host.embed(prompts.classes, role), torch.stack(rows))
 
 
-def classes_to_tell(name: str, problem: Problem) -> PromptSet:
-    """Return the one prompt set of a problem, which has two classes or more.
+def single_set_with_classes(name: str, problem: Problem) -> PromptSet:
+    """Return the only prompt set of a problem, which has two classes or more.
+
+    Args:
+        name: name of the method, for the message.
+        problem: the problem.
 
     Raises:
         InvalidInputError: several sets, or fewer classes.
@@ -179,17 +172,21 @@ def classes_to_tell(name: str, problem: Problem) -> PromptSet:
     if len(problem.sets) > 1 or len(problem.sets[0].classes) < 2:
         counts = [len(prompts.classes) for prompts in problem.sets]
         raise InvalidInputError(
-            f"{name}: expected one prompt set with two class prompts or more, got {counts}; it"
-            " tells classes apart, so use another method to search"
+            f"{name}: expected one prompt set with two class prompts or more, got {counts}; the"
+            " method is for classification, so use another one for search"
         )
     (prompts,) = problem.sets
     return prompts
 
 
-def called(prompt: str, name: str) -> str:
-    """Return what a class prompt calls its class, behind the last article; without one its name.
+def name_in_prompt(prompt: str, name: str) -> str:
+    """Return the phrase for a class in its prompt, after the last article; otherwise its name.
 
-    >>> called("A photo of a celebrity with dark hair.", "dark hair")
+    Args:
+        prompt: the class prompt.
+        name: name of the class.
+
+    >>> name_in_prompt("A photo of a celebrity with dark hair.", "dark hair")
     'celebrity with dark hair'
     """
     text = prompt.rstrip(" .")
@@ -198,13 +195,11 @@ def called(prompt: str, name: str) -> str:
 
 
 # ---- DAT*
-# -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DensityScores(Rowwise):
-    """Score each image by texts of class and value, over how sparse the images of that group are
-    around it.
+    """Score each image by texts of class and value, divided by the sparsity of that group near it.
 
     With R a group's images, NN the k nearest of them to an image x and k-dist the distance to the
     k-th, D = mean over z in NN of k-dist(x) / k-dist(z), the simplified local outlier factor. For a
@@ -212,10 +207,13 @@ class DensityScores(Rowwise):
     of the class is the largest of all s_a and s_mean.
 
     Attributes:
-        classes: (c, d) unit rows of the class prompts, t_y. stated: (g, d) those of the groups,
-            t_a. class_codes: (g,) the classes of the groups.
-        images: (n, d) unit rows, and codes: (n,) their groups. near: k, fewer than any group has
-            images. power: p.
+        classes: (c, d) unit rows of the class prompts, t_y.
+        stated: (g, d) unit rows of the groups, t_a.
+        class_codes: (g,) the classes of the groups.
+        images: (n, d) unit rows.
+        codes: (n,) their groups.
+        near: k, smaller than the number of images of any group.
+        power: p.
     """
 
     kind = "density-scores"
@@ -244,27 +242,39 @@ class DensityScores(Rowwise):
         for group in range(len(self.stated)):
             sparsity = outlier_factors(unit, self.images[self.codes == group], self.near)
             scores[:, group] /= (sparsity + _TINY) ** self.power
-        of_classes = []
+        scores_of_classes = []
         for number, class_row in enumerate(self.classes):
-            of_groups = scores[:, self.class_codes == number]
-            mean = torch.cat([of_groups, (unit @ class_row)[:, None]], 1).mean(1, keepdim=True)
-            of_classes.append(torch.cat([of_groups, mean], 1).amax(1))
-        return with_products(unit, self.classes, torch.stack(of_classes, 1))
+            group_scores = scores[:, self.class_codes == number]
+            mean = torch.cat([group_scores, (unit @ class_row)[:, None]], 1).mean(1, keepdim=True)
+            scores_of_classes.append(torch.cat([group_scores, mean], 1).amax(1))
+        return with_products(unit, self.classes, torch.stack(scores_of_classes, 1))
 
 
 def outlier_factors(rows: Tensor, group: Tensor, near: int) -> Tensor:
-    """Return the simplified local outlier factor (n,) of rows (n, d) among a group (m, d) of more
-    than k = near (Schubert et al., 2014): 1 where they lie as dense as their neighbours, more
-    outside."""
+    """Return the simplified local outlier factor (n,) of rows among a group.
+
+    It is 1 if they are as dense as their neighbours, and larger outside (Schubert et al., 2014).
+
+    Args:
+        rows: (n, d).
+        group: (m, d), with m above `near`.
+        near: k, the number of neighbours.
+    """
     distances, neighbours = torch.cdist(rows, group).topk(near, largest=False)
-    # The nearest one of an image in the group is itself.
+    # The nearest neighbour of an image of the group is the image itself.
     inside = torch.cdist(group, group).topk(near + 1, largest=False).values[:, -1]
     return (distances[:, -1:] / inside[neighbours].clamp(min=_TINY)).mean(1)
 
 
 def herded(rows: Tensor, count: int) -> Tensor:
-    """Return at most so many of the rows (n, d), chosen one after the other so that their mean
-    comes nearest to that of all (Rebuffi et al., 2017, Algorithm 4)."""
+    """Return rows, chosen one by one so that their mean approaches the mean of all rows.
+
+    Rebuffi et al. (2017), Algorithm 4.
+
+    Args:
+        rows: (n, d).
+        count: the largest number of rows to choose.
+    """
     mean = rows.mean(0)
     chosen: list[int] = []
     total = torch.zeros_like(mean)
@@ -277,18 +287,19 @@ def herded(rows: Tensor, count: int) -> Tensor:
 
 
 class Dat(EditMethod):
-    """Divide scores by local density; see `DensityScores`.
+    """Divide scores by local density; see `DensityScores`. It takes one set with one attribute.
 
-    The formulas are read from a public summary of the paper, whose code is not out. A group is a
-    class with a value; one with k images or fewer in the reference is left out. Values of images
-    are zero-shot (DAT*) or given, as for other methods that need labels; classes are a
-    column of labels that names them, without any labels zero-shot as well. Texts of a group are
-    those of the set that name its class and value.
+    The formulas follow a public summary of the paper, whose code is not published. A group is a
+    class with a value; a group with k images or fewer in the reference is left out. Values of
+    images are zero-shot (DAT*) or given, as for other methods that need labels. Classes are read
+    from a column of labels that names them; without any labels, they are zero-shot too. The texts
+    of a group are those of the set that name its class and value.
 
     Args:
-        images: of each group at most, chosen by herding. near: k, the neighbours. power: p, how
-            much density counts. The defaults are the authors' for Waterbirds; for CelebA they take
-            128 images and the power 1.
+        images: the largest number of images per group, chosen by herding.
+        near: k, the number of neighbours.
+        power: p, the weight of the density. The defaults are the authors' for Waterbirds; for
+            CelebA they use 128 images and the power 1.
     """
 
     declaration = DECLARED["dat"]
@@ -299,17 +310,8 @@ class Dat(EditMethod):
         self.power = power
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Collect the images and texts of the groups; several attributes are refused.
-
-        Raises:
-            InvalidInputError: several sets or attributes, fewer than two classes, no column of the
-                labels names the classes, or a group without a text.
-        """
-        prompts = classes_to_tell(self.name, problem)
-        if len(problem.attributes) > 1:
-            raise InvalidInputError(
-                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
-            )
+        prompts = single_set_with_classes(self.name, problem)
+        self._only_attribute(problem)
         images = labelled(problem, role)
         classes = problem.host.embed(prompts.classes, role)
         image_classes = self._classes_of_images(problem, prompts, images.rows, classes)
@@ -319,8 +321,8 @@ class Dat(EditMethod):
         kept: list[Tensor] = []
         codes: list[int] = []
         for (class_code, value_code), texts in texts_of_group.items():
-            is_of_group = (image_classes == class_code) & (images.codes[:, 0] == value_code)
-            rows = images.rows[is_of_group]
+            in_group = (image_classes == class_code) & (images.codes[:, 0] == value_code)
+            rows = images.rows[in_group]
             if len(rows) <= self.near:
                 continue
             kept.append(herded(rows, self.images))
@@ -345,7 +347,7 @@ class Dat(EditMethod):
     def _classes_of_images(
         self, problem: Problem, prompts: PromptSet, rows: Tensor, classes: Tensor
     ) -> Tensor:
-        """Return the class (n,) of each image, -1 where it is unknown."""
+        """Return the class (n,) of each image, -1 if it is unknown."""
         from vldebias.data.tables import Labels
 
         if not problem.images.labels:
@@ -373,7 +375,7 @@ def texts_by_group(prompts: PromptSet) -> dict[tuple[int, int], list[str]]:
     words = [StatedWords([name]) for name in prompts.class_names]
     texts, values, _ = stating(prompts)
     for text, value_code in zip(texts, values.tolist(), strict=True):
-        # "registered nurse" also has the word "nurse": the longest name is meant.
+        # "registered nurse" also contains the word "nurse", so the longest name is used.
         named = [code for code, word in enumerate(words) if word.find(text)]
         if named:
             longest = max(named, key=lambda code: len(prompts.class_names[code]))

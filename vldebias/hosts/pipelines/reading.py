@@ -1,0 +1,524 @@
+"""Read the embeddings of a pipeline and find out which encoder makes which of their tokens.
+
+The output of `encode_prompt` is compared for a few prompts: a value that depends on the prompt is
+an embedding. Its parts are found by running the pipeline again on the recorded outputs of its
+encoders, with the states of some tokens changed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from torch.utils._pytree import tree_map  # torch has no public one
+
+from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError
+from vldebias.hosts.host import TEXTS, TOKENIZING, Host, reading
+from vldebias.hosts.pipelines.calls import (
+    BESIDE,
+    EMBEDDING,
+    Call,
+    Part,
+    Tokens,
+    changed_states,
+    copied,
+    image_ids,
+    opened,
+    same_values,
+    tensor_of,
+    traced,
+)
+from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, source_of
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+
+PROBES = ("a cat", "two dogs", "the sun")  # they end in different tokens
+LONG = "an old stone bridge over a quiet river"  # short enough for encoders of few tokens
+BATCH = 16  # prompts: the attention of T5-XXL over 16 x 256 tokens needs less than its weights
+# Edits are fitted with the defaults of a call: T5 reads its padding, Gemma an instruction before
+# the prompt.
+_CALL_DEFAULTS = (
+    "max_sequence_length",
+    "complex_human_instruction",
+    "prompt_template",
+    "text_encoder_out_layers",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Hold the output of `encode_prompt` for prompts.
+
+    Attributes:
+        result: the returned values.
+        changed: the returned values after each change of the states of tokens.
+        ids: encoder -> the token ids of each prompt.
+        lengths: encoder -> their number with padding.
+    """
+
+    result: tuple[object, ...]
+    changed: list[tuple[object, ...]]
+    ids: dict[str, list[list[int]]]
+    lengths: dict[str, int]
+
+    def states(self, part: Part) -> Tensor:
+        """Return the embedding of a part, (b, tokens, d) or (b, d)."""
+        return tensor_of(self.result[part.place])[:, part.tokens]
+
+    def places_of_ends(self, part: Part) -> Tensor | None:
+        """Return the places (b,) of the tokens that end the prompts, among the tokens of a part.
+
+        These are the tokens whose state the first change affected most. None if a prompt has no
+        such token.
+        """
+        changed = tensor_of(self.changed[0][part.place])[:, part.tokens]
+        distances = (self.states(part).double() - changed.double()).norm(dim=-1)
+        if not distances.any(dim=1).all():
+            return None
+        return distances.argmax(dim=1)
+
+
+class PipelineReader(Host):
+    """Represent a pipeline by the embeddings that its `encode_prompt` returns for a prompt.
+
+    Attributes:
+        pipe: the pipeline.
+        negative: whether the negative prompt is edited too.
+        source: facts about its class.
+        defaults: default of each argument of a call.
+        encoders: name of the component -> text encoder.
+    """
+
+    generative = True
+    rewrites = True
+
+    def __init__(
+        self,
+        pipe: DiffusionPipeline,
+        negative: bool = False,
+        source: Source | None = None,
+    ) -> None:
+        self.name = type(pipe).__name__
+        self.pipe = pipe
+        self.negative = negative
+        origin = getattr(pipe, "name_or_path", None) or getattr(
+            pipe, "_pretrained_model_name_or_path", None
+        )
+        self.model_id = str(origin or "") or None
+        kind = type(pipe)
+        self.source = source or source_of(kind)
+        if source is None:
+            parameters = parameters_of_call(kind)
+        else:
+            parameters = dict(inspect.signature(kind.__call__).parameters)
+        self.defaults: dict[str, object] = {}
+        for name, parameter in parameters.items():
+            if parameter.default is not parameter.empty:
+                self.defaults[name] = parameter.default
+        self.edits_images = _edits_images(pipe, parameters)
+        self.encoders: dict[str, nn.Module] = {}
+        self._seeing_encoders: dict[str, nn.Module] = {}  # encoders that also get images
+        for name, component in pipe.components.items():
+            if "text_encoder" in name and isinstance(component, nn.Module):
+                self.encoders[name] = component
+                if image_ids(component):
+                    self._seeing_encoders[name] = component
+        # torch.compile wraps the modules that it compiles.
+        self.text_modules = tuple(
+            getattr(encoder, "_orig_mod", encoder) for encoder in self.encoders.values()
+        )
+        self.exclusive_modules = (pipe,)
+        self.shared_modules = self.text_modules
+        # By encoder: number of tokens after the last one of a prompt.
+        self._tails: dict[str, int] = {}
+        # By encoder, for the first of PROBES and for LONG: number of tokens with padding.
+        self._lengths: list[dict[str, int]] = []
+
+    # ---- roles
+
+    @property
+    def roles(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return the roles: the outputs of `encode_prompt` that depend on the prompt."""
+        return tuple(part.role for part in self.parts)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Return the embeddings to edit, found by encoding a few prompts.
+
+        Raises:
+            UnsupportedHostError: an output depends on the prompt and cannot be read, so an edit
+                would miss it.
+        """
+        if self.source.calls - self.source.negatives > 1:
+            raise self.refusal(
+                "it calls encode_prompt several times for one prompt, and the results share names"
+            )
+        probes = [self.encode([probe], ()) for probe in PROBES]
+        for name in probes[0].ids:
+            # The ids that all probes share at their end, except the first, which ends the prompt.
+            reversed_rows = [probe.ids[name][0][::-1] for probe in probes]
+            columns = zip(*reversed_rows, strict=False)
+            common = list(takewhile(lambda column: len(set(column)) == 1, columns))
+            self._tails[name] = max(len(common) - 1, 0)
+
+        # Change the state of the token that ends the prompt, then the states of all tokens, one
+        # encoder after the other.
+        changes: list[dict[str, Tokens]] = [{}]
+        changes += [{name: slice(None)} for name in self.encoders]
+        short = probes[0]
+        long = self.encode([LONG], changes)
+        self._lengths = [short.lengths, long.lengths]
+        names = self.source.returns
+        if len(names) != len(short.result):
+            raise self.refusal(
+                f"encode_prompt returned {len(short.result)} values, but its source names"
+                f" {len(names)}"
+            )
+        parts: list[Part] = []
+        for index, name in enumerate(names):
+            is_constant = same_values(short.result[index], long.result[index])
+            if not is_constant and not BESIDE.search(name):
+                parts += self._read_parts(index, name, short, long, parts)
+        if not parts:
+            raise self.refusal("nothing that encode_prompt returns depends on the prompt")
+        self._refuse_joined_branches(parts)
+        return tuple(parts)
+
+    def _refuse_joined_branches(self, parts: Sequence[Part]) -> None:
+        """Refuse a pipeline that returns the prompt and the negative prompt in one tensor."""
+        encode = getattr(self.pipe, "encode_prompt", lambda: None)
+        parameters = inspect.signature(encode).parameters
+        if not {"negative_prompt", "do_classifier_free_guidance"} <= parameters.keys():
+            return
+        results = []
+        for negative in PROBES[:2]:
+            encoded = self.encode(
+                [LONG], (), do_classifier_free_guidance=True, negative_prompt=[negative]
+            )
+            results.append(encoded.result)
+        for part in parts:
+            first = results[0][part.place]
+            second = results[1][part.place]
+            if len(tensor_of(first)) != 1 or not same_values(first, second):
+                raise self.refusal(f"with guidance, {part.name} includes the negative prompt")
+
+    def refusal(self, why: str) -> UnsupportedHostError:
+        """Return the error for a pipeline that cannot be read."""
+        return UnsupportedHostError(
+            f"{self.name}: {why}. Balanced prompts may still work; for edits, {REMEDY}"
+        )
+
+    def _read_parts(
+        self, index: int, name: str, short: Encoded, long: Encoded, known: Sequence[Part]
+    ) -> list[Part]:
+        """Return the parts of one output of `encode_prompt`: itself, or a segment for each encoder.
+
+        Args:
+            index: place of the value in the output.
+            name: name of the value.
+            short: an encoded prompt.
+            long: another one, also with changed states.
+            known: the parts of the values before it.
+
+        Raises:
+            UnsupportedHostError: the value is not an embedding with one row for each token.
+        """
+        tensor = self._embedding(index, name, long)
+        changes = [(tensor_of(result[index]) != tensor)[0] for result in long.changed]
+        self._check_last_token(name, changes[0])
+        kind = "sequence" if tensor.ndim == 3 else "pooled"
+        # The role is the kind, with the ending of the name if there is another value of that kind:
+        # "prompt_embeds" is the "sequence", and then "prompt_embeds_2" is "sequence.2".
+        role = kind
+        if any(part.role.partition(".")[0] == kind for part in known):
+            ending = name.removeprefix("pooled_").removeprefix("prompt_embeds")
+            role += ending.replace("_", ".")
+        twin = None
+        for place, returned_name in enumerate(self.source.returns):
+            if returned_name in (f"negative_{name}", f"uncond_{name}"):
+                twin = place
+                break
+        undivided = [Part(role, name, index, twin)]
+        if kind == "pooled":
+            return undivided
+        segments = _segments(dict(zip(self.encoders, changes[1:], strict=True)))
+        if not segments:
+            raise self.refusal(f"{name} does not consist of the states of its text encoders")
+        is_padded = long.lengths == short.lengths and tensor.shape[1] > max(long.lengths.values())
+        if len(segments) == 1 and not is_padded:
+            return undivided
+        parts = []
+        for encoder, tokens in segments.items():
+            config = getattr(self.encoders[encoder], "config", None)
+            model = str(getattr(config, "model_type", encoder)).partition("_")[0]
+            parts.append(Part(f"{role}.{model}", name, index, twin, tokens))
+        return parts
+
+    def _embedding(self, index: int, name: str, encoded: Encoded) -> Tensor:
+        """Return one output of `encode_prompt` for a prompt, (1, tokens, d) or (1, d).
+
+        Raises:
+            UnsupportedHostError: it is not an embedding of one prompt.
+        """
+        value = opened(encoded.result[index])
+        if not EMBEDDING.match(name) or value is None or len(value[0]) != 1:
+            raise self.refusal(
+                f"{name or 'an unnamed value'} at place {index} of the output of encode_prompt"
+                " depends on the prompt; expected an embedding by its name, (1, tokens, d) or"
+                " (1, d)"
+            )
+        return value[0]
+
+    def _check_last_token(self, name: str, change: Tensor) -> None:
+        """Refuse an embedding in which the state of the last token is not a row.
+
+        If widths are the last axis, one changed token changes a whole row.
+
+        Args:
+            name: name of the embedding.
+            change: (tokens, d) or (d,), true where the changed state changed the embedding.
+        """
+        is_sequence = change.ndim == 2
+        row = change[int(change.sum(-1).argmax())] if is_sequence else change
+        share = float(row.float().mean())
+        # A pooled vector may depend on other tokens alone.
+        if share < 0.2 and (is_sequence or share > 0):
+            raise self.refusal(
+                f"changing the state of the last token changes {share:.0%} of a row of {name};"
+                " expected (b, tokens, d) with one row for each token, or (b, d)"
+            )
+
+    # ---- reading
+
+    def encode(
+        self,
+        prompts: list[str],
+        changes: Sequence[Mapping[str, Tokens]] = ({},),
+        **settings: object,
+    ) -> Encoded:
+        """Encode prompts without guidance, and again with changed states of tokens.
+
+        Args:
+            prompts: the prompts.
+            changes: for each further run, encoder -> tokens whose states are changed; {} changes
+                the last token of each prompt.
+            settings: further arguments of `encode_prompt`.
+
+        Raises:
+            UnsupportedHostError: the pipeline fails for these prompts, or does not return a tuple.
+        """
+        changed_results: list[tuple[object, ...]] = []
+        try:
+            if "device" not in settings:  # diffusers searches all modules for it in each call
+                settings["device"] = self.pipe._execution_device
+            with TOKENIZING, reading(*self.text_modules), traced(self.encoders) as (calls, replies):
+                result = self.call(prompts, **settings)
+                if not isinstance(result, tuple | list):
+                    raise self.refusal(
+                        f"encode_prompt returned a {type(result).__name__}, not a tuple"
+                    )
+                first_calls = {name: made[0] for name, made in calls.items() if made}
+                ids, ends = self._ids_and_ends(first_calls)
+                for change in changes:
+                    _prepare_replies(replies, calls, change or ends)
+                    changed_results.append(tuple(self.call(prompts, **settings)))
+        except VldebiasError:
+            raise
+        except Exception as error:  # a pipeline may raise anything
+            raise self.refusal(
+                f"encode_prompt fails for a single prompt ({type(error).__name__}:"
+                f" {str(error)[:150]}); are its text encoders loaded?"
+            ) from error
+        lengths = {name: call.ids.shape[1] for name, call in first_calls.items()}
+        return Encoded(tuple(result), changed_results, ids, lengths)
+
+    def _ids_and_ends(
+        self, calls: Mapping[str, Call]
+    ) -> tuple[dict[str, list[list[int]]], dict[str, Tokens]]:
+        """Return for each encoder the ids of each prompt, and the place of its last token."""
+        ids = dict[str, list[list[int]]]()
+        ends = dict[str, Tokens]()
+        for name, call in calls.items():
+            tokenizer = getattr(self.pipe, name.replace("text_encoder", "tokenizer"), None)
+            inner = getattr(tokenizer, "tokenizer", tokenizer)
+            pad = getattr(inner, "pad_token_id", None)
+            end = getattr(inner, "eos_token_id", None)
+            ids[name] = []
+            places_of_ends = []
+            for number, row in enumerate(call.ids.tolist()):
+                # The places of tokens that are not padding: by the mask, otherwise by the ids.
+                if call.mask is not None:
+                    places = call.mask[number].nonzero().flatten().tolist()
+                else:
+                    # Up to the first end token, with which some tokenizers pad. If they pad with
+                    # another token, the text may continue after an end token.
+                    last = row.index(end) if end in row else len(row) - 1
+                    places = list(range(last + 1))
+                    if pad != end:
+                        places_after = range(last + 1, len(row))
+                        places += [place for place in places_after if row[place] != pad]
+                ids[name].append([row[place] for place in places])
+                places_of_ends.append(places[-1 - self._tails.get(name, 0)])
+            ends[name] = places_of_ends
+        return ids, ends
+
+    def call(self, prompts: list[str], **settings: object) -> Sequence[object]:
+        """Call `encode_prompt` for prompts, without arguments that it does not have.
+
+        Args:
+            prompts: the prompts.
+            settings: further arguments, instead of the defaults for fitting.
+        """
+        parameters = inspect.signature(self.pipe.encode_prompt).parameters
+        arguments: dict[str, object] = {}
+        for name, parameter in parameters.items():
+            is_required = parameter.default is parameter.empty
+            if is_required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                arguments[name] = None
+        for name in _CALL_DEFAULTS:
+            if name in self.defaults:
+                arguments[name] = self.defaults[name]
+        arguments |= {
+            "prompt": list(prompts),
+            "do_classifier_free_guidance": False,
+            "guidance_scale": 1.0,
+            "batch_size": len(prompts),
+            "num_images_per_prompt": 1,
+            "num_videos_per_prompt": 1,
+        }
+        arguments |= copied(settings)
+        if "device" not in settings:
+            arguments["device"] = self.pipe._execution_device
+        accepted = {name: value for name, value in arguments.items() if name in parameters}
+        result: Sequence[object] = self.pipe.encode_prompt(**accepted)
+        return result
+
+    def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
+        if role not in self.roles:
+            raise InvalidInputError(
+                f"{self.name}: expected a role of {list(self.roles)}, got {role!r}"
+            )
+        rows = {}
+        device = self.pipe._execution_device  # diffusers searches all modules for it
+        size = BATCH if self.reads_batches else 1
+        texts = list(prompts)
+        # A fingerprint needs these texts next; they cost nothing if the last batch has room.
+        has_room = -len(texts) % size >= len(TEXTS)
+        if has_room and (role, TEXTS[0]) not in self.memory.rows:
+            texts += [text for text in TEXTS if text not in texts]
+        for start in range(0, len(texts), size):
+            batch = texts[start : start + size]
+            # Rounding depends on the size of the batch. The row of a prompt must not depend on how
+            # many prompts are read together, or a resumed run would generate other pictures.
+            filled = batch + batch[-1:] * (size - len(batch))
+            encoded = self.encode(filled, device=device)
+            for part in self.parts:
+                states = encoded.states(part)
+                if states.ndim == 3:
+                    ends = encoded.places_of_ends(part)
+                    if ends is None:
+                        raise self.refusal(
+                            f"the end of a prompt is not among the tokens of {part.name}"
+                        )
+                    states = states[torch.arange(len(states)), ends]
+                unit = normalize(states[: len(batch)].to("cpu", torch.float64), dim=-1)
+                rows.update(
+                    {(part.role, prompt): row for prompt, row in zip(batch, unit, strict=True)}
+                )
+        return rows
+
+    @cached_property
+    def reads_batches(self) -> bool:
+        """Return whether a prompt has the same row when it is read together with others.
+
+        This requires that every encoder pads all prompts to the same length, and gets all prompts
+        of a call at once.
+        """
+        parts = self.parts
+        short, long = self._lengths
+        if short != long:
+            return False
+        try:
+            both = self.encode([PROBES[0], LONG], ())
+        except VldebiasError:  # the pipeline takes one prompt
+            return False
+        if both.lengths != short:
+            return False
+        if any(len(ids) != 2 for ids in both.ids.values()):
+            return False
+        return all(len(both.states(part)) == 2 for part in parts)
+
+
+def _edits_images(pipe: object, parameters: Mapping[str, object]) -> bool:
+    """Return whether a pipeline changes a given picture or video.
+
+    With a ControlNet or an adapter, it is only guided by one.
+    """
+    if {"mask_image", "control_image", "strength", "video"} & parameters.keys():
+        return True
+    is_guided = False
+    for name in ("controlnet", "adapter"):
+        is_guided = is_guided or getattr(pipe, name, None) is not None
+    return "image" in parameters and not is_guided
+
+
+def _prepare_replies(
+    replies: dict[str, list[Call]],
+    calls: Mapping[str, list[Call]],
+    tokens_of_encoder: Mapping[str, Tokens],
+) -> None:
+    """Let encoders reply with their recorded outputs, with the states of some tokens changed.
+
+    Args:
+        replies: encoder -> the calls with which it replies, which are set here.
+        calls: encoder -> its recorded calls.
+        tokens_of_encoder: encoder -> the tokens to change, in its first call.
+    """
+    for name, calls_of_encoder in calls.items():
+        replies[name] = list(calls_of_encoder)
+    for name, tokens in tokens_of_encoder.items():
+        if replies.get(name):
+            call = replies[name][0]
+            change = partial(changed_states, tokens, call.ids.shape[1])
+            replies[name][0] = call._replace(output=tree_map(change, call.output))
+
+
+def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
+    """Return the tokens of an embedding that are states of each encoder, in their order.
+
+    Encoders whose states are at the same places (their widths are joined) are one segment, named by
+    the first of them. A segment reaches to the next one; a single segment ends with its tokens.
+
+    Args:
+        change_of_encoder: encoder -> (tokens, d), true where its states are.
+    """
+    places_of_encoder: dict[str, set[int]] = {}
+    for encoder, change in change_of_encoder.items():
+        places = set(change.any(-1).nonzero().flatten().tolist())
+        for known_places in places_of_encoder.values():
+            if known_places & places:
+                known_places |= places
+                break
+        else:
+            if places:
+                places_of_encoder[encoder] = places
+    ordered = sorted(places_of_encoder, key=lambda encoder: min(places_of_encoder[encoder]))
+    if len(ordered) == 1:
+        return {ordered[0]: slice(0, max(places_of_encoder[ordered[0]]) + 1)}
+    segments = {}
+    start = 0
+    for number, encoder in enumerate(ordered, start=1):
+        stop = None  # the last segment reaches the end
+        if number < len(ordered):
+            stop = min(places_of_encoder[ordered[number]])
+        segments[encoder] = slice(start, stop)
+        start = stop or 0
+    return segments

@@ -81,7 +81,7 @@ def differs(a: CalibratedProjection, b: CalibratedProjection) -> float:
     return float((a.matrix() - b.matrix()).abs().max())
 
 
-def test_a_method_is_fit_on_the_embedded_prompts() -> None:
+def test_a_method_is_fitted_on_the_embedded_prompts() -> None:
     host = Words()
     spurious = host.embed(GENDER.spurious, "joint")
     rows = pairs(host, GENDER)
@@ -109,7 +109,7 @@ def test_several_sets_are_solved_jointly_in_any_order() -> None:
     assert edit.provenance.prompts == "g+a"
 
 
-def test_parts_of_a_set_have_a_term_each() -> None:
+def test_each_part_of_a_set_gets_its_own_term() -> None:
     host = Words()
     prompts = load_prompts("fairface")
     terms = [pairs(host, part) for part in prompts.parts]
@@ -163,7 +163,7 @@ def test_a_pipeline_whose_prompts_cannot_be_changed_gets_an_edit(
     assert "does not rewrite prompts, so its prompts are not balanced" in caplog.text
 
 
-def test_what_a_fitted_edit_has_no_use_for_is_refused() -> None:
+def test_settings_that_do_not_apply_to_a_fitted_edit_are_refused() -> None:
     host = Words()
     edit = vldebias.fit_projection(host, GENDER)
     with pytest.raises(InvalidInputError, match="a fitted edit samples no values"):
@@ -172,7 +172,7 @@ def test_what_a_fitted_edit_has_no_use_for_is_refused() -> None:
         vldebias.debias(host, {})
 
 
-def test_names_in_the_place_of_a_model_and_of_a_method_are_told_from_them() -> None:
+def test_names_instead_of_a_model_or_a_method_are_refused() -> None:
     with pytest.raises(UnsupportedHostError, match="got the name 'ViT-B-32'; expected the model"):
         vldebias.debias("ViT-B-32", GENDER)
     with pytest.raises(InvalidInputError, match="got the method <function"):
@@ -195,7 +195,7 @@ def test_settings_of_another_type_are_refused(how: dict[str, Any], reason: str) 
         vldebias.fit_projection(Words(), GENDER, method="cali", **how)
 
 
-def test_weights_and_bounds_may_be_arrays_and_their_numbers() -> None:
+def test_weights_and_bounds_may_be_arrays_or_numpy_numbers() -> None:
     host = Words()
     expected = vldebias.fit_projection(host, [GENDER, AGE], method="cali", lam=[7.0, 3.0])
     for lam in (np.array([7.0, 3.0]), torch.tensor([7.0, 3.0])):
@@ -224,7 +224,7 @@ def test_inspect_measures_unseen_pairs() -> None:
     assert diagnostics.held_out_distance[1] < before / 2
 
 
-def test_lost_class_signal_is_said_with_its_numbers() -> None:
+def test_a_lost_class_signal_is_reported_with_its_numbers() -> None:
     prompt_of_class = {"m": "A male doctor.", "f": "A female doctor."}
     set_ = replace(
         GENDER, classes=tuple(prompt_of_class.values()), class_names=tuple(prompt_of_class)
@@ -247,7 +247,7 @@ def test_lost_class_signal_is_said_with_its_numbers() -> None:
     ({"prompts": vldebias.fit_projection(Words(), GENDER), "lam": 1.0}, "leave these out"),
     ({"strength": 1.5}, r"\[0, 1\], got 1.5"),
 )
-def test_arguments_that_are_refused(arguments: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any]) -> None:
     vldebias.debias(Words(), **{"prompts": GENDER} | arguments)
 
 
@@ -262,7 +262,7 @@ def test_a_second_attachment_is_refused_before_anything_is_embedded() -> None:
         assert host.seen == []
 
 
-def test_a_model_of_ones_own_is_attached_as_the_refusal_says() -> None:
+def test_a_custom_model_is_attached_as_the_message_advises() -> None:
     """What the error names as the way for a model that no family knows, taken."""
     model = torch.nn.Linear(2, 24)
     with pytest.raises(UnsupportedHostError, match=r"vldebias\.hosts\.custom"):
@@ -276,7 +276,7 @@ def test_a_model_of_ones_own_is_attached_as_the_refusal_says() -> None:
     assert torch.equal(model(x), plain)
 
 
-def test_a_table_of_embeddings_is_fitted_and_not_attached_to() -> None:
+def test_a_table_of_embeddings_can_be_fitted_but_not_attached() -> None:
     host = Words()
     table = {prompt: host.embed([prompt], "joint")[0].numpy() for prompt in GENDER.texts}
     fitted = vldebias.fit_projection(table, GENDER, method="orth-cali")

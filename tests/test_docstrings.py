@@ -33,8 +33,8 @@ def public_functions(
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             if isinstance(node, ast.ClassDef):
                 yield from public_functions(node.body, node)
-            else:
-                yield owner, node
+            elif not any(ast.unparse(part).endswith(".setter") for part in node.decorator_list):
+                yield owner, node  # the docstring of a property is that of its getter
 
 
 def parameters(owner: ast.ClassDef | None, function: ast.FunctionDef) -> list[str]:

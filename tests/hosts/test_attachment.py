@@ -118,7 +118,7 @@ def test_three_states(tower: Tower) -> None:
         attachment.remove()
 
 
-def test_disabled_is_for_this_thread_alone(tower: Tower) -> None:
+def test_disabled_applies_to_this_thread_only(tower: Tower) -> None:
     """A counter on the object would let the calls of all other threads pass unprojected."""
     plain = tower.encode(PROMPTS)
     attachment = attach(tower)
@@ -154,14 +154,14 @@ def test_strength_can_be_set_at_any_time(tower: Tower) -> None:
 
 
 @pytest.mark.parametrize("strength", [1.5, float("nan"), True, "1"])
-def test_other_strengths_are_refused(tower: Tower, strength: Any) -> None:
+def test_invalid_strengths_are_refused(tower: Tower, strength: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"strength: expected a number in \[0, 1\], got"):
         attach(tower, strength=strength)
     assert vars(tower) == {}
 
 
 @pytest.mark.parametrize("images", [1, 3])
-def test_stated_prompts_are_left_alone(tower: Tower, images: int) -> None:
+def test_stated_prompts_are_left_unchanged(tower: Tower, images: int) -> None:
     plain = tower.encode(PROMPTS, images)
     attachment = attach(tower, stated_words=["woman"])
     assert attachment.stated(PROMPTS) == [False, True, False]
@@ -174,7 +174,7 @@ def test_stated_prompts_are_left_alone(tower: Tower, images: int) -> None:
     )
 
 
-def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
+def test_mismatched_texts_and_roles_are_refused(tower: Tower) -> None:
     def never() -> Sequence[str]:
         raise AssertionError("read, though there is no gate")
 
@@ -192,7 +192,7 @@ def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
 
 
 @pytest.mark.parametrize("as_function", [False, True])
-def test_texts_are_given_as_a_list_or_by_a_function_and_one_text_is_of_all_rows(
+def test_texts_may_be_a_list_a_function_or_one_text_for_all_rows(
     tower: Tower, as_function: bool
 ) -> None:
     rows = torch.randn(4, 6)
@@ -238,7 +238,7 @@ def test_an_edit_that_reads_prompts_needs_them(tower: Tower) -> None:
         ("default: none", "Add images.", "default: none. Add images."),
     ],
 )
-def test_it_says_what_it_holds_and_who_chose_that(
+def test_the_repr_describes_the_edits_and_the_choice(
     tower: Tower, method: str, reason: str | None, shown: str
 ) -> None:
     choice = None
@@ -255,7 +255,7 @@ def test_it_says_what_it_holds_and_who_chose_that(
         )
 
 
-def test_prompts_of_a_host_are_edited_as_an_attachment_edits_them(tower: Tower) -> None:
+def test_under_returns_the_embeddings_of_an_attachment(tower: Tower) -> None:
     host = TowerHost(tower)
     edit = PROJECTION.with_provenance(stated_words=("woman",))
     bare = host.embed(PROMPTS, "joint")
@@ -293,7 +293,7 @@ def test_shared_objects_may_be_shared_but_not_owned() -> None:
     owning.remove()
 
 
-def test_a_host_that_fails_to_install_is_not_claimed(tower: Tower) -> None:
+def test_a_host_that_fails_to_install_is_not_occupied(tower: Tower) -> None:
     class Broken(TowerHost):
         def install(self, attachment: EditAttachment) -> Callable[[], None]:
             raise RuntimeError("no place")
@@ -304,7 +304,7 @@ def test_a_host_that_fails_to_install_is_not_claimed(tower: Tower) -> None:
     attach(tower)
 
 
-def test_and_no_longer(request: pytest.FixtureRequest) -> None:
+def test_a_removed_attachment_frees_the_host(request: pytest.FixtureRequest) -> None:
     gc.disable()  # Python frees what is held in a circle whenever it likes: here never
     request.addfinalizer(gc.enable)
     encoder = Tower()
@@ -319,7 +319,7 @@ def test_and_no_longer(request: pytest.FixtureRequest) -> None:
     assert gone() is None
 
 
-def test_rows_that_another_thread_forgets_are_still_given(tower: Tower) -> None:
+def test_rows_that_another_thread_forgets_are_still_returned(tower: Tower) -> None:
     """It attaches between the look at what is known and the end of what is read anew."""
 
     class Shared(TowerHost):
@@ -333,7 +333,7 @@ def test_rows_that_another_thread_forgets_are_still_given(tower: Tower) -> None:
     assert torch.equal(host.embed(PROMPTS, "joint"), TowerHost(tower).embed(PROMPTS, "joint"))
 
 
-def test_merge_hands_the_projections_over_and_takes_everything_off(tower: Tower) -> None:
+def test_merge_passes_the_projections_and_removes_all_hooks(tower: Tower) -> None:
     host = TowerHost(tower)
     with EditAttachment(host, {"joint": PROJECTION}, strength=0.5) as attachment:
         attachment.merge()
@@ -360,7 +360,7 @@ def test_merge_hands_the_projections_over_and_takes_everything_off(tower: Tower)
 ASKED = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]
 
 
-def test_it_is_found_by_the_library_of_a_base(gender: PromptSet) -> None:
+def test_a_host_is_found_by_the_library_of_a_base_class(gender: PromptSet) -> None:
     register_host(TowerHost)
     model = type("Finer", (Tower,), {})()
     bare = model.encode(ASKED)
@@ -371,7 +371,7 @@ def test_it_is_found_by_the_library_of_a_base(gender: PromptSet) -> None:
     assert vars(model) == {}
 
 
-def test_an_entry_point_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_registers_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dist_info = tmp_path / "acme-1.0.dist-info"
     dist_info.mkdir()
     (dist_info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
@@ -394,6 +394,6 @@ def test_an_entry_point_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "candidate", [nn.Linear, Host, "acme", type("Mine", (Host,), {"library": "open_clip"})]
 )
-def test_what_is_no_host_is_refused(candidate: Any) -> None:
+def test_anything_but_a_host_is_refused(candidate: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"derives from|open_clip"):
         register_host(candidate)

@@ -45,7 +45,7 @@ def noises():
 @pytest.mark.parametrize(
     "name", ["StableDiffusion", "StableDiffusionXL", "StableDiffusion3", "Flux", "PixArt", "Sana"]
 )
-def test_pictures_are_those_of_the_rewritten_prompts(name):
+def test_pictures_are_generated_from_the_rewritten_prompts(name):
     make, call = tiny.FAMILIES[name]
     pipe = make()
     bare = make()
@@ -61,7 +61,7 @@ def test_pictures_are_those_of_the_rewritten_prompts(name):
 
 
 @pytest.mark.parametrize("name", ["Wan", "QwenImage", "Flux2Klein", "HunyuanDiT"])
-def test_so_are_videos_and_what_encodes_the_negative_prompt_by_a_second_call(name):
+def test_videos_and_separate_negative_encodings_use_the_rewritten_prompts(name):
     drawing = CASES[name]
     pipe = drawing.make(is_complete=True)
     prompts = PROMPTS[:1] if drawing.one_by_one else PROMPTS
@@ -74,7 +74,7 @@ def test_so_are_videos_and_what_encodes_the_negative_prompt_by_a_second_call(nam
     assert torch.equal(drawn, drawing.draw(pipe, texts, **{count: 1}, **images))
 
 
-def test_a_pipeline_that_encodes_once_for_all_images_of_a_prompt_says_so_once():
+def test_encoding_once_for_all_images_of_a_prompt_warns_once():
     """Z-Image multiplies behind its encoder: its images share a value, a prompt for each is
     balanced."""
     pipe = CASES["ZImage"].make(is_complete=True)
@@ -103,7 +103,7 @@ PROMPT_OF_LANGUAGE = {
 @pytest.mark.filterwarnings("ignore:ZImagePipeline.*encodes a prompt once")
 @pytest.mark.parametrize("language", PROMPT_OF_LANGUAGE)
 @pytest.mark.parametrize("name", CHAT_OF_PIPELINE)
-def test_chats_hold_the_balanced_prompts_of_other_languages(name, language, monkeypatch):
+def test_chats_contain_the_balanced_prompts_of_other_languages(name, language, monkeypatch):
     """The tokens of a chat template are those of the bare pipeline, around the balanced prompt."""
     prompt, text_of_value = PROMPT_OF_LANGUAGE[language]
     drawing = CASES[name]
@@ -141,7 +141,7 @@ def test_chats_hold_the_balanced_prompts_of_other_languages(name, language, monk
     assert torch.equal(drawn, expected)
 
 
-def test_so_are_those_of_a_modular_pipeline():
+def test_modular_pipelines_behave_alike():
     pipe = modular("StableDiffusionXL")
     small = {
         "num_inference_steps": 2,
@@ -160,7 +160,7 @@ def test_so_are_those_of_a_modular_pipeline():
     assert torch.equal(drawn, pipe(prompt=texts, generator=noises(), **small))
 
 
-def test_a_block_that_encodes_one_prompt_alone_says_that_its_images_share_a_value():
+def test_a_block_for_single_prompts_warns_that_images_share_a_value():
     pipe = modular("Flux3")
     expected = [
         modular_states(modular("Flux3"), [f"A photo of a {value} nurse."])
@@ -179,7 +179,7 @@ def test_a_block_that_encodes_one_prompt_alone_says_that_its_images_share_a_valu
     )
 
 
-def test_one_prompt_as_a_text_and_its_second_wording_get_the_same_value():
+def test_the_second_text_of_a_prompt_gets_the_same_value():
     pipe = tiny.sdxl()
     read = []
     original = type(pipe).encode_prompt
@@ -195,7 +195,7 @@ def test_one_prompt_as_a_text_and_its_second_wording_get_the_same_value():
     assert read == [(f"A photo of a {value} nurse.", f"a drawing of a {value} doctor")]
 
 
-def test_a_call_that_names_its_batch_size_gets_that_of_the_images():
+def test_a_passed_batch_size_becomes_the_number_of_images():
     call = {
         "prompt": ["nurse", "pilot"],
         "negative_prompt": ["a", "b"],
@@ -213,7 +213,7 @@ def test_a_call_that_names_its_batch_size_gets_that_of_the_images():
     ]
 
 
-def test_stated_prompts_and_those_without_a_person_stay_bit_for_bit():
+def test_stated_prompts_and_prompts_without_a_person_are_bit_identical():
     pipe = tiny.sd()
     texts = ["a red car", "a photo of a female doctor"]
     bare = tiny.draw(pipe, texts, num_images_per_prompt=2)
@@ -250,13 +250,13 @@ def test_a_plan_of_many_calls_is_balanced_at_once():
     assert texts == [f"A photo of a {value} nurse." for value in attachment.sampled]
 
 
-def test_a_prompt_alone_is_one_prompt():
+def test_a_single_string_is_one_prompt():
     attachment = balanced(tiny.sd())
     texts = attachment.rewrite("A photo of a nurse.")
     assert texts == [f"A photo of a {value} nurse." for value in attachment.sampled]
 
 
-def test_embeddings_of_ones_own_are_said_to_stay_as_they_are():
+def test_unknown_embeddings_stay_unchanged_with_a_warning():
     pipe = tiny.sd()
     embeddings = tiny.encode(pipe)[0]
     bare = tiny.draw(pipe, None, prompt_embeds=embeddings)
@@ -265,7 +265,7 @@ def test_embeddings_of_ones_own_are_said_to_stay_as_they_are():
         assert torch.equal(tiny.draw(pipe, None, prompt_embeds=embeddings), bare)
 
 
-def test_it_is_no_edit():
+def test_balanced_prompts_are_not_an_edit():
     pipe = tiny.sd()
     with pytest.raises(
         UnsupportedHostError, match="CLIP: balanced prompts are for pipelines of diffusers"
@@ -277,7 +277,7 @@ def test_it_is_no_edit():
         balanced(pipe).merge()
 
 
-def test_it_is_what_pipelines_get_where_nothing_else_is_asked_for():
+def test_balanced_prompts_are_the_default_of_pipelines():
     assert "balanced-prompts" in repr(debias(tiny.sd(), SET))
     pipe = tiny.sd()
     with debias(pipe, tiny.gender()) as attachment:  # it has no words for values
@@ -285,7 +285,7 @@ def test_it_is_what_pipelines_get_where_nothing_else_is_asked_for():
 
 
 @pytest.mark.parametrize("method", [None, "default"])
-def test_nobody_in_a_given_picture_changes_unless_asked_by_name(method, caplog):
+def test_persons_in_an_input_picture_only_change_by_explicit_request(method, caplog):
     from diffusers import StableDiffusionImg2ImgPipeline
 
     log_once.cache_clear()
@@ -299,7 +299,7 @@ def test_nobody_in_a_given_picture_changes_unless_asked_by_name(method, caplog):
     assert "balanced-prompts" in repr(balanced(pipe))
 
 
-def test_without_a_seed_it_draws_one_that_repeats_the_calls():
+def test_a_drawn_seed_reproduces_the_calls():
     values = []
     attachment = balanced(tiny.sd())
     values += [attachment.rewrite(PROMPTS[:1]) for _ in range(8)]
@@ -311,7 +311,7 @@ def test_without_a_seed_it_draws_one_that_repeats_the_calls():
     assert len(seeds) == 3
 
 
-def test_twenty_workers_with_one_image_each_are_no_twins():
+def test_twenty_workers_draw_different_values():
     written = set()
     for _ in range(20):
         with balanced(tiny.sd()) as attachment:
@@ -319,7 +319,7 @@ def test_twenty_workers_with_one_image_each_are_no_twins():
     assert len(written) == 2
 
 
-def test_each_kind_of_attachment_has_only_what_makes_sense_for_it():
+def test_each_kind_of_attachment_has_only_its_own_members():
     sampling = ("seed", "sampled", "last_call", "calls", "log", "balancer")
     rewriting = ("rewrite", "originals")
     editing = ("projections", "apply", "stated", "gate")

@@ -26,7 +26,7 @@ from vldebias.hosts.hooks import hook_methods
 from vldebias.hosts.host import BARE, TOKENIZING, during, reading, weights_fingerprint
 
 
-def test_a_model_that_is_read_in_several_threads_gets_its_modes_back() -> None:
+def test_modes_are_restored_after_reading_in_several_threads() -> None:
     """The second reader finds eval mode, which is not what the last one may leave behind."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).train()
     first_in = threading.Event()
@@ -58,7 +58,7 @@ class Host:
         return x * scale
 
 
-def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
+def test_a_hook_replaces_a_method_and_is_fully_removed() -> None:
     host = Host()
     attachment = SimpleNamespace(state="attached")
     change = lambda original, call: -original(*call.args, **call.kwargs)  # noqa: E731
@@ -84,7 +84,7 @@ def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("kind", ["transformers", "diffusers"])
-def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
+def test_threads_never_use_a_tokenizer_at_the_same_time(kind: str) -> None:
     """Fast tokenizers set how they cut and pad before they read, and fail or mix where two threads
     do so at once."""
     inside = threading.Lock()
@@ -129,7 +129,7 @@ def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
         torch.testing.assert_close(row, expected[0])
 
 
-def test_a_worker_that_is_forked_while_a_thread_tokenises_can_tokenise() -> None:
+def test_a_worker_forked_during_tokenisation_can_tokenise() -> None:
     held = threading.Event()
     done = threading.Event()
 
@@ -149,7 +149,7 @@ def test_a_worker_that_is_forked_while_a_thread_tokenises_can_tokenise() -> None
     assert worker.exitcode == 0
 
 
-def test_the_numbers_of_a_fingerprint_are_those_that_saved_edits_hold() -> None:
+def test_the_numbers_of_a_fingerprint_never_change() -> None:
     model, _, tokenizer = miniature.load_clip()
     fingerprint = resolve(model, tokenizer=tokenizer).fingerprint("joint")
     # Read from the shipped weights. Other numbers would refuse every edit that was saved before.
@@ -178,7 +178,7 @@ def perturbed(module: nn.Module, size: float) -> nn.Module:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_other_weights_change_it_and_a_cast_does_not(seed: int) -> None:
+def test_other_weights_change_the_fingerprint_and_a_cast_does_not(seed: int) -> None:
     module = tower(seed)
     for dtype in (torch.float64, torch.float16, torch.bfloat16):
         cast = copy.deepcopy(module).to(dtype)
@@ -191,7 +191,7 @@ def test_other_weights_change_it_and_a_cast_does_not(seed: int) -> None:
     assert not weights_fingerprint(half).matches(weights_fingerprint(perturbed(module, 0.02)))
 
 
-def test_other_shapes_and_names_change_it() -> None:
+def test_other_shapes_and_names_change_the_fingerprint() -> None:
     assert not weights_fingerprint(tower(layers=2)).matches(weights_fingerprint(tower(layers=3)))
     assert not weights_fingerprint(tower(width=48)).matches(weights_fingerprint(tower(width=44)))
     linear = nn.Linear(3, 3)
@@ -200,7 +200,7 @@ def test_other_shapes_and_names_change_it() -> None:
     assert not weights_fingerprint(linear).matches(weights_fingerprint(nested))
 
 
-def test_an_adapter_does_not_change_it() -> None:
+def test_an_adapter_does_not_change_the_fingerprint() -> None:
     module = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
     before = weights_fingerprint(module)
     model = get_peft_model(copy.deepcopy(module), LoraConfig(target_modules=["0", "2"], r=2))
@@ -217,7 +217,7 @@ def test_an_adapter_does_not_change_it() -> None:
     )
 
 
-def test_absent_weights_have_none_and_exclude_nothing() -> None:
+def test_absent_weights_have_no_fingerprint_and_match_everything() -> None:
     with torch.device("meta"):
         meta = nn.Linear(4, 4)
     assert weights_fingerprint(meta) is None
@@ -231,7 +231,7 @@ def test_absent_weights_have_none_and_exclude_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_no_tensor_that_moves_a_text_is_left_out(name: str) -> None:
+def test_every_tensor_that_affects_a_text_is_included(name: str) -> None:
     """What texts have a gradient of is read, and nothing else of the model; each tensor of what is
     read counts."""
     subject = SUBJECTS[name]()
@@ -257,7 +257,7 @@ def test_no_tensor_that_moves_a_text_is_left_out(name: str) -> None:
 
 
 @torch.no_grad()
-def test_every_tensor_counts() -> None:
+def test_every_tensor_affects_the_fingerprint() -> None:
     module = tower(layers=3)
     before = weights_fingerprint(module)
     for label, parameter in module.named_parameters():

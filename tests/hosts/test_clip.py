@@ -79,7 +79,9 @@ def test_long_prompts_warn(case: Transformers) -> None:
 
 @pytest.mark.parametrize("whole_first", [True, False])
 @pytest.mark.parametrize("family", ["siglip", "clip"])
-def test_one_tower_has_one_door(family: str, whole_first: bool, gender: PromptSet) -> None:
+def test_a_tower_can_only_be_attached_through_one_model(
+    family: str, whole_first: bool, gender: PromptSet
+) -> None:
     if family == "siglip":
         if before_transformers_5():
             pytest.skip("transformers 4 nests SigLIP's text tower, which is refused by itself")
@@ -101,7 +103,7 @@ def test_one_tower_has_one_door(family: str, whole_first: bool, gender: PromptSe
 
 
 @pytest.mark.parametrize("name", ["ChineseCLIPModel", "SiglipTextTransformer"])
-def test_what_transformers_4_cannot_embed_with_is_refused_by_name(
+def test_models_that_transformers_4_cannot_embed_with_are_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformers, "__version__", "4.57.6")
@@ -148,7 +150,7 @@ def test_threads_do_not_mix_their_prompts(clip: Transformers, gender: PromptSet)
     assert not torch.allclose(features[0], base[1], atol=1e-3)
 
 
-def test_a_saved_edit_serves_both_classes_of_a_checkpoint(
+def test_a_saved_edit_fits_both_classes_of_a_checkpoint(
     clip: Transformers, gender: PromptSet, tmp_path: Any
 ) -> None:
     clip.host.save_pretrained(tmp_path / "model")
@@ -194,7 +196,7 @@ def test_the_tokenizer_of_the_checkpoint_is_found(
         assert not attachment.stated(["a doctor"])[0]
 
 
-def test_tokenizers(clip: Transformers, gender: PromptSet) -> None:
+def test_missing_and_wrong_tokenizers_are_refused(clip: Transformers, gender: PromptSet) -> None:
     bare = copy.deepcopy(bert_tokenizer())
     bare.pad_token = None
     for tokenizer in (None, "openai/clip", bare):
@@ -225,7 +227,7 @@ def test_padding_with_the_end_token(eos: int) -> None:
     assert host.texts(ids) == [short]
 
 
-def test_what_is_refused(clip: Transformers, gender: PromptSet) -> None:
+def test_unsupported_classes_are_refused(clip: Transformers, gender: PromptSet) -> None:
     blip = type("BlipModel", (transformers.BlipModel,), {"__init__": nn.Module.__init__})()
     another = make_clip()
     text = clip.host.text_model
@@ -317,7 +319,7 @@ def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["clip", "custom"])
-def test_intermediates_are_refused_and_come_back(
+def test_intermediates_are_refused_until_removal(
     kind: str, gender: PromptSet, images: Tensor
 ) -> None:
     model = OPEN_CLIP[kind]()
@@ -335,7 +337,7 @@ def test_intermediates_are_refused_and_come_back(
 @pytest.mark.parametrize(
     "text", ["a male-dominated room!!", "don't   PANIC — a woman's café", "25-year-old man", "!"]
 )
-def test_ids_are_read_back_as_the_text(text: str) -> None:
+def test_ids_are_decoded_to_the_text(text: str) -> None:
     host = OpenClipHost(make_clip(vocab_size=49408))
     (read,) = host.texts(open_clip.SimpleTokenizer()([text]))
     words = StatedWords(["man", "woman", "year-old", "panic"])
@@ -357,7 +359,7 @@ def test_tokenizers_of_open_clip(gender: PromptSet) -> None:
     vldebias.debias(make_clip(vocab_size=49408), gender).remove()
 
 
-def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
+def test_the_gate_reads_a_hugging_face_tokenizer(gender: PromptSet) -> None:
     tokenizer = hf_tokenizer()
     model = make_hf()
     ids = tokenizer(PROMPTS[:3])
@@ -373,7 +375,7 @@ def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
 
 
 @torch.no_grad()
-def test_a_method_that_was_replaced_on_the_instance_is_edited_and_comes_back(
+def test_a_method_replaced_on_the_instance_is_edited_and_restored(
     gender: PromptSet,
 ) -> None:
     model = make_clip()

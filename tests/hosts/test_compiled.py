@@ -105,7 +105,7 @@ def check_compiled(name, gender, backend, fullgraph):
 
 
 @torch.no_grad()
-def test_compiled_methods_give_what_the_attached_model_gives(gender, why_no_whole_graphs):
+def test_compiled_methods_equal_the_attached_model(gender, why_no_whole_graphs):
     """By every torch, as one graph by those that can."""
     check_compiled("clip", gender, "eager", fullgraph=not why_no_whole_graphs)
 
@@ -114,7 +114,7 @@ def test_compiled_methods_give_what_the_attached_model_gives(gender, why_no_whol
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*OPEN_CLIP, *TRANSFORMERS])
 @torch.no_grad()
-def test_encoding_of_texts_is_one_graph_in_every_class(gender, name):
+def test_encoding_texts_is_one_graph_in_every_class(gender, name):
     check_compiled(name, gender, "aot_eager", fullgraph=True)
 
 
@@ -122,7 +122,7 @@ def test_encoding_of_texts_is_one_graph_in_every_class(gender, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
 @torch.no_grad()
-def test_code_that_is_generated_gives_the_same(gender, name):
+def test_generated_code_gives_the_same_output(gender, name):
     """A library each: which class a graph is of makes no difference to who generates code."""
     check_compiled(name, gender, "inductor", fullgraph=True)
 
@@ -159,7 +159,7 @@ def test_gradients_pass_through_compiled_edits(gender):
 @pytest.mark.usefixtures("whole_graphs")
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
 @torch.no_grad()
-def test_exported_programs_hold_the_edit(gender, name):
+def test_exported_programs_contain_the_edit(gender, name):
     """A batch of any size; the strength is that of the export."""
     subject = subject_of(name)
     ids = ids_of(subject)
@@ -174,7 +174,7 @@ def test_exported_programs_hold_the_edit(gender, name):
 
 @pytest.mark.usefixtures("whole_graphs")
 @torch.no_grad()
-def test_a_tokenizer_that_has_to_be_decoded_breaks_the_graph_and_says_why(gender, monkeypatch):
+def test_a_tokenizer_that_needs_decoding_breaks_the_graph_with_a_reason(gender, monkeypatch):
     monkeypatch.setattr("vldebias.hosts.clip.images.word_table", lambda *_: None)
     subject = subject_of("clip")
     ids = ids_of(subject)

@@ -130,7 +130,7 @@ def hooks_of(pipe: Any) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_saved_and_loaded_it_draws_the_same(
+def test_a_saved_and_loaded_edit_generates_the_same_pictures(
     fitted: Callable[[str], Fitted], name: str, tmp_path: Path
 ) -> None:
     make, draw, edit = fitted(name)
@@ -164,7 +164,7 @@ def test_only_the_rows_of_the_prompt_change(fitted: Callable[[str], Fitted]) -> 
     attachment.remove()
 
 
-def test_rows_are_found_in_whatever_order_guidance_lays_them() -> None:
+def test_rows_are_found_in_any_order_of_guidance() -> None:
     """Negative first or last, twice as with perturbed attention, or alone; equal prompts in their
     order."""
     prompts = torch.randn(4, 3, 5)
@@ -184,7 +184,7 @@ def test_rows_are_found_in_whatever_order_guidance_lays_them() -> None:
     assert found(negative) == {}
 
 
-def test_a_second_encoding_of_the_prompt_is_found_too_where_a_pipeline_has_one() -> None:
+def test_a_second_encoding_of_the_prompt_is_found() -> None:
     """HunyuanDiT reads the prompt by two encoders; elsewhere a second call has the negative
     prompt."""
     first, second = torch.randn(2, 3, 5), torch.randn(2, 4, 5)
@@ -198,7 +198,7 @@ def test_a_second_encoding_of_the_prompt_is_found_too_where_a_pipeline_has_one()
     assert rows == {True: {0: 0, 1: 1}, False: {}}
 
 
-def test_values_are_dealt_by_the_rules_of_balanced_prompts(
+def test_values_are_sampled_by_the_rules_of_balanced_prompts(
     fitted: Callable[[str], Fitted],
 ) -> None:
     make, draw, edit = fitted("StableDiffusion")
@@ -304,7 +304,7 @@ def test_the_amount_falls_from_the_first_step_to_the_last(
     assert torch.equal(single.amounts, torch.full_like(single.amounts, 4.0))
 
 
-def test_another_number_of_steps_reads_between_the_fitted_times(
+def test_another_number_of_steps_interpolates_between_the_fitted_times(
     fitted: Callable[[str], Fitted],
 ) -> None:
     edit = fitted("StableDiffusion").edit
@@ -395,12 +395,12 @@ def test_other_weights_and_layers_are_refused(fitted: Callable[[str], Fitted]) -
 
 
 @pytest.mark.parametrize("name", ["StableDiffusion3", "Flux", "Chroma", "AuraFlow"])
-def test_joint_attention_is_refused_in_words(name: str) -> None:
+def test_joint_attention_is_refused_with_a_message(name: str) -> None:
     with pytest.raises(UnsupportedHostError, match="no cross-attention that reads the prompt"):
         fit_projection(FAMILIES[name][0](), SET, method=few(name))
 
 
-def test_what_cannot_be_is_refused_in_words(fitted: Callable[[str], Fitted]) -> None:
+def test_impossible_requests_are_refused_with_a_message(fitted: Callable[[str], Fitted]) -> None:
     make, draw, edit = fitted("StableDiffusion")
     pipe = make()
     method = few("StableDiffusion")

@@ -152,9 +152,7 @@ def first_output(pipe: Any, edit: Any, run: Callable[[], Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "guidance"), SETTINGS)
-def test_the_rows_of_the_prompt_change_and_all_comes_back(
-    edit: Any, name: str, guidance: float
-) -> None:
+def test_the_rows_of_the_prompt_change_until_removal(edit: Any, name: str, guidance: float) -> None:
     case = CASES[name]
     pipe = case.make()
     processors = dict(pipe.unet.attn_processors)
@@ -183,7 +181,7 @@ def test_the_rows_of_the_prompt_change_and_all_comes_back(
 
 
 @pytest.mark.parametrize("form", ["add", "shift", "set"])
-def test_what_an_ip_adapter_adds_is_untouched(form: str) -> None:
+def test_the_output_of_an_ip_adapter_is_untouched(form: str) -> None:
     """The change of an output is the same with the adapter as without, so its part is not edited;
     also where it is fitted with the adapter in place."""
     plain = tiny.with_own_components(tiny.sd())
@@ -211,13 +209,13 @@ def test_what_an_ip_adapter_adds_is_untouched(form: str) -> None:
     torch.testing.assert_close(changes[1], changes[0], atol=1e-5, rtol=1e-3)
 
 
-def test_modular_pipelines_are_refused_in_words() -> None:
+def test_modular_pipelines_are_refused_with_a_message() -> None:
     with pytest.raises(UnsupportedHostError, match="a modular pipeline has no encode_prompt"):
         fit_projection(tiny.modular("StableDiffusionXL"), SET, method=METHOD)
 
 
 @pytest.mark.slow
-def test_compiled_after_it_was_attached_it_gives_the_same(edit: Any) -> None:
+def test_compiling_after_attaching_gives_the_same_output(edit: Any) -> None:
     """Compiled before, it is refused."""
     pipe = tiny.with_own_components(tiny.sd())
     case = Case(tiny.sd)

@@ -78,7 +78,7 @@ def decoded(ids: Tensor) -> list[str]:
 
 
 @torch.no_grad()
-def test_a_tower_of_ids_in_three_states(gender: PromptSet) -> None:
+def test_a_text_tower_is_edited_in_three_states(gender: PromptSet) -> None:
     clip = Clip()
     ids = counts(PROMPTS)
     bare = clip.encode_text(ids)
@@ -112,7 +112,7 @@ def test_merging_needs_the_head(gender: PromptSet) -> None:
 
 @pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[0], PROMPTS[1]])
 @pytest.mark.parametrize("convert", [False, True])
-def test_sentences(gender: PromptSet, prompts: Any, convert: bool) -> None:
+def test_a_sentence_encoder_is_edited(gender: PromptSet, prompts: Any, convert: bool) -> None:
     model = Sentences()
     bare = model.encode(prompts, convert_to_tensor=convert)
     with vldebias.debias(custom(model, "encode", weights=model.tower), gender) as attachment:
@@ -129,7 +129,7 @@ def test_sentences(gender: PromptSet, prompts: Any, convert: bool) -> None:
 
 
 @torch.no_grad()
-def test_a_pipeline_of_ones_own(gender: PromptSet) -> None:
+def test_a_custom_pipeline_is_edited(gender: PromptSet) -> None:
     pipe = Pipeline()
 
     def ends(prompts: list[str]) -> Tensor:
@@ -167,13 +167,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refusals_say_what_to_do(name: str) -> None:
+def test_refusals_give_advice(name: str) -> None:
     make, words = REFUSED[name]
     with pytest.raises((InvalidInputError, UnsupportedHostError), match=words):
         make()
 
 
-def test_prompts_that_cannot_be_read_and_embeddings_in_something_else_are_not_guessed(
+def test_unreadable_prompts_and_outputs_are_refused(
     gender: PromptSet,
 ) -> None:
     clip = Clip()
@@ -211,7 +211,7 @@ def tower_host(tower: Tower, method: str = "forward", **options: Any) -> Any:
 
 
 @torch.no_grad()
-def test_a_module_inside_in_three_states(gender: PromptSet) -> None:
+def test_a_submodule_is_edited_in_three_states(gender: PromptSet) -> None:
     tower = Tower()
     ids = counts(PROMPTS)
     bare = tower(ids)["pooled"]
@@ -233,7 +233,7 @@ def test_a_module_inside_in_three_states(gender: PromptSet) -> None:
         ("poler", "no method 'poler'; .*pooler"),
     ],
 )
-def test_a_place_that_the_embedding_does_not_pass_is_refused(
+def test_a_method_that_does_not_return_the_rows_is_refused(
     gender: PromptSet, place: str, words: str
 ) -> None:
     tower = Tower()
@@ -244,7 +244,7 @@ def test_a_place_that_the_embedding_does_not_pass_is_refused(
     assert all("forward" not in vars(module) for module in tower.modules())
 
 
-def test_rows_of_any_kind_are_kept_as_directions() -> None:
+def test_rows_of_any_type_are_stored_as_directions() -> None:
     table = TextTable(
         {"a": torch.tensor([3.0, 4.0]), "b": np.array([0.0, -2.0]), "c": [5, 12]}, model_id="theirs"
     )
@@ -276,12 +276,12 @@ def test_rows_of_any_kind_are_kept_as_directions() -> None:
         {"a": [math.nan]},
     ],
 )
-def test_other_rows_are_refused(rows: dict[str, Any]) -> None:
+def test_invalid_rows_are_refused(rows: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match="text embeddings"):
         TextTable(rows)
 
 
-def test_prompts_that_are_missing_are_counted_and_named() -> None:
+def test_missing_prompts_are_counted_and_named() -> None:
     with pytest.raises(InvalidInputError, match=r"5 of 6 .*\['b', 'c', 'd'\]"):
         TextTable({"a": [1.0, 0.0]}).embed(list("abcdef"), "joint")
 

@@ -34,7 +34,7 @@ def _flux_reads(pipe, **call):
 
 @pytest.mark.parametrize("negative_prompt", ["a blurry photo", PLAIN], ids=["other", "equal"])
 @pytest.mark.parametrize("batch", [False, True], ids=["text", "list"])
-def test_true_guidance_encodes_its_negative_prompt_in_a_call_of_its_own(negative_prompt, batch):
+def test_true_guidance_encodes_its_negative_prompt_separately(negative_prompt, batch):
     pipe = tiny.flux()
     prompt, negative_prompt = ([PLAIN], [negative_prompt]) if batch else (PLAIN, negative_prompt)
     call = {"prompt": prompt, "negative_prompt": negative_prompt, "true_cfg_scale": 2.0}
@@ -52,7 +52,7 @@ def test_true_guidance_encodes_its_negative_prompt_in_a_call_of_its_own(negative
     )
 
 
-def test_true_guidance_with_embeddings_of_ones_own():
+def test_true_guidance_with_passed_embeddings():
     pipe = tiny.flux()
     sequence, pooled, _ = tiny.encode(pipe, "a nurse", **tiny.T5_LENGTH)
     call = {
@@ -81,7 +81,7 @@ def test_any_of_several_prompts_may_state_the_attribute(make):
     assert not torch.equal(tiny.encode(pipe, PLAIN, prompt_2=PLAIN)[0], plain[0])
 
 
-def test_given_embeddings_are_left_alone_and_can_be_projected_by_hand():
+def test_passed_embeddings_stay_unchanged_and_can_be_projected_manually():
     pipe = tiny.sd()
     embeddings = tiny.encode(pipe)[0]
     bare = tiny.draw(pipe, None, prompt_embeds=embeddings)
@@ -115,7 +115,7 @@ def weights(pipe):
     return copies
 
 
-def test_a_saved_checkpoint_needs_nothing_else_and_is_not_merged_again(tmp_path):
+def test_a_merged_checkpoint_is_self_contained_and_not_merged_again(tmp_path):
     make, call = tiny.FAMILIES["StableDiffusionXL"]
     pipe = tiny.with_own_components(make())
     everything(pipe).merge()
@@ -146,7 +146,7 @@ def test_half_precision_weights_are_rounded_once():
 
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "Flux"])
-def test_what_guidance_loses_is_said(name):
+def test_merging_with_guidance_warns(name):
     """The unconditional branch is edited too; not where the attachment edits it as well, or
     nothing."""
     make, _ = tiny.FAMILIES[name]
@@ -219,7 +219,7 @@ def test_adapters_are_refused_until_they_are_fused():
     assert alike(tiny.draw(pipe), expected, bare)
 
 
-def test_weights_that_are_not_there_or_of_another_kind_are_refused():
+def test_missing_and_unsuitable_weights_are_refused():
     pipe = tiny.with_own_components(tiny.pixart())
     attachment = everything(pipe)
     layer = pipe.transformer.caption_projection

@@ -58,7 +58,7 @@ def _load(pipe, folder):
     )
 
 
-def test_lora_loaded_before_is_part_of_what_is_fitted(lora):
+def test_a_previously_loaded_lora_is_part_of_the_fit(lora):
     plain = tiny.sd()
     pipe = tiny.with_own_components(tiny.sd())
     without_lora = fit_projection(plain, tiny.gender())
@@ -75,7 +75,7 @@ def test_lora_loaded_before_is_part_of_what_is_fitted(lora):
     assert torch.equal(tiny.draw(pipe), image)
 
 
-def test_a_projection_of_other_adapters_is_attached_with_a_warning(lora, tmp_path):
+def test_a_projection_fitted_with_other_adapters_causes_a_warning(lora, tmp_path):
     plain = tiny.sd()
     pipe = tiny.with_own_components(tiny.sd())
     without_lora = fit_projection(plain, tiny.gender())
@@ -134,7 +134,7 @@ def test_a_pipeline_can_be_cast_while_attached():
     assert torch.equal(tiny.encode(pipe)[0], full(bare))
 
 
-def test_sequential_offload_leaves_no_fingerprint_and_says_so():
+def test_sequential_offload_warns_that_there_is_no_fingerprint():
     pipe = tiny.with_own_components(tiny.sd())
     for model in (m for m in pipe.components.values() if isinstance(m, torch.nn.Module)):
         cpu_offload(
@@ -152,7 +152,7 @@ def test_sequential_offload_leaves_no_fingerprint_and_says_so():
     assert next(pipe.text_encoder.parameters()).is_meta
 
 
-def test_an_attached_pipeline_saves_what_the_bare_one_saves(tmp_path):
+def test_an_attached_pipeline_saves_the_same_files(tmp_path):
     pipe = tiny.sd()
     debias(
         pipe, tiny.gender()
@@ -179,7 +179,7 @@ def _components(pipe):
 @pytest.mark.parametrize(
     "make", [lambda pipe: type(pipe).from_pipe(pipe), _components], ids=["from_pipe", "parts"]
 )
-def test_it_is_said_once_with_the_line_to_write(make):
+def test_a_shared_encoder_warns_once_with_advice(make):
     pipe = tiny.sd()
     attachment = debias(pipe, tiny.gender(), method="cali")
     rebuilt = make(pipe)
@@ -194,7 +194,7 @@ def test_it_is_said_once_with_the_line_to_write(make):
             assert tiny.equal_tensors(tiny.encode(rebuilt), tiny.encode(pipe))
 
 
-def test_what_is_meant_and_what_reads_for_a_fit_say_nothing():
+def test_intended_calls_and_fits_do_not_warn():
     pipe = tiny.sd()
     rebuilt = _components(pipe)
     attachment = debias(pipe, tiny.gender(), method="cali")
@@ -210,7 +210,7 @@ def test_what_is_meant_and_what_reads_for_a_fit_say_nothing():
 
 
 @pytest.mark.parametrize("method", ["cali", "balanced-prompts"])
-def test_an_attached_pipeline_that_is_copied_or_pickled_refuses_in_words(method):
+def test_copying_or_pickling_an_attached_pipeline_is_refused(method):
     pipe = tiny.sd()
     attachment = debias(pipe, tiny.gender() if method == "cali" else "gender", method=method)
     for way in (copy.deepcopy, pickle.dumps):
@@ -223,7 +223,7 @@ def test_an_attached_pipeline_that_is_copied_or_pickled_refuses_in_words(method)
     assert torch.equal(tiny.encode(twin)[0], tiny.encode(pipe)[0])
 
 
-def test_an_encoder_that_is_compiled_is_not_broken_by_it():
+def test_the_watch_does_not_break_a_compiled_encoder():
     pipe = tiny.sd()
     debias(pipe, tiny.gender(), method="cali")
     expected = tiny.encode(pipe)

@@ -48,7 +48,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
+def test_the_fitted_state_is_at_the_end_of_the_prompt(name):
     """Oracle: the ids that the encoder was given, searched for the token that ends the turn."""
     case = CASES[name]
     prompt = "a young pilot, smiling at work"
@@ -90,7 +90,7 @@ OF_DIFFERENT_LENGTH = ["a pilot", "an old stone bridge", "a young pilot at work"
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
-def test_a_prompt_is_read_as_alone_whatever_is_read_with_it(name):
+def test_the_row_of_a_prompt_does_not_depend_on_its_batch(name):
     """Oracle: every prompt in a call of its own."""
     host = host_of(name)
     if not host.reads_batches:
@@ -112,7 +112,7 @@ def test_a_prompt_is_read_as_alone_whatever_is_read_with_it(name):
         pytest.param(CASES["QwenImage"].make, False, id="padded to the longest of a call"),
     ],
 )
-def test_prompts_are_read_together_where_padding_is_the_same(make, is_together, monkeypatch):
+def test_prompts_are_batched_if_their_padding_is_the_same(make, is_together, monkeypatch):
     pipe = make()
     host = DiffusersHost(pipe)
     assert host.reads_batches is is_together
@@ -129,7 +129,7 @@ def test_prompts_are_read_together_where_padding_is_the_same(make, is_together, 
     assert sizes == ([16, 16] if is_together else [1] * 20)
 
 
-def test_a_template_put_into_the_list_of_prompts_does_not_reach_the_gate():
+def test_a_template_written_into_the_prompts_does_not_reach_the_gate():
     """Z-Image writes its chat into the list that it was given; "user" is no word of the prompt."""
     case = CASES["ZImage"]
     pipe = case.make()
@@ -144,7 +144,7 @@ def test_a_template_put_into_the_list_of_prompts_does_not_reach_the_gate():
 
 
 @pytest.mark.parametrize("name", ["QwenImageEdit", "QwenImageEditPlus"])
-def test_what_shows_the_image_is_left_alone(name):
+def test_tokens_that_show_the_image_stay_unchanged(name):
     case = CASES[name]
     pipe = case.make()
     image = [object()]
@@ -163,7 +163,7 @@ def test_what_shows_the_image_is_left_alone(name):
         assert not torch.equal(attached[i, start], bare[i, start])
 
 
-def test_other_layers_than_were_fitted_are_refused():
+def test_other_layers_than_the_fitted_ones_are_refused():
     """They may well have the same width, and are another space."""
     case = CASES["Flux2Klein"]
     pipe = case.make()
@@ -177,7 +177,7 @@ NURSE = "A photo of a nurse."
 PERSON = "A photo of a female nurse."
 
 
-def test_an_attached_model_reads_other_wordings_itself():
+def test_an_attached_model_encodes_other_wordings_itself():
     model, _, tokenizer = load_clip()
     stated = [
         f"A photo of a {value} {job}."
@@ -194,7 +194,7 @@ def test_an_attached_model_reads_other_wordings_itself():
     torch.testing.assert_close(changed.norm(dim=1), bare.norm(dim=1))
 
 
-def test_a_wording_generates_what_its_prompt_generates_bit_for_bit():
+def test_a_single_wording_equals_its_prompt_bit_for_bit():
     pipe = tiny.sd()
     call = {"guidance_scale": 3.0, "negative_prompt": "old", "num_images_per_prompt": 2}
     texts = ("A photo of a nurse of any gender.", NURSE, PERSON)
@@ -207,7 +207,7 @@ def test_a_wording_generates_what_its_prompt_generates_bit_for_bit():
 
 
 @pytest.mark.parametrize("make", [tiny.sd, tiny.sdxl])
-def test_each_value_is_the_mean_of_the_states_at_every_place(make):
+def test_each_value_averages_the_states_at_every_position(make):
     pipe = make()
     bare, *values = (
         tiny.encode(pipe, NURSE.replace(" a n", f" a {value}n"))
@@ -223,7 +223,7 @@ def test_each_value_is_the_mean_of_the_states_at_every_place(make):
                     )
 
 
-def test_wordings_of_another_length_are_refused_where_states_are_not_padded():
+def test_wordings_of_another_length_are_refused_without_padding():
     case = CASES["QwenImage"]
     pipe = case.make()
     message = r"'suffix': the wordings have states of shape \(1, \d+, \d+\), but the prompts"

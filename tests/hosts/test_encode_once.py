@@ -33,7 +33,7 @@ def draw(pipe, embeddings, **call):
 
 
 @pytest.mark.parametrize("prompts", [[OPEN] * 6, OPEN])
-def test_prompts_encoded_for_n_images_are_balanced_and_told(pipe, attachment, prompts):
+def test_prompts_encoded_for_n_images_are_balanced_and_recorded(pipe, attachment, prompts):
     embeddings = encode(pipe, prompts, 6 // (len(prompts) if isinstance(prompts, list) else 1))
     encoded = attachment.last_call
     assert encoded.is_encoding
@@ -57,7 +57,7 @@ def test_prompts_encoded_for_n_images_are_balanced_and_told(pipe, attachment, pr
         lambda rows: rows.double().float(),
     ],
 )
-def test_they_are_known_as_views_in_concatenations_and_rounded(pipe, attachment, change):
+def test_embeddings_are_recognised_as_views_concatenations_and_casts(pipe, attachment, change):
     embeddings = encode(pipe, [OPEN, "a red car", OPEN, OPEN])
     values = attachment.sampled
     changed = change(embeddings)
@@ -71,7 +71,7 @@ def test_they_are_known_as_views_in_concatenations_and_rounded(pipe, attachment,
     assert attachment.sampled == [values[3], values[0]]
 
 
-def test_images_of_one_embedding_share_its_value_and_it_is_said_how_not_to(pipe, attachment):
+def test_images_of_one_embedding_share_its_value_with_a_warning(pipe, attachment):
     embeddings = encode(pipe, OPEN)
     (value,) = attachment.sampled
     with pytest.warns(VldebiasWarning, match=r"encode_prompt\(\[prompt\] \* images"):
@@ -81,7 +81,7 @@ def test_images_of_one_embedding_share_its_value_and_it_is_said_how_not_to(pipe,
     assert attachment.sampled == [None] * 2
 
 
-def test_what_is_not_known_is_told_as_such(pipe, attachment):
+def test_unknown_embeddings_are_recorded_as_unknown(pipe, attachment):
     made = encode(pipe, [OPEN, OPEN])
     values = attachment.sampled
     with pytest.warns(VldebiasWarning, match="the values in them are unknown"):
@@ -90,7 +90,7 @@ def test_what_is_not_known_is_told_as_such(pipe, attachment):
     assert attachment.reasons == [None, "embeddings"]
 
 
-def test_the_last_pictures_of_two_encodings_are_told_by_their_own(pipe, attachment):
+def test_each_call_is_recorded_with_its_own_encoding(pipe, attachment):
     first = encode(pipe, [OPEN] * 2)
     values = attachment.sampled
     encode(pipe, ["a lady editor"])

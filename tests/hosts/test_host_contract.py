@@ -70,7 +70,7 @@ def test_three_states_on_every_path_and_no_trace(subject: Subject, gender: Promp
 
 
 @torch.no_grad()
-def test_rows_are_projected_and_stated_ones_left_alone(subject: Subject, gender: PromptSet) -> None:
+def test_rows_are_projected_unless_stated(subject: Subject, gender: PromptSet) -> None:
     base = subject.rows()
     with subject.debias(gender) as attachment:
         kept = subject.rows()
@@ -88,7 +88,7 @@ def test_rows_are_projected_and_stated_ones_left_alone(subject: Subject, gender:
         torch.testing.assert_close(kept[role][plain], rows[role][plain])
 
 
-def test_no_prompts_are_no_rows(example: Subject) -> None:
+def test_no_prompts_give_no_rows(example: Subject) -> None:
     host = example.resolve()
     for role in host.roles:
         rows = host.embed([], role)
@@ -100,9 +100,7 @@ def test_no_prompts_are_no_rows(example: Subject) -> None:
     "ignore:.*two branches of guidance"
 )  # as the sentence of a pipeline says
 @torch.no_grad()
-def test_merged_gives_what_it_gave_attached_or_says_why_not(
-    subject: Subject, gender: PromptSet
-) -> None:
+def test_merging_preserves_the_output_or_is_refused(subject: Subject, gender: PromptSet) -> None:
     before = subject.state()
     weights = [parameter.clone() for parameter in subject.parameters()]
     attachment = subject.debias(gender, keep_stated=False, strength=0.5)
@@ -170,7 +168,7 @@ def modes_of(subject: Subject) -> list[bool]:
     return modes
 
 
-def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(
+def test_fitting_keeps_modes_and_gradients_and_ignores_edits(
     example: Subject, gender: PromptSet
 ) -> None:
     bare = {role: example.resolve().embed(PROMPTS, role) for role in example.resolve().roles}
@@ -189,7 +187,7 @@ def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(
     assert all(parameter.grad is None for parameter in example.parameters())
 
 
-def test_one_attachment_at_a_time_and_off_after_an_error(
+def test_one_attachment_at_a_time_and_none_after_an_error(
     example: Subject, gender: PromptSet, age: PromptSet
 ) -> None:
     before = example.state()
@@ -223,7 +221,7 @@ def test_nothing_keeps_a_host_alive(example: Subject, gender: PromptSet) -> None
 
 
 @torch.no_grad()
-def test_saved_edits_attach_and_foreign_ones_are_refused(
+def test_saved_edits_attach_and_edits_of_other_models_are_refused(
     example: Subject, gender: PromptSet, tmp_path: Any
 ) -> None:
     with example.debias(gender) as attachment:

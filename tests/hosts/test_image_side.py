@@ -90,7 +90,7 @@ def test_three_states_on_every_path(name: str, gender: PromptSet) -> None:
 
 @torch.no_grad()
 @KINDS
-def test_both_sides_carry_one_projection(name: str, gender: PromptSet) -> None:
+def test_both_sides_use_one_projection(name: str, gender: PromptSet) -> None:
     subject = SEEING[name]()
     before = subject.state()
     x = subject.seen()["features"]
@@ -107,7 +107,7 @@ def test_both_sides_carry_one_projection(name: str, gender: PromptSet) -> None:
 
 
 @torch.no_grad()
-def test_images_state_nothing(gender: PromptSet, images: Tensor) -> None:
+def test_images_never_count_as_stated(gender: PromptSet, images: Tensor) -> None:
     """The gate leaves stated prompts alone and has no say over images."""
     model = make_clip()
     ids = tokenizer_for(model)(PROMPTS)
@@ -126,7 +126,7 @@ def test_images_state_nothing(gender: PromptSet, images: Tensor) -> None:
 @pytest.mark.parametrize(
     ("name", "side"), [*((name, "image") for name in SEEING), *((n, "both") for n in BOTH)]
 )
-def test_merged_equals_attached_or_says_why_not(name: str, side: str, gender: PromptSet) -> None:
+def test_merged_equals_attached_or_is_refused(name: str, side: str, gender: PromptSet) -> None:
     subject = SEEING[name]()
     before = subject.state()
     weights = copy.deepcopy(subject.host.state_dict())
@@ -160,9 +160,7 @@ def test_merged_equals_attached_or_says_why_not(name: str, side: str, gender: Pr
 
 
 @pytest.mark.parametrize("side", [None, "both"])
-def test_a_host_reads_its_model_anew_once_the_edit_is_merged(
-    side: str | None, gender: PromptSet
-) -> None:
+def test_a_host_reads_its_model_again_after_a_merge(side: str | None, gender: PromptSet) -> None:
     """Also where the edit is attached to a copy of the host, at other sides."""
     subject = OpenClip(make_clip())
     host = resolve(subject.host, tokenizer=subject.tokenizer)
@@ -189,7 +187,7 @@ def test_a_text_tower_has_no_image_side(gender: PromptSet) -> None:
 
 
 @KINDS
-def test_one_attachment_whatever_the_sides(name: str, gender: PromptSet, age: PromptSet) -> None:
+def test_only_one_attachment_for_all_sides(name: str, gender: PromptSet, age: PromptSet) -> None:
     subject = SEEING[name]()
     for first, second in (
         ("text", "image"),
@@ -224,7 +222,7 @@ def shifted(model: nn.Module, tower: nn.Module) -> nn.Module:
     return changed
 
 
-def test_foreign_projections_are_refused(gender: PromptSet) -> None:
+def test_projections_of_other_image_towers_are_refused(gender: PromptSet) -> None:
     model = make_clip()
     known = {"tokenizer": tokenizer_for(model)}
     projection = vldebias.fit_projection(model, gender, **known)

@@ -41,7 +41,7 @@ def plain(size: int = 32) -> transforms.Compose:
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_transformers_features_are_those_of_forward(name: str) -> None:
+def test_transformers_features_equal_forward(name: str) -> None:
     skip_lost(name)
     model = models_tiny.made(name)
     processor = processor_of(name)
@@ -62,7 +62,7 @@ def test_transformers_features_are_those_of_forward(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", models_tiny.OPEN_CLIP)
-def test_open_clip_features_are_those_of_forward(name: str) -> None:
+def test_open_clip_features_equal_forward(name: str) -> None:
     torch.manual_seed(1)
     model = models_tiny.OPEN_CLIP[name]()
     preprocess = plain()
@@ -76,7 +76,7 @@ def test_open_clip_features_are_those_of_forward(name: str) -> None:
     assert not torch.allclose(features.norm(dim=1), torch.ones(3), atol=1e-3)
 
 
-def test_features_are_the_models_own_while_images_are_edited(gender: PromptSet) -> None:
+def test_features_stay_unedited_while_images_are_edited(gender: PromptSet) -> None:
     model = models_tiny.make_clip()
     encoder = image_encoder(model, plain())
     bare = encoder.encode(pictures())
@@ -89,7 +89,7 @@ def digest(model: Any) -> str:
 
 
 @pytest.mark.parametrize("name", ["CLIPModel", "AlignModel", "SiglipModel"])
-def test_every_weight_and_buffer_of_the_tower_counts(name: str) -> None:
+def test_every_weight_and_buffer_of_the_tower_affects_the_digest(name: str) -> None:
     model = models_tiny.made(name)
     before = digest(model)
     fingerprint = image_encoder(model, print).fingerprint
@@ -116,7 +116,7 @@ def test_every_weight_and_buffer_of_the_tower_counts(name: str) -> None:
         digest(model.to("meta"))
 
 
-def test_kinds_and_constants_of_modules_count() -> None:
+def test_classes_and_settings_of_modules_affect_the_digest() -> None:
     """None of them is a weight."""
     model = models_tiny.make_clip()
     block = model.visual.transformer.resblocks[0]
@@ -149,7 +149,7 @@ DESCRIBED = [
 ]
 
 
-def test_descriptions_of_preprocessing_differ_and_repeat() -> None:
+def test_descriptions_of_preprocessing_are_distinct_and_stable() -> None:
     def describe(build):
         return image_encoder(models_tiny.make_clip(), build()).preprocessing
 
@@ -165,7 +165,7 @@ def test_descriptions_of_preprocessing_differ_and_repeat() -> None:
     [lambda image: greyed(image), transforms.Compose([transforms.Lambda(greyed)])],
     ids=["lambda", "transforms.Lambda"],
 )
-def test_what_cannot_be_told_apart_is_refused(preprocess: Any) -> None:
+def test_unidentifiable_preprocessing_is_refused(preprocess: Any) -> None:
     model = models_tiny.make_clip()
     with pytest.raises(InvalidInputError, match="preprocessing="):
         image_encoder(model, preprocess)
@@ -175,7 +175,7 @@ def test_what_cannot_be_told_apart_is_refused(preprocess: Any) -> None:
     )
 
 
-def test_what_has_no_image_tower_or_gives_no_pixels_is_refused() -> None:
+def test_missing_image_towers_and_pixels_are_refused() -> None:
     with pytest.raises(UnsupportedHostError, match="SiglipTextModel: no image tower"):
         image_encoder(models_tiny.made("SiglipTextModel"), plain())
     for made, message in (

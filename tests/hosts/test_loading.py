@@ -14,7 +14,9 @@ from vldebias.hosts.loading import load_host
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_the_miniature_and_folders_of_diffusers(dtype: str | None, tmp_path: Path) -> None:
+def test_the_miniature_and_folders_of_diffusers_are_loaded(
+    dtype: str | None, tmp_path: Path
+) -> None:
     expected = getattr(torch, dtype or "float32")
     for name in ("miniature", str(miniature.weights_dir())):
         loaded = load_host(name, dtype=dtype)
@@ -30,7 +32,7 @@ def test_the_miniature_and_folders_of_diffusers(dtype: str | None, tmp_path: Pat
         assert (loaded.name, type(loaded.host), loaded.host.dtype) == (name, type(kind), expected)
 
 
-def test_what_cannot_be_loaded_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_errors_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "plain", {})
     for arguments in (

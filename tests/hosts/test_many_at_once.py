@@ -54,7 +54,7 @@ def embeddings_of_value():
     }
 
 
-def test_each_thread_is_told_the_value_of_its_own_call(pipe, attachment, embeddings_of_value):
+def test_each_thread_reads_the_value_of_its_own_call(pipe, attachment, embeddings_of_value):
     def work(number):
         told = []
         for _ in range(6):
@@ -74,7 +74,7 @@ def test_each_thread_is_told_the_value_of_its_own_call(pipe, attachment, embeddi
     assert {record.id for record in attachment.calls} == {record.id for _, _, record in calls}
 
 
-def test_each_task_is_told_the_value_of_its_own_call(pipe, attachment, embeddings_of_value):
+def test_each_task_reads_the_value_of_its_own_call(pipe, attachment, embeddings_of_value):
     async def work():
         sampled, record, embeddings = encoded(pipe, attachment, OPEN)
         await asyncio.sleep(0.01)  # all others make their calls in between
@@ -90,7 +90,9 @@ def test_each_task_is_told_the_value_of_its_own_call(pipe, attachment, embedding
         assert sampled == drawn
 
 
-def test_so_is_each_thread_of_a_task(pipe, attachment, embeddings_of_value):
+def test_each_thread_of_a_task_reads_the_value_of_its_own_call(
+    pipe, attachment, embeddings_of_value
+):
     def work():
         sampled, _, embeddings = encoded(pipe, attachment, OPEN)
         return sampled, [value_of(embeddings_of_value, embeddings)]
@@ -102,7 +104,7 @@ def test_so_is_each_thread_of_a_task(pipe, attachment, embeddings_of_value):
         assert sampled == drawn
 
 
-def test_a_task_never_takes_the_call_of_another_for_its_own(attachment):
+def test_a_task_never_reads_the_call_of_another_task(attachment):
     """A task that has its calls made in threads is told nothing, or what is right."""
 
     async def work():
@@ -125,7 +127,7 @@ def test_a_task_never_takes_the_call_of_another_for_its_own(attachment):
     assert len(attachment.sampled) == 1
 
 
-def test_the_cells_of_a_notebook_are_one_another_s(attachment):
+def test_the_cells_of_a_notebook_share_their_last_call(attachment):
     """A notebook runs each cell in a task, with the context of the one before it."""
 
     async def cell(code):
@@ -139,7 +141,7 @@ def test_the_cells_of_a_notebook_are_one_another_s(attachment):
     assert sorted(asyncio.run(notebook())) == ["female", "male"]
 
 
-def test_a_call_that_fails_shows_no_values_of_the_one_before(pipe):
+def test_a_failed_call_does_not_show_the_previous_values(pipe):
     with debias(pipe, "gender", method=Balanced(find=lambda prompt: prompt.index("nurse"))) as a:
         a.rewrite([OPEN])
         assert len(a.sampled) == 1
@@ -148,7 +150,7 @@ def test_a_call_that_fails_shows_no_values_of_the_one_before(pipe):
         assert a.sampled == []
 
 
-def test_on_call_gets_what_a_line_of_a_log_needs():
+def test_on_call_gets_the_data_for_a_log():
     pipe = tiny.sd()
     lines = []
     with debias(pipe, "gender", on_call=lambda record: lines.append(record.to_json())) as a:
@@ -172,7 +174,7 @@ def test_on_call_gets_what_a_line_of_a_log_needs():
         record.values = ()
 
 
-def test_what_on_call_raises_comes_when_the_pictures_are_made():
+def test_errors_of_on_call_are_raised_after_the_pictures():
     pipe = tiny.sd()
     steps = []
 
@@ -196,7 +198,7 @@ def test_what_on_call_raises_comes_when_the_pictures_are_made():
         tiny.draw(pipe, OPEN)  # nothing is left to raise
 
 
-def test_on_call_is_refused_where_nothing_is_dealt():
+def test_on_call_is_refused_if_no_values_are_sampled():
     with pytest.raises(InvalidInputError, match="samples no values"):
         debias(tiny.sd(), "gender", method="cali", on_call=print)
     with pytest.raises(InvalidInputError, match="expected a function"):

@@ -84,7 +84,7 @@ def test_second_prompts_get_the_same_value_and_negatives_stay():
     assert made["negative_prompt"] == ["a man", "a man"]
 
 
-def test_settings_are_checked_when_the_block_is_made():
+def test_settings_are_checked_when_the_block_is_created():
     assert loaded(shares={"female": 1.0, "male": 0.0}).inputs[0].name == "prompt"
     with pytest.raises(InvalidInputError, match="shares"):
         loaded(shares={"female": 2.0, "male": 0.0})

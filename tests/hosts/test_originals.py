@@ -28,7 +28,7 @@ def turned(people):
 
 
 @pytest.mark.parametrize("name", ["StableDiffusion", "StableDiffusionXL", "StableDiffusion3"])
-def test_pictures_are_those_of_the_turned_prompts(name):
+def test_pictures_are_generated_from_the_rewritten_originals(name):
     make, call = tiny.FAMILIES[name]
     pipe = make()
     bare = make()
@@ -58,7 +58,7 @@ def test_every_encoding_of_a_call_has_the_values_of_all_persons(originals):
     assert torch.equal(drawn, bare)
 
 
-def test_a_modular_pipeline_reads_them():
+def test_a_modular_pipeline_reads_originals():
     pipe = modular("StableDiffusionXL")
     bare = tiny.draw_modular(modular("StableDiffusionXL"), ["A woman, a nurse."])
     attachment = debias(pipe, "gender", method="balanced-prompts")
@@ -68,7 +68,7 @@ def test_a_modular_pipeline_reads_them():
     assert torch.equal(drawn, bare) == is_woman
 
 
-def test_records_hold_them():
+def test_records_contain_the_originals():
     records = []
     pipe = tiny.sd()
     with debias(pipe, "gender", on_call=records.append) as attachment:
@@ -82,7 +82,7 @@ def test_records_hold_them():
     assert records[1].originals is None
 
 
-def test_originals_are_counted_whatever_a_rewriter_makes_of_them():
+def test_originals_are_counted_independently_of_the_rewriter():
     pipe = tiny.sd()
     with debias(pipe, "gender") as attachment:
         values = []
@@ -108,7 +108,7 @@ def test_another_number_of_originals_is_refused(strength):
         assert attachment.last_call.originals == (ORIGINAL,)
 
 
-def test_they_are_of_one_attachment_one_block_and_one_thread():
+def test_originals_apply_to_one_attachment_block_and_thread():
     first, second = tiny.sd(), tiny.sd()
     seen = []
     with debias(first, "gender") as one, debias(second, "gender") as other:
@@ -145,7 +145,7 @@ def test_a_refiner_shows_the_persons_of_the_base():
     assert torch.equal(refined, refiner(written, **call).images)
 
 
-def test_embeddings_that_come_back_have_their_originals():
+def test_returned_embeddings_have_their_originals():
     pipe = tiny.sd()
     with debias(pipe, "gender") as attachment:
         with attachment.originals([ORIGINAL]):

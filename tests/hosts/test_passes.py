@@ -54,7 +54,7 @@ def test_base_and_refiner_show_the_same_person(monkeypatch):
     assert attachment_of(refiner).log is attachment.log
 
 
-def test_a_refiner_that_comes_later_follows():
+def test_a_refiner_can_be_attached_later():
     base, refiner = pipelines()
     attachment = debias(base, "gender", method=Balanced(seed=1))
     follower = debias(refiner, attachment)
@@ -83,7 +83,7 @@ def test_all_passes_are_paused_scaled_and_removed_together():
         assert again.state == "attached"
 
 
-def test_what_cannot_follow_is_refused_and_nothing_stays_attached():
+def test_unsuitable_later_passes_are_refused_and_nothing_stays_attached():
     base, refiner = pipelines()
     with pytest.raises(InvalidInputError, match="writes values"):
         debias([base, refiner], "gender", method="cali")

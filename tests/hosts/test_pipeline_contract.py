@@ -145,7 +145,7 @@ def negative_is_slow(name: str) -> bool:
     "name",
     marked([name for name in TEXT_SIDES if not TEXT_SIDES[name].is_modular], negative_is_slow),
 )
-def test_the_states_of_a_negative_prompt_change_only_where_that_is_asked_for(name: str) -> None:
+def test_the_states_of_a_negative_prompt_change_only_on_request(name: str) -> None:
     """What its pictures show is below; modular pipelines encode it in a block of its own."""
     side = TEXT_SIDES[name]
     pipe = side.make()
@@ -256,7 +256,7 @@ def over_pipelines(names: Any) -> Any:
 
 
 @over_pipelines(WITH_OTHER_CLASSES)
-def test_the_pictures_of_a_prompt_change_and_come_back(name: str) -> None:
+def test_the_pictures_of_a_prompt_change_until_removal(name: str) -> None:
     """The second prompt states its value: its pictures, and with them the negative prompt, their
     order and what else is read, stay byte by byte."""
     case = WITH_OTHER_CLASSES[name]
@@ -271,7 +271,7 @@ def test_the_pictures_of_a_prompt_change_and_come_back(name: str) -> None:
 @over_pipelines(
     [name for name in (*WHOLE, "StableDiffusionXL, modular") if WITH_OTHER_CLASSES[name].is_guided]
 )
-def test_the_negative_prompt_changes_where_that_is_asked_for(name: str) -> None:
+def test_the_negative_prompt_changes_on_request(name: str) -> None:
     """The control of the law above: pictures of the stated prompt would show a negative prompt that
     was projected."""
     case = WITH_OTHER_CLASSES[name]
@@ -282,7 +282,7 @@ def test_the_negative_prompt_changes_where_that_is_asked_for(name: str) -> None:
 
 
 @over_pipelines(WHOLE)
-def test_merged_draws_what_the_attachment_draws(name: str) -> None:
+def test_a_merged_pipeline_generates_the_same_pictures(name: str) -> None:
     """Into a copy of the denoiser; or a refusal that says what to do instead.
 
     As weights do, the attachment edits both branches of guidance and stated prompts; its P is not

@@ -58,7 +58,7 @@ def test_every_class_of_this_release_is_attached_or_refused_by_its_name():
 
 
 @pytest.mark.parametrize("name", ["BriaFibo", "HiDream", "HunyuanDiT"])
-def test_what_the_sources_say_of_the_tiny_ones_is_what_they_are_refused_for(name):
+def test_tiny_pipelines_are_refused_for_the_reason_in_their_source(name):
     """All others are served: test_pipeline_contract.py."""
     assert why_not(type(CASES[name].make()))
     with pytest.raises(UnsupportedHostError):
@@ -132,7 +132,7 @@ def test_a_modular_pipeline_is_attached_once_and_its_blocks_can_be_copied():
 
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "StableDiffusion3", "Flux"])
-def test_it_reads_what_the_classic_pipeline_reads(name):
+def test_a_modular_pipeline_reads_the_same_embeddings_as_the_classic_one(name):
     # The class as it is: prompts are padded to the length that blocks pad them to.
     cls = getattr(diffusers, tiny.TABLE["pipelines"][name]["class"])
     classic = resolve(tiny.FAMILIES[name][0](cls))
@@ -172,7 +172,7 @@ def test_a_pipeline_of_one_block_is_attached():
     assert torch.equal(pipe(prompt=PLAIN, output="prompt_embeds"), bare)
 
 
-def test_tokens_of_an_image_stay(monkeypatch):
+def test_tokens_of_an_image_stay_unchanged(monkeypatch):
     """What `image_pad_mask` says, up to the last of them."""
     pipe = modular("QwenImage21")
     kind = type(resolve(pipe).block)

@@ -65,7 +65,7 @@ def test_another_seed_of_the_attachment_is_another_order(pipe):
     assert orders[0] != orders[1]
 
 
-def test_seeds_in_a_row_are_even(pipe, attachment):
+def test_consecutive_seeds_are_even(pipe, attachment):
     values = [value(pipe, attachment, generator=generator(seed)) for seed in range(8)]
     assert Counter(values) == {"female": 4, "male": 4}
     # Calls of three images go on where the one before ended.
@@ -89,13 +89,13 @@ def test_a_list_of_generators_is_even_within_the_call(pipe, attachment, seeds):
     assert Counter(values[0]) == {"female": len(seeds) // 2, "male": len(seeds) // 2}
 
 
-def test_so_are_different_prompts(pipe, attachment):
+def test_different_prompts_are_even(pipe, attachment):
     for seed in range(6):
         tiny.draw(pipe, OTHERS, generator=[generator(seed) for _ in OTHERS])
         assert Counter(attachment.sampled) == {"female": 2, "male": 2}
 
 
-def test_a_picture_of_a_batch_is_that_of_its_seed_alone(pipe, attachment):
+def test_a_picture_of_a_batch_depends_only_on_its_seed(pipe, attachment):
     """Who likes the third picture of eight draws it again by its seed."""
     generators = [generator(seed) for seed in range(8)]
     tiny.draw(pipe, OPEN, generator=generators, num_images_per_prompt=8)
@@ -104,7 +104,7 @@ def test_a_picture_of_a_batch_is_that_of_its_seed_alone(pipe, attachment):
     assert of_batch == alone
 
 
-def test_one_generator_through_many_calls_is_not_one_value(pipe, attachment):
+def test_one_generator_in_many_calls_gives_different_values(pipe, attachment):
     used = generator(0)
     values = [value(pipe, attachment, generator=used) for _ in range(12)]
     assert set(values) == {"female", "male"}
@@ -123,7 +123,7 @@ def test_without_a_generator_or_by_request_values_are_even_over_calls(pipe):
     assert Counter(values) == {"female": 3, "male": 3}
 
 
-def test_shares_and_strength_hold_over_seeds_in_a_row(pipe):
+def test_shares_and_strength_hold_for_consecutive_seeds(pipe):
     method = Balanced(shares={"female": 0.7, "male": 0.3}, seed=0)
     with debias(pipe, "gender", method=method) as attachment:
         for seed in range(20):
@@ -146,7 +146,7 @@ def test_generators_of_other_families_are_read(name):
     assert attachment.calls[0].values == attachment.calls[1].values
 
 
-def test_so_are_those_of_a_modular_pipeline():
+def test_modular_pipelines_behave_alike():
     pipe = modular("StableDiffusionXL")
     small = {"num_inference_steps": 1, "height": 16, "width": 16, "output_type": "latent"}
     with attach(pipe) as attachment:
@@ -177,14 +177,14 @@ def test_a_subclass_that_passes_its_options_on_is_read():
     assert attachment.last_call.index == (9,)
 
 
-def test_what_is_no_seed_is_not_read():
+def test_anything_but_a_seed_is_ignored():
     for seeds in (None, "seed", True, -1, [], [1, "seed"], [1, 2, 3]):
         assert indices_of(seeds, [OPEN] * 2) is None
     assert indices_of(3, [OPEN] * 2 + OTHERS[:1]) == [6, 7, 3]
     assert indices_of([7, 1], [OPEN] * 2) == [7, 1]
 
 
-def test_a_generator_that_has_drawn_is_another_index():
+def test_a_used_generator_has_another_index():
     used = generator(0)
     assert index_of(used) == 0
     torch.rand(4, generator=used)

@@ -139,7 +139,7 @@ def test_ids_and_text_give_the_same_decisions_on_many_prompts(name):
     check(name, 20_000 if name == "CLIP of open_clip" else 4_000, 1)
 
 
-def test_clips_ids_alone_decide_prompts_in_english():
+def test_clip_ids_decide_english_prompts_without_decoding():
     tokenizer = full_clip()
     table = word_table(tokenizer, decode_of(tokenizer))
     texts = [" ".join(prompt.split()) for prompt in prompts(2_000, 2) if prompt.isascii()]
@@ -147,7 +147,7 @@ def test_clips_ids_alone_decide_prompts_in_english():
     assert not table.unsure(table.facts(ids_of(tokenizer, texts))).any()
 
 
-def test_a_tokenizer_that_decodes_otherwise_is_read_from_its_text():
+def test_a_tokenizer_that_decodes_differently_is_read_by_its_text():
     tokenizer = tiny.clip_tokenizer()
     decode = decode_of(tokenizer)
 

@@ -111,7 +111,7 @@ SERVED = {
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_what_can_be_told_is_served(name, build):
+def test_distinguishable_pipelines_are_supported(name, build):
     pipe = build(encode_prompt=SERVED[name])
     call = {
         "prompt": [PLAIN, STATED],
@@ -197,14 +197,14 @@ REFUSED = {name: way for name, way in vars(Untold).items() if name[0] != "_"} | 
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_told_is_refused(name, build):
+def test_indistinguishable_pipelines_are_refused(name, build):
     pipe = build(encode_prompt=REFUSED[name])
     with pytest.raises(UnsupportedHostError, match=type(pipe).__name__):
         debias(pipe, tiny.gender(), method="cali")
     assert "encode_prompt" not in vars(pipe)
 
 
-def test_a_prompt_whose_end_is_cut_off_and_roles_that_are_not_there_are_refused(build):
+def test_truncated_prompts_and_unknown_roles_are_refused(build):
     host = resolve(build(encode_prompt=encoding(lambda z: z[:, :50])))
     assert host.embed([PLAIN], "sequence").shape == (1, 32)
     with pytest.raises(
@@ -238,7 +238,7 @@ class Ways:
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Ways) if name[0] != "_"])
-def test_a_prompt_with_another_way_is_refused(name, build):
+def test_a_second_path_of_the_prompt_is_refused(name, build):
     pipe = build(__call__=vars(Ways)[name])
     with pytest.raises(UnsupportedHostError, match=type(pipe).__name__):
         resolve(pipe)
@@ -255,7 +255,7 @@ def test_a_class_without_source_is_refused():
         resolve(acme(type("FrozenPipeline", (Acme,), {"encode_prompt": members["encode_prompt"]})))
 
 
-def test_a_class_whose_source_is_another_text_is_refused(monkeypatch):
+def test_a_class_with_the_wrong_source_is_refused(monkeypatch):
     # As after `exec` in a program of `python -c`, whose text Python 3.13 gives as the source.
     text = "import sys\n"
     monkeypatch.setitem(linecache.cache, "<program>", (len(text), None, [text], "<program>"))

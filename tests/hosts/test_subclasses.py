@@ -48,7 +48,7 @@ def read(kind):
 
 
 @pytest.mark.slow
-def test_every_class_of_this_release_is_read_through_super_as_it_is_itself():
+def test_a_subclass_of_every_class_is_read_like_the_class():
     kinds = classic_classes()
     assert len(kinds) > 50
     for kind in kinds.values():
@@ -59,7 +59,7 @@ def test_every_class_of_this_release_is_read_through_super_as_it_is_itself():
 
 
 @pytest.mark.parametrize("name", [*tiny.FAMILIES, "QwenImage"])
-def test_pictures_are_those_of_the_family(name):
+def test_a_subclass_generates_the_pictures_of_its_family(name):
     if name in tiny.FAMILIES:
         make, call = tiny.FAMILIES[name]
     else:
@@ -87,7 +87,7 @@ def test_pictures_are_those_of_the_family(name):
     assert torch.equal(*pictures)
 
 
-def test_the_names_of_a_base_are_read_through_super():
+def test_the_outputs_of_a_base_are_read_through_super():
     base = diffusers.FluxPipeline
 
     class Sub(base):

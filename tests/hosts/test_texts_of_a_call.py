@@ -34,7 +34,7 @@ def drawn(name, **changes):
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_a_subject_of_the_second_text_alone_gets_the_value(name, monkeypatch):
+def test_a_subject_only_in_the_second_text_gets_the_value(name, monkeypatch):
     pipe, call = drawn(name, prompt_2=OPEN, num_images_per_prompt=2)
     kept = texts_of_encoding(monkeypatch)
     attachment = debias(pipe, SET)
@@ -68,7 +68,7 @@ def test_all_texts_of_an_image_get_one_value(name, monkeypatch):
     assert kept[0]["prompt_2"] == [f"a {value} doctor in a ward" for value in values]
 
 
-def test_a_subject_that_no_encoder_reads_is_left_alone_and_not_counted():
+def test_a_subject_that_no_encoder_reads_is_left_unchanged_and_not_counted():
     pipe, call = drawn("StableDiffusion", num_images_per_prompt=2)
     attachment = debias(pipe, SET, method="balanced-prompts")
     street = "a quiet street with lamps, " * 40
@@ -81,7 +81,7 @@ def test_a_subject_that_no_encoder_reads_is_left_alone_and_not_counted():
         assert attachment.reasons == [None, None]
 
 
-def test_what_is_read_ends_with_a_word():
+def test_the_read_part_ends_with_a_word():
     pipe, _ = drawn("StableDiffusion")
     text = "streets and lamps and houses " * 40
     end = characters_read(pipe.tokenizer, None, text)
@@ -112,7 +112,7 @@ class SlowTokenizer:
         "an old street",
     ],
 )
-def test_what_is_read_is_equal_without_the_places_of_tokens(text):
+def test_the_read_part_is_the_same_without_token_offsets(text):
     pipe, _ = drawn("StableDiffusion")
     if not pipe.tokenizer.is_fast:
         pytest.skip("this release has no tokenizer to compare with")
@@ -122,7 +122,7 @@ def test_what_is_read_is_equal_without_the_places_of_tokens(text):
 
 
 @pytest.mark.parametrize("images", [1, 3])
-def test_embeddings_of_a_negative_prompt_are_those_of_each_image(images):
+def test_embeddings_of_a_negative_prompt_are_repeated_per_image(images):
     pipe, call = drawn("StableDiffusion", num_images_per_prompt=images, guidance_scale=3.0)
     negative = pipe.encode_prompt("blurry", "cpu", 1, False)[0]
     noise = [torch.Generator().manual_seed(seed) for seed in range(images)]
@@ -137,7 +137,7 @@ def test_embeddings_of_a_negative_prompt_are_those_of_each_image(images):
     assert torch.allclose(pictures, tiny.draw(pipe, texts, **alone), atol=1e-5)
 
 
-def test_what_is_in_embeddings_in_the_place_of_a_prompt_is_not_known():
+def test_the_content_of_passed_embeddings_is_unknown():
     pipe, call = drawn("StableDiffusion", num_images_per_prompt=2)
     attachment = debias(pipe, SET)
     tiny.draw(pipe, OPEN, **call)
@@ -150,7 +150,7 @@ def test_what_is_in_embeddings_in_the_place_of_a_prompt_is_not_known():
     assert attachment.reasons == ["embeddings", "embeddings"]
 
 
-def test_what_is_advised_for_an_edit_works():
+def test_the_advice_for_an_edit_works():
     pipe, call = drawn("StableDiffusion")
     attachment = debias(pipe, SET, method="cali")
     with attachment.disabled():

@@ -65,7 +65,7 @@ def slow_text(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
     return output if isinstance(output, Tensor) else output.pooler_output
 
 
-def test_images_are_those_of_the_encoder(towers: Towers) -> None:
+def test_image_features_equal_the_encoders(towers: Towers) -> None:
     pixels = torch.stack([towers.prepare(image) for image in test_images.pictures()])
     expected = image_encoder(towers.model, towers.preprocess).encode(test_images.pictures())
     features = towers.image(pixels)
@@ -76,7 +76,7 @@ def test_images_are_those_of_the_encoder(towers: Towers) -> None:
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.TruncatedPromptWarning")
 @pytest.mark.parametrize("captions", [CAPTIONS, [CAPTIONS[2], "a photo of the man " * 150]])
-def test_texts_equal_those_with_all_padding(towers: Towers, captions: list[str]) -> None:
+def test_text_features_equal_those_with_full_padding(towers: Towers, captions: list[str]) -> None:
     """Values and gradients, in double precision, whether the longest caption is short or cut."""
     model = towers.model.double()
     tokens = towers.tokenize(captions)
@@ -99,7 +99,7 @@ def test_texts_equal_those_with_all_padding(towers: Towers, captions: list[str])
 
 
 @pytest.mark.parametrize("is_own_class", [False, True])
-def test_clips_own_tower_skips_padding_unless_a_class_encodes_by_itself(is_own_class: bool) -> None:
+def test_clips_own_tower_skips_padding_unless_a_class_overrides_it(is_own_class: bool) -> None:
     class Mine(open_clip.CLIP):
         def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
             return super().encode_text(text, normalize) * 2
@@ -120,7 +120,7 @@ def test_clips_own_tower_skips_padding_unless_a_class_encodes_by_itself(is_own_c
     assert torch.allclose(features, slow_text(model, tokens), atol=1e-5)
 
 
-def test_cut_captions_are_told_once(towers: Towers) -> None:
+def test_truncated_captions_are_reported_once(towers: Towers) -> None:
     reads = towers._host.context_length
     count = towers.tokenize
     words = ["man"] * (reads - 2)
@@ -142,7 +142,7 @@ def _tokens(towers: Towers, caption: str) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pixels_are_made_by_size_mean_and_std(name: str) -> None:
+def test_pixels_follow_size_mean_and_std(name: str) -> None:
     towers = build(name)
     image = test_images.pictures(1)[0].resize(towers.size)
     values = transforms.functional.to_tensor(image)
@@ -167,7 +167,7 @@ TENSOR = transforms.ToTensor()
         [SMALL, TENSOR, torch.sqrt],
     ],
 )
-def test_preprocessing_that_augmentation_could_not_follow_is_refused(steps: list[Any]) -> None:
+def test_preprocessing_that_augmentation_cannot_reproduce_is_refused(steps: list[Any]) -> None:
     model = models_tiny.make_clip()
     with pytest.raises(InvalidInputError, match="plain images became"):
         Towers(model, models_tiny.tokenizer_for(model), transforms.Compose(steps))
@@ -258,7 +258,7 @@ def small(preprocess: Any = None, tokenizer: Any = None, **settings: Any) -> Tow
 
 
 @pytest.mark.parametrize("kind", ["clip", "words", "CLIPModel"])
-def test_what_is_saved_is_read_by_its_library(
+def test_a_saved_model_is_loaded_by_its_library(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind != "CLIPModel":
@@ -297,7 +297,7 @@ def test_what_is_saved_is_read_by_its_library(
         assert load_host("small", str(folder / WEIGHTS)).name == f"small/{folder / WEIGHTS}"
 
 
-def test_a_release_that_reads_no_folders_is_named(
+def test_a_release_that_cannot_load_folders_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     towers = small()
@@ -311,7 +311,7 @@ def test_a_release_that_reads_no_folders_is_named(
             load_host(name)
 
 
-def test_what_could_not_be_saved_is_refused() -> None:
+def test_unsavable_models_are_refused() -> None:
     skip_without_folders()
     small_towers = small()
     hugging = build("CLIPModel")

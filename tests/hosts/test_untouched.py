@@ -79,7 +79,7 @@ PIPELINES = {
     ("name", "images"),
     [(name, 2) for name in PIPELINES] + [("SD", 1), ("SD", 4), ("modular SDXL", 4)],
 )
-def test_at_strength_0_and_for_prompts_left_alone_the_encoders_see_what_they_saw(name, images):
+def test_unchanged_prompts_reach_the_encoders_bit_identically(name, images):
     pipe, draw = PIPELINES[name]()
     with encoder_inputs(pipe) as bare:
         draw(pipe, OPEN, images)

@@ -111,7 +111,7 @@ def test_after_leace_no_affine_probe_beats_a_constant(shares: tuple[float, ...])
 
 
 @pytest.mark.usefixtures("unshrunk")
-def test_no_other_map_that_erases_changes_less() -> None:
+def test_leace_makes_the_smallest_change_of_all_erasing_maps() -> None:
     """Against the orthogonal projection of the same direction, and against other oblique ones."""
     codes = torch.arange(2000) % 2
     rows = (normal(2000, 6, seed=2) + codes[:, None]) @ normal(6, 6, seed=3)
@@ -130,7 +130,7 @@ def test_no_other_map_that_erases_changes_less() -> None:
 
 
 @pytest.mark.usefixtures("unshrunk")
-def test_leace_is_that_of_its_authors() -> None:
+def test_leace_equals_the_authors_implementation() -> None:
     oracle = pytest.importorskip("concept_erasure", reason="concept-erasure is not installed")
     codes = torch.arange(500) % 3
     rows = normal(500, 10, seed=3) + 0.5 * codes[:, None]
@@ -145,7 +145,7 @@ def test_leace_is_that_of_its_authors() -> None:
     torch.testing.assert_close(rows - (rows @ right) @ output_factor.T + shift, theirs(rows))
 
 
-def test_labels_are_those_given_and_else_the_zero_shot_ones() -> None:
+def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
     reference_problem, images, gender = problem()
     zero_shot_problem, _, _ = problem(labels=False)
     from_labels = reference_problem.fit("leace", "joint")
@@ -171,13 +171,13 @@ def test_labels_are_those_given_and_else_the_zero_shot_ones() -> None:
     ({"gender": ["male", ""] * 300}, r"\['gender'\]"),
     ({}, r"two or more of the values \['male', 'female'\] of g"),  # by zero-shot, of one image
 )
-def test_labels_that_do_not_fit_are_refused(labels: dict[str, list[str]]) -> None:
+def test_unsuitable_labels_are_refused(labels: dict[str, list[str]]) -> None:
     reference_problem, images, _ = problem()
     shown = images if labels else images[:1].repeat(9, 1)
     replace(reference_problem, reference=Reference(shown, labels=labels)).fit("leace", "joint")
 
 
-def test_null_space_probes_remove_a_direction_a_round() -> None:
+def test_null_space_probes_remove_one_direction_per_round() -> None:
     _, images, gender = problem()
     first, second = (null_space_probes([(images, gender)], rounds) for rounds in (1, 2))
     rows = images - images.mean(0)
@@ -198,7 +198,7 @@ def test_null_space_probes_remove_a_direction_a_round() -> None:
         null_space_probes([(torch.ones(10, 3, dtype=torch.float64), torch.arange(10) % 2)], 3)
 
 
-def test_spd_sets_what_probes_read_to_the_neutral_mean_and_nothing_else() -> None:
+def test_spd_only_changes_the_directions_of_the_probes() -> None:
     reference_problem, images, gender = problem()
     edit = reference_problem.fit("spd", "joint")
     assert isinstance(edit, TwoTowers)
@@ -216,7 +216,7 @@ def test_spd_sets_what_probes_read_to_the_neutral_mean_and_nothing_else() -> Non
     assert ((edit(texts) @ span_of(edit.left[0])).std(0) < 1e-10).all()
 
 
-def test_sfid_replaces_the_dimensions_that_tell_and_no_others() -> None:
+def test_sfid_replaces_only_the_informative_dimensions() -> None:
     reference_problem, images, gender = problem()
     edit = reference_problem.fit("sfid", "joint")
     moved = edit.image(images)
@@ -242,7 +242,7 @@ def test_sfid_replaces_a_hundred_dimensions_of_clip() -> None:
     assert Problem(texts, GENDER, reference=reference).fit("sfid", "joint").left.shape[1] == 100
 
 
-def test_roboshot_is_its_algorithm_vector_by_vector() -> None:
+def test_roboshot_equals_the_algorithm_applied_vector_by_vector() -> None:
     harmful = normal(3, 10, seed=4)
     helpful = normal(2, 10, seed=5)
     images = unit(5, 10, seed=6)
@@ -257,7 +257,7 @@ def test_roboshot_is_its_algorithm_vector_by_vector() -> None:
     assert alone(harmful).abs().max() < 1e-12
 
 
-def test_roboshot_takes_differences_of_values_and_of_classes() -> None:
+def test_roboshot_uses_differences_of_values_and_of_classes() -> None:
     reference_problem, images, _ = problem()
     male, female = (
         reference_problem.host.embed(texts, "joint") for texts in GENDER.by_value().values()
@@ -271,7 +271,7 @@ def test_roboshot_takes_differences_of_values_and_of_classes() -> None:
     )
 
 
-def test_half_way_is_that_of_its_authors() -> None:
+def test_half_way_equals_the_authors_implementation() -> None:
     recorded = {
         name: torch.tensor(rows, dtype=torch.float64) for name, rows in PUBLISHED["lian"].items()
     }
@@ -282,7 +282,7 @@ def test_half_way_is_that_of_its_authors() -> None:
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_loss_and_bias_are_equal_shares_and_no_other_vector_has_both_smaller(r: int) -> None:
+def test_loss_and_bias_are_equal_and_no_other_vector_has_both_smaller(r: int) -> None:
     basis = torch.linalg.qr(unit(r, 9, seed=1).T).Q
     rows = unit(40, 9)
     turned = HalfWay(basis)(rows)
@@ -302,14 +302,14 @@ def test_loss_and_bias_are_equal_shares_and_no_other_vector_has_both_smaller(r: 
     ).all()
 
 
-def test_half_way_leaves_what_says_nothing_or_nothing_else() -> None:
+def test_half_way_leaves_vectors_with_only_one_part_unchanged() -> None:
     basis = torch.eye(4, dtype=torch.float64)[:, :2]
     rows = torch.tensor([[0.0, 0.0, 0.6, 0.8], [0.6, 0.8, 0.0, 0.0]], dtype=torch.float64)
     assert torch.equal(HalfWay(basis)(rows), rows)
     assert HalfWay(basis)(rows.float()).dtype == torch.float32
 
 
-def test_the_sides_of_lian_and_its_span_is_that_of_the_difference() -> None:
+def test_lian_has_sides_and_the_span_of_difference() -> None:
     reference_problem, images, _ = problem()
     texts = reference_problem.host.embed(GENDER.classes, "joint")
     methods = [Lian(side) for side in ("both", "text", "image")]
@@ -328,7 +328,7 @@ def test_the_sides_of_lian_and_its_span_is_that_of_the_difference() -> None:
     assert reference_problem.fit("difference", "joint")(both.basis.T).abs().max() < 1e-12
 
 
-def test_the_second_step_of_bend_is_that_of_its_authors() -> None:
+def test_the_second_step_of_bend_equals_the_authors_implementation() -> None:
     data = PUBLISHED["bend_vlm"]
     texts, images, query = (
         torch.tensor(data[key], dtype=torch.float64) for key in ("texts", "images", "query")
@@ -342,7 +342,7 @@ def test_the_second_step_of_bend_is_that_of_its_authors() -> None:
     )
 
 
-def test_a_bent_query_is_the_closest_that_is_as_near_to_all_values() -> None:
+def test_a_bent_query_is_the_closest_one_equally_near_to_all_values() -> None:
     reference_problem, images, gender = problem()
     edit = reference_problem.fit("bend-vlm", "joint")
     query, pilot = reference_problem.host.embed(
@@ -376,7 +376,7 @@ def test_a_bent_query_is_the_closest_that_is_as_near_to_all_values() -> None:
 
 
 @pytest.mark.parametrize("keep", ["4", "6"])
-def test_fair_pca_is_that_of_its_authors(keep: str) -> None:
+def test_fair_pca_equals_the_authors_implementation(keep: str) -> None:
     recorded = PUBLISHED["fair_pca"]
     rows, groups = (
         torch.tensor(recorded[name], dtype=torch.float64) for name in ("rows", "groups")
@@ -386,7 +386,7 @@ def test_fair_pca_is_that_of_its_authors(keep: str) -> None:
     torch.testing.assert_close(kept, torch.tensor(recorded["kept"][keep], dtype=torch.float64))
 
 
-def test_after_fair_pca_groups_have_one_mean_and_at_full_width_it_is_the_difference() -> None:
+def test_fair_pca_equalises_group_means_and_equals_difference_at_full_width() -> None:
     reference_problem, _, _ = problem()
     rows, groups = stated_texts(reference_problem, "joint").one_hot()
     for keep in (DIM, 9):
@@ -402,7 +402,7 @@ def test_after_fair_pca_groups_have_one_mean_and_at_full_width_it_is_the_differe
     assert abs(float(direction @ ours)) > 0.95  # fitted to the set's own texts of the values
 
 
-def test_fair_imagen_projects_states_of_a_pipeline_and_takes_one_attribute() -> None:
+def test_fair_imagen_projects_states_for_one_attribute() -> None:
     reference_problem, _, _ = problem()
     reference_problem.host.generative = True
     texts = reference_problem.host.embed(GENDER.classes, "joint")
@@ -415,7 +415,7 @@ def test_fair_imagen_projects_states_of_a_pipeline_and_takes_one_attribute() -> 
         replace(reference_problem, sets=sets, reference=None).fit("fair-pca", "joint")
 
 
-def test_an_affine_map_scales_with_what_it_is_given() -> None:
+def test_an_affine_map_scales_with_the_length_of_its_input() -> None:
     axis = EYE[:3, 1:2]
     edit = TwoTowers.from_maps((axis, axis, 0.5 * axis[:, 0]))
     # The length is 10, and the constant of 0.5 is added to unit rows: 8 - 8 + 0.5 * 10.

@@ -39,7 +39,7 @@ def pairs(seed: int, n: int = 4) -> Tensor:
 
 @laws
 @given(seed=seeds, rank=st.integers(1, 5))
-def test_the_loss_never_falls_as_lam_or_strength_grows(seed: int, rank: int) -> None:
+def test_the_loss_never_decreases_with_lam_or_strength(seed: int, rank: int) -> None:
     texts = unit(20, DIM, seed=seed + 2)
     several = [pairs(seed), pairs(seed + 7, 2)]
     any_matrix = unit(DIM, rank, seed=seed), 2 * unit(DIM, rank, seed=seed + 1)
@@ -60,7 +60,7 @@ def test_the_loss_never_falls_as_lam_or_strength_grows(seed: int, rank: int) -> 
     mean=st.booleans(),
     with_p0=st.booleans(),
 )
-def test_the_bound_holds_and_is_used_up(
+def test_the_bound_holds_and_is_tight(
     seed: int, max_loss: float, mean: bool, with_p0: bool
 ) -> None:
     before = CalibratedProjection(lam=1000.0).fit(
@@ -77,7 +77,7 @@ def test_the_bound_holds_and_is_used_up(
 
 @laws
 @given(seed=seeds)
-def test_without_p0_it_is_the_same_method_at_a_smaller_lam(seed: int) -> None:
+def test_without_p0_lam_is_lowered(seed: int) -> None:
     several = [pairs(seed), pairs(seed + 7, 2)]
     after = bounded(
         CalibratedProjection(lam=[500.0, 2000.0]).fit(several), unit(9, DIM, seed=seed + 2), 0.01
@@ -90,7 +90,7 @@ def test_without_p0_it_is_the_same_method_at_a_smaller_lam(seed: int) -> None:
     assert after.method == "cali"
 
 
-def test_with_p0_it_is_the_same_projection_at_a_smaller_strength() -> None:
+def test_with_p0_the_strength_is_lowered() -> None:
     before = CalibratedProjection(lam=1000.0).fit(pairs(0), unit(3, DIM, seed=5))
     after = bounded(before, unit(9, DIM, seed=2), 0.02)
     assert after.method == "orth-cali, bounded"
@@ -129,7 +129,7 @@ def test_nothing_within_the_bound_is_less_biased(seed: int, max_loss: float) -> 
 
 
 @pytest.mark.parametrize("lam", [1e12, 1e17])
-def test_a_lam_that_saturates_is_bounded_all_the_same(lam: float) -> None:
+def test_a_saturating_lam_is_bounded(lam: float) -> None:
     texts = unit(9, DIM, seed=2)
     assert (
         losses(bounded(CalibratedProjection(lam=lam).fit(pairs(1)), texts, 0.01), texts).max()
@@ -138,7 +138,7 @@ def test_a_lam_that_saturates_is_bounded_all_the_same(lam: float) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
-def test_on_a_model() -> None:
+def test_debias_bounds_the_loss_on_a_model() -> None:
     from vldebias.miniature import load_clip
 
     model, _, tokenizer = load_clip()
@@ -162,18 +162,18 @@ BARE = PromptSet("bare", groups=(("a man", "a woman"),))
 
 
 @refused(*((max_loss, "max_loss") for max_loss in (0.0, 1.0, 1e-7, "0.02", True, float("nan"))))
-def test_what_is_no_bound(max_loss: Any) -> None:
+def test_invalid_bounds_are_refused(max_loss: Any) -> None:
     Problem(TextTable({"a": [1.0]}), BARE, max_loss=max_loss)
 
 
-def test_a_set_without_classes() -> None:
+def test_a_set_without_classes_cannot_be_bounded() -> None:
     with pytest.raises(InvalidInputError, match=r"bare: .*class prompts"):
         Problem(TextTable({"a": [1.0]}), BARE, max_loss=0.1).fit("none", "joint")
     assert Problem(TextTable({"a": [1.0]}), BARE, neutral=["a person"]).neutral == ("a person",)
 
 
 @pytest.mark.parametrize("recorded_rank", [0, 2])
-def test_a_projection_that_is_not_symmetric_is_weakened_along_its_own_step(
+def test_an_asymmetric_projection_is_weakened_by_its_strength(
     recorded_rank: int,
 ) -> None:
     """The factors decide, not the rank that a method recorded: whiten, project, unwhiten."""

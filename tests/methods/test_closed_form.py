@@ -75,7 +75,7 @@ def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
 
 @laws
 @given(problems())
-def test_every_sum_levels_the_image_means_as_equalising_alone_does(problem: Problem) -> None:
+def test_every_sum_equalises_the_image_means_as_equalise_does(problem: Problem) -> None:
     """sqrt(lam w) |D^T P z| <= |z| / 2 for every z: the gap goes to zero as lam grows, at the same
     rate."""
     rows, lam = image_rows(problem)
@@ -88,7 +88,7 @@ def test_every_sum_levels_the_image_means_as_equalising_alone_does(problem: Prob
 
 @laws
 @given(problems())
-def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem) -> None:
+def test_a_bounded_sum_is_between_the_sum_and_the_identity(problem: Problem) -> None:
     """I - t (I - P) leaves at most (1 - t) of the gap that was there, and t of what the sum
     leaves."""
     rows, lam = image_rows(problem)
@@ -107,7 +107,7 @@ def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem
 
 @laws
 @given(problems())
-def test_every_sum_is_its_dense_formula(problem: Problem) -> None:
+def test_every_sum_equals_its_dense_formula(problem: Problem) -> None:
     """P0 last as the paper has it, prompt pairs whole, image differences inside what P0 leaves."""
     rows, lam = image_rows(problem)
     pairs = pair_scatters(problem, "joint")[0]
@@ -124,7 +124,7 @@ def test_every_sum_is_its_dense_formula(problem: Problem) -> None:
 
 @laws
 @given(problems())
-def test_prompts_alone_are_solved_in_the_papers_order(problem: Problem) -> None:
+def test_without_images_the_solution_equals_the_papers(problem: Problem) -> None:
     """Lemma 7.1: what the pairs ask for is undone by I + lam M, and leaves P0; images have no part
     in it."""
     pairs = pair_scatters(problem, "joint")[0]

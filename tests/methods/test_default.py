@@ -67,14 +67,14 @@ def test_a_search_gets_no_edit_from_texts_alone(kind: tuple[float, float]) -> No
         vldebias.fit_projection(texts, replace(prompts, spurious=()), method="paper")
 
 
-def test_a_search_without_words_for_values_is_not_told_to_pass_images_alone() -> None:
+def test_the_advice_for_a_set_without_words_for_values_is_to_add_them() -> None:
     texts, prompts = world(*HELPED)
     with pytest.warns(AutoDeclinedWarning, match=r"Add words for the values.*method='cali'"):
         edit = vldebias.fit_projection(texts, replace(prompts, attributes={}))
     assert edit.method == "default: none"
 
 
-def test_a_classification_that_texts_can_test_is_attached_and_says_what_was_tested() -> None:
+def test_a_classification_tested_on_texts_records_the_test() -> None:
     texts, prompts = world(*HELPED)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -90,7 +90,7 @@ def test_a_classification_that_texts_can_test_is_attached_and_says_what_was_test
     assert edit.method == "default: none"
 
 
-def test_a_classification_is_attached_and_said_once_to_be_untested(caplog: Any) -> None:
+def test_an_untestable_classification_is_attached_and_logged_once(caplog: Any) -> None:
     presets.log_once.cache_clear()
     texts, prompts = world(*HARMED)
     few = replace(classifier(prompts), groups=prompts.groups[: FEWEST - 1])
@@ -102,7 +102,7 @@ def test_a_classification_is_attached_and_said_once_to_be_untested(caplog: Any) 
 
 
 @quiet
-def test_reference_images_that_show_the_values_make_their_means_equal() -> None:
+def test_reference_images_that_show_the_values_are_equalised() -> None:
     texts, prompts = world(*HELPED)
     reference = images(2000, seed=1)[0]
     edit = vldebias.fit_projection(texts, prompts, reference=reference)
@@ -115,7 +115,7 @@ def test_reference_images_that_show_the_values_make_their_means_equal() -> None:
 
 
 @quiet
-def test_a_search_equalises_the_means_of_the_images_it_keeps_and_not_within_classes() -> None:
+def test_a_search_equalises_overall_means_and_not_within_classes() -> None:
     texts, prompts = world(*HELPED)
     rows = images(2000, seed=1)[0]
     edit = vldebias.fit_projection(texts, prompts, reference=rows)
@@ -134,7 +134,7 @@ def test_a_search_equalises_the_means_of_the_images_it_keeps_and_not_within_clas
 
 
 @quiet
-def test_reference_images_on_which_nothing_is_gained_are_declined() -> None:
+def test_no_edit_is_attached_without_a_gain_on_reference_images() -> None:
     texts, prompts = world(0.0, 0.0)
     reference = images(2000, seed=1)[0]
     with pytest.warns(AutoDeclinedWarning, match="do not clearly score more alike"):
@@ -183,7 +183,7 @@ DECLINED = {
 
 @quiet
 @pytest.mark.parametrize("lacks", DECLINED)
-def test_reference_images_that_nothing_can_be_tested_on_are_declined(lacks: str) -> None:
+def test_unusable_reference_images_are_declined(lacks: str) -> None:
     texts, prompts = world(*HELPED)
     rows = images(400, seed=1)[0]
     values = Problem(texts, prompts).zero_shot(prompts, "joint")
@@ -209,7 +209,7 @@ def test_reference_images_that_nothing_can_be_tested_on_are_declined(lacks: str)
 
 
 @quiet
-def test_images_in_one_group_are_used_if_all_wordings_read_them_alike() -> None:
+def test_overlapping_groups_are_used_if_all_wordings_agree() -> None:
     """The distance of two fitted normals depends on their tails, and thereby on how many images
     there are; more images must not turn help into none."""
     texts, prompts = without_details()
@@ -222,7 +222,7 @@ def test_images_in_one_group_are_used_if_all_wordings_read_them_alike() -> None:
     assert edit.method == "difference+equalise"
 
 
-def test_the_reference_is_reduced_to_the_images_that_are_about_the_values() -> None:
+def test_the_reference_is_reduced_to_images_that_show_the_values() -> None:
     """An index holds landscapes too, in which texts read a value all the same."""
     texts, prompts = world(*HELPED)
     people = images(300, seed=1)[0]
@@ -243,7 +243,7 @@ def test_the_reference_is_reduced_to_the_images_that_are_about_the_values() -> N
     assert len(showing_values(more, "joint").reference.features) == ENOUGH
 
 
-def test_what_falls_short_of_a_limit_is_not_shown_as_the_limit() -> None:
+def test_a_number_below_a_threshold_is_not_rounded_up_to_it() -> None:
     assert _floored(1.998) == "1.99"
 
 
@@ -274,7 +274,7 @@ def test_separation_is_the_distance_of_two_normals(distance: float) -> None:
 
 
 @quiet
-def test_what_readme_shows_is_attached() -> None:
+def test_the_example_of_the_readme_is_attached() -> None:
     from vldebias.miniature import load_clip
 
     model, _, tokenizer = load_clip()
@@ -309,7 +309,7 @@ def test_a_classification_with_images_gets_cali_and_means_within_classes() -> No
 @quiet
 @pytest.mark.parametrize("method", ["default", "cali", "difference"])
 @pytest.mark.parametrize("images", [False, True])
-def test_what_evaluate_measures_is_what_debias_attaches(method: str, images: bool) -> None:
+def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bool) -> None:
     texts, prompts = world(*HELPED)
     noise = np.random.default_rng(0)
     features = noise.normal(size=(300, 48))
@@ -335,7 +335,7 @@ def test_what_evaluate_measures_is_what_debias_attaches(method: str, images: boo
 
 
 @pytest.mark.parametrize("method", [None, "default", "paper", "difference", "orth", "bend-vlm"])
-def test_a_lam_belongs_to_a_method_that_has_one(method: str | None) -> None:
+def test_lam_is_refused_for_methods_that_do_not_take_one(method: str | None) -> None:
     """It never selects a method, and is never ignored: the message names those that have one."""
     table = TextTable({text: torch.ones(2) for text in load_prompts("gender").texts})
     why = "no method is named" if method is None else f"method '{method}' takes no lam"
@@ -382,7 +382,7 @@ def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> Non
         assert portraits_of(pipe) <= bare / 2
 
 
-def test_the_default_removes_a_hundredth_of_the_space_and_a_direction_for_each_attribute(
+def test_the_default_removes_a_hundredth_of_the_space_or_a_direction_per_attribute(
     host: Host,
 ) -> None:
     edit = only(fit_projections(host, SET))
@@ -397,7 +397,7 @@ def test_the_default_removes_a_hundredth_of_the_space_and_a_direction_for_each_a
 
 
 @quiet
-def test_what_is_asked_for_by_name_is_the_papers(host: Host) -> None:
+def test_named_methods_use_the_papers_lam(host: Host) -> None:
     """Lemma 7.2 at lam = 500, at any width."""
     scatter = pair_scatters(Problem(host, SET), host.roles[0])[0]
     paper = CalibratedProjection.solve([scatter], None, 500.0).matrix()
@@ -414,7 +414,7 @@ def test_a_fit_that_shrinks_a_quarter_of_the_space_by_a_tenth_warns(host: Host) 
         assert [warning.filename for warning in caught] == [__file__]
 
 
-def test_what_spares_the_space_does_not_warn_and_models_are_not_told(host: Host) -> None:
+def test_narrow_edits_and_models_do_not_warn(host: Host) -> None:
     table = TextTable(dict(zip("abcd", torch.eye(4), strict=True)))
     table.generative = True
     with warnings.catch_warnings():
@@ -438,9 +438,7 @@ def test_what_spares_the_space_does_not_warn_and_models_are_not_told(host: Host)
         Problem(table, replace(pair, spurious=("a", "b", "c"))).fit("orth", "joint")
 
 
-def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(
-    pipe: Any, caplog: Any
-) -> None:
+def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, caplog: Any) -> None:
     presets.log_once.cache_clear()
     only(fit_projections(pipe, replace(FIVE, attributes={})))  # which no words are written for
     assert not caplog.records

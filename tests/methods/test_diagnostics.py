@@ -20,7 +20,7 @@ CLASSES = unit(4, 16, seed=2)
 CALI = CalibratedProjection().fit(PAIRS)
 
 
-def test_of_a_prompt_set_it_is_what_its_texts_allow() -> None:
+def test_diagnostics_depend_on_the_texts_of_the_prompt_set() -> None:
     rows = {}
     for k, (a, b) in enumerate(PAIRS):
         rows |= {f"a {k}": a, f"b {k}": b}
@@ -74,7 +74,7 @@ class TestSpreadAlong:
         q, r = torch.linalg.qr(unit(24, 24, seed=seed))
         return q * r.diagonal().sign()  # so that all rotations are equally likely
 
-    def test_over_rotations_it_has_the_mean_and_the_deviation_that_it_says(self) -> None:
+    def test_the_spread_has_the_stated_mean_and_deviation_over_rotations(self) -> None:
         """What makes a threshold in deviations mean something: share and deviations are those of
         random spaces."""
         spreads = [
@@ -85,7 +85,7 @@ class TestSpreadAlong:
         assert float(deviations.mean()) == pytest.approx(0, abs=0.15)
         assert float(deviations.std()) == pytest.approx(1, abs=0.1)
 
-    def test_images_of_the_texts_own_space_are_far_above_whatever_their_length_and_place(
+    def test_images_of_the_same_space_have_a_large_spread(
         self,
     ) -> None:
         for n in (10, 100):
@@ -97,7 +97,7 @@ class TestSpreadAlong:
         )
         assert moved == pytest.approx((spread, deviations))
 
-    def test_directions_that_hold_a_hundredth_of_the_texts_are_left_out(self) -> None:
+    def test_directions_with_a_hundredth_of_the_variance_are_left_out(self) -> None:
         eye = torch.eye(24, dtype=torch.float64)
         many = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
         texts = torch.cat([3 * eye[:2], -3 * eye[:2], 0.1 * eye[2:3]])
@@ -105,7 +105,7 @@ class TestSpreadAlong:
         # All variance lies along one of the two directions kept, 2 of 24: 12 times an even share.
         assert spread_along(many * eye[1], texts)[0] == pytest.approx(12, rel=0.01)
 
-    def test_what_does_not_differ_has_no_spread(self) -> None:
+    def test_equal_rows_have_no_spread(self) -> None:
         assert spread_along(self.images(1).repeat(5, 1), self.TEXTS) == (0.0, 0.0)
         assert spread_along(self.images(5), self.TEXTS[:1].repeat(3, 1)) == (0.0, 0.0)
 

@@ -95,7 +95,7 @@ def test_scatter_is_the_weighted_sum_over_shrunk_differences(
     torch.testing.assert_close(scatter.T @ scatter, naive_matrix(images, within))
 
 
-def test_few_images_that_say_nothing_leave_the_texts_and_many_leave_what_they_say() -> None:
+def test_few_images_are_shrunk_to_the_texts_and_many_are_not() -> None:
     texts = (MALE - FEMALE) / 2**0.5
     beyond = EYE[9]
 
@@ -125,7 +125,7 @@ def three_values(n: int, seed: int, difference: Tensor) -> tuple[Tensor, Tensor]
     return EYE[4:7], normalize(rows, dim=1)
 
 
-def test_classes_share_one_difference_unless_they_do_differ() -> None:
+def test_classes_share_one_difference_unless_they_differ() -> None:
     alike, apart = (three_values(600, 0, size * EYE[9]) for size in (0.0, 1.5))
     ranks = [
         torch.linalg.matrix_rank(split(v, CLASSES, x).scatter, atol=0.02) for v, x in (alike, apart)
@@ -155,7 +155,7 @@ def test_three_values_score_alike_in_both_classes() -> None:
     assert spread(projection(query)) < 0.02
 
 
-def test_a_correlated_class_is_kept_where_means_are_compared_within_classes() -> None:
+def test_a_correlated_class_is_kept_if_means_are_compared_within_classes() -> None:
     images, *_ = people(4000, seed=2, correlation=0.9)
     torch.testing.assert_close(split(VALUES, None, images).sample, images[:1000])
 
@@ -170,7 +170,7 @@ def test_a_correlated_class_is_kept_where_means_are_compared_within_classes() ->
     assert kept(within=True) > 0.99
 
 
-def test_classes_are_pooled_where_none_has_a_pair_of_its_own() -> None:
+def test_classes_are_pooled_if_none_has_a_pair() -> None:
     images, *_ = people(60, seed=8, correlation=1.0)  # each class has one value only
     within, pooled = (split(VALUES, classes, images) for classes in (CLASSES, None))
     torch.testing.assert_close(within.scatter, pooled.scatter)
@@ -187,7 +187,7 @@ def test_a_class_without_a_pair_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(("noise", "stable"), [(0.05, True), (0.6, True), (3.0, False)])
-def test_stability_is_the_cosine_between_what_two_halves_give(noise: float, stable: bool) -> None:
+def test_stability_is_the_cosine_between_two_halves(noise: float, stable: bool) -> None:
     stabilities = []
     cosines = []
     for seed in range(30):
@@ -213,7 +213,7 @@ def test_stability_is_the_cosine_between_what_two_halves_give(noise: float, stab
     (lambda: split(VALUES, None, torch.ones(3, DIM + 1)), "width 17, texts 16"),
     (lambda: split(VALUES, None, people(1, seed=7)[0]).scatter, r"2 images .*\[\d, \d\]"),
 )
-def test_what_cannot_be_split_is_refused(call: Any) -> None:
+def test_images_that_cannot_be_split_are_refused(call: Any) -> None:
     call()
 
 
@@ -285,7 +285,7 @@ class TestOnAModel:
         for scatter in scatters:
             assert (scatter @ fitted(eye).T).norm() < 1e-3 * scatter.norm()
 
-    def test_images_that_do_not_settle_it_give_a_warning(self, world: Any) -> None:
+    def test_uninformative_images_cause_a_warning(self, world: Any) -> None:
         model, features = world
         noise = torch.randn(40, features.shape[1], generator=torch.Generator().manual_seed(1))
         for match, images in {"two halves": features[:10], "unaligned": noise}.items():
@@ -293,13 +293,13 @@ class TestOnAModel:
             with pytest.warns(ReferenceWarning, match=match):
                 vldebias.fit_projection(model, GENDER, method="equalise", reference=reference)
 
-    def test_a_pipeline_has_no_space_for_images(self, pipe: Any) -> None:
+    def test_reference_images_are_refused_for_a_pipeline(self, pipe: Any) -> None:
         with pytest.raises(InvalidInputError, match="one embedding space"):
             vldebias.debias(pipe, "professions-gender", reference=torch.ones(3, 4))
 
 
 @pytest.mark.parametrize("length", [1e-30, 1e30])
-def test_lengths_whose_squares_float32_cannot_hold_change_nothing(length: float) -> None:
+def test_extreme_lengths_of_features_change_nothing(length: float) -> None:
     images = people(40, seed=1)[0].float()
     scaled = split(VALUES, CLASSES, images * length).scatter
     torch.testing.assert_close(scaled, split(VALUES, CLASSES, images).scatter, rtol=0, atol=1e-6)

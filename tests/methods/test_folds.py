@@ -93,7 +93,7 @@ def change_of(method: str, texts: TextTable, prompts: PromptSet) -> Change:
     return change
 
 
-def test_where_an_edit_makes_it_worse_neither_texts_nor_images_predict_help() -> None:
+def test_no_help_is_predicted_if_an_edit_makes_it_worse() -> None:
     """As in a published reproduction, where the skew of FairFace rose from .346 to .596 with
     orth-cali."""
     texts, prompts = world(*HARMED)
@@ -106,14 +106,14 @@ def test_where_an_edit_makes_it_worse_neither_texts_nor_images_predict_help() ->
 
 
 @pytest.mark.parametrize("method", ["difference", "cali"])
-def test_where_pairs_help_texts_predict_it_and_are_right(method: str) -> None:
+def test_texts_predict_the_help_of_pairs(method: str) -> None:
     texts, prompts = world(*HELPED)
     assert change_of(method, texts, prompts).high < 0
     edit = vldebias.fit_projection(texts, prompts, method=method)
     assert skew(texts, prompts, edit) < 0.6 * skew(texts, prompts, None)
 
 
-def test_where_means_help_images_predict_it_and_are_right() -> None:
+def test_images_predict_the_help_of_means() -> None:
     for lean, biased in (HARMED, HELPED):
         texts, prompts = world(lean, biased)
         reference = Reference(images(2000, seed=1)[0], within_classes=False)
@@ -129,7 +129,7 @@ def named(rows: Tensor) -> set[int]:
     return {hash(row.numpy().tobytes()) for row in rows.contiguous()}
 
 
-def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_use_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
     texts, prompts = world(*HELPED)
     predicted = list[tuple[set[int], bool]]()
 
@@ -165,13 +165,13 @@ def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("groups", "folds"), [(FEWEST - 1, 0), (FEWEST, 2), (9, 4), (10, FOLDS)])
-def test_no_fold_is_one_concept_alone(groups: int, folds: int) -> None:
+def test_no_fold_has_only_one_concept(groups: int, folds: int) -> None:
     texts, prompts = world(*HELPED)
     few = replace(prompts, groups=prompts.groups[:groups])
     assert len([*text_folds(Problem(texts, few), "joint")]) == folds
 
 
-def test_held_out_groups_are_predicted_where_there_are_enough() -> None:
+def test_held_out_groups_are_used_if_there_are_enough() -> None:
     texts, prompts = world(*HELPED)
     fitted = prompts.groups[:-FEWEST]
     split = replace(prompts, groups=fitted, held_out_groups=prompts.groups[-FEWEST:])
@@ -195,7 +195,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-def test_images_that_cannot_be_split_or_are_of_another_space_are_refused(kind: str) -> None:
+def test_unsplittable_and_foreign_images_are_refused(kind: str) -> None:
     rows, value = images(400, seed=1)
     shown = {
         "one value": rows[value == 0][:60],
@@ -245,7 +245,7 @@ def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | Non
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(odd_problems())
-def test_odd_problems_get_an_edit_or_a_reason(odd: tuple[TextTable, PromptSet, Any]) -> None:
+def test_unusual_problems_get_an_edit_or_a_reason(odd: tuple[TextTable, PromptSet, Any]) -> None:
     texts, prompts, reference = odd
     try:
         edit = vldebias.fit_projection(texts, prompts, reference=reference)

@@ -51,9 +51,7 @@ def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), n=st.integers(12, 60), a=st.integers(2, 3), c=st.integers(1, 4))
-def test_differences_agree_with_loops_for_the_sample_and_its_resamples(
-    seed: int, n: int, a: int, c: int
-) -> None:
+def test_differences_equal_a_plain_loop(seed: int, n: int, a: int, c: int) -> None:
     x = unit(n, DIM, seed=seed)
     values = codes(n, a, seed)
     classes = codes(n, c, seed + 1)
@@ -85,7 +83,7 @@ def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> No
         assert float(gaps[0, q]) == pytest.approx(expected)
 
 
-def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> None:
+def test_the_gap_of_normal_scores_determines_the_share_at_the_top() -> None:
     """Two groups of scores N(0, 1) and N(delta, 1): the gap is delta over their common
     deviation."""
     draw = torch.Generator().manual_seed(0)
@@ -104,7 +102,7 @@ def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> No
 
 
 @pytest.mark.parametrize("concepts", [2, 3, 20])
-def test_classes_drawn_whole_vary_as_their_mean_does(concepts: int) -> None:
+def test_resampled_classes_vary_as_their_mean_does(concepts: int) -> None:
     """However few: the variance over resamples is that of a mean, s^2 / n, of the differences of
     the classes."""
     x = normal(2 * concepts, DIM, seed=concepts)

@@ -114,13 +114,13 @@ def test_every_declared_method_is_registered_in_its_order_and_reads_its_declarat
         assert get_compared(name).declaration == DECLARED[name]
 
 
-def test_every_method_attaches_and_those_that_fit_are_edit_methods() -> None:
+def test_every_method_can_attach_and_those_that_fit_are_edit_methods() -> None:
     for name, method in METHODS.items():
         assert callable(method.attach)
         assert isinstance(method, EditMethod) == hasattr(method, "fit"), name
 
 
-def test_the_declaration_of_a_closed_form_names_what_its_terms_need() -> None:
+def test_the_declaration_of_a_closed_form_lists_the_needs_of_its_terms() -> None:
     for name, method in METHODS.items():
         if isinstance(method, ClosedForm):
             assert method.needs == {term.need for term in method.terms}, name
@@ -128,7 +128,7 @@ def test_the_declaration_of_a_closed_form_names_what_its_terms_need() -> None:
             assert method.declaration.has_lam == has_scatters, name
 
 
-def test_titles_and_colors_are_different_and_every_method_says_what_it_does() -> None:
+def test_titles_and_colors_are_unique_and_every_method_is_described() -> None:
     declared = list(DECLARED.values())
     assert len({method.title for method in declared}) == len(declared)
     fitted = [DECLARED[name] for name in NAMES]
@@ -140,7 +140,7 @@ def test_titles_and_colors_are_different_and_every_method_says_what_it_does() ->
 
 
 @pytest.mark.parametrize(("name", "host_name"), ON)
-def test_fitted_saved_loaded_and_attached_in_three_states(
+def test_edits_survive_saving_and_attach_in_three_states(
     cases: dict[str, Case], name: str, host_name: str, tmp_path: Path
 ) -> None:
     case = cases[host_name]
@@ -219,7 +219,7 @@ def assert_same_edit(loaded: Any, fitted: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 @pytest.mark.parametrize(("name", "host_name"), ON)
-def test_merged_gives_what_it_gave_attached_or_a_sentence(
+def test_merging_preserves_the_output_or_is_refused_with_a_message(
     cases: dict[str, Case], name: str, host_name: str
 ) -> None:
     case = cases[host_name]
@@ -244,9 +244,7 @@ def test_merged_gives_what_it_gave_attached_or_a_sentence(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_method_is_refused_for_the_host_that_it_is_not_for(
-    cases: dict[str, Case], name: str
-) -> None:
+def test_a_method_is_refused_for_the_wrong_kind_of_host(cases: dict[str, Case], name: str) -> None:
     hosts = DECLARED[name].hosts
     for host_name, other_host, fits in (
         ("pipeline", "image-text m", PIPELINES in hosts),
@@ -273,7 +271,7 @@ def needs_of_methods() -> list[tuple[str, Need]]:
 
 
 @pytest.mark.parametrize(("name", "need"), needs_of_methods())
-def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, need: Need) -> None:
+def test_missing_inputs_are_reported_before_anything_is_embedded(name: str, need: Need) -> None:
     change, message = LACKS[need]
     host = TextTable({"nothing": [1.0]})
     host.generative = MODELS not in DECLARED[name].hosts
@@ -287,7 +285,7 @@ def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, n
         problem.fit(name, "joint")
 
 
-def test_a_bound_and_a_side_say_what_they_cannot_be_of(cases: dict[str, Case]) -> None:
+def test_bounds_and_sides_that_do_not_apply_are_refused(cases: dict[str, Case]) -> None:
     with pytest.raises(InvalidInputError, match="got an empty list"):
         Problem(TextTable({"nothing": [1.0]}), [])
     with pytest.raises(
@@ -379,9 +377,7 @@ def test_an_edit_of_another_package_is_attached_and_saved(
         assert torch.equal(case.outputs()[0], flipped)
 
 
-def test_target_shares_are_attached_by_what_fit_shares_gives(
-    cases: dict[str, Case], tmp_path: Path
-) -> None:
+def test_the_edit_of_fit_shares_can_be_attached(cases: dict[str, Case], tmp_path: Path) -> None:
     case = cases["model"]
     move = vldebias.fit_shares(
         case.host, SET, {"male": 0.3, "female": 0.7}, reference=case.reference, top=0.1
@@ -416,13 +412,13 @@ class Returning(EditMethod):
         ({"joint": 1}, "a dict; expected .* Return a CalibratedProjection"),
     ],
 )
-def test_what_is_no_fitted_edit_is_refused_with_what_to_do(fitted: object, message: str) -> None:
+def test_anything_but_a_fitted_edit_is_refused_with_advice(fitted: object, message: str) -> None:
     rows = {text: torch.randn(4, dtype=torch.float64) for text in SET.texts}
     with pytest.raises(InvalidInputError, match=f"method 'mine': fit returned .*{message}"):
         vldebias.fit_projection(rows, SET, method=Returning(fitted))
 
 
-def test_the_matrix_of_the_message_is_an_edit() -> None:
+def test_the_advice_for_a_matrix_works() -> None:
     """What the refusal of a matrix says to do works, to the letter."""
     matrix = torch.eye(3, dtype=torch.float64)
     matrix[0, 0] = 0.5
@@ -431,7 +427,7 @@ def test_the_matrix_of_the_message_is_an_edit() -> None:
     torch.testing.assert_close(edit.matrix(), matrix)
 
 
-def test_a_method_without_a_declaration_or_with_another_base_gets_a_sentence() -> None:
+def test_a_method_without_a_declaration_or_base_class_gets_a_message() -> None:
     class Undeclared(EditMethod):
         def fit(self, problem: Problem, role: str) -> Edit:
             raise NotImplementedError
@@ -442,7 +438,7 @@ def test_a_method_without_a_declaration_or_with_another_base_gets_a_sentence() -
         type("Fitting", (Method,), {"fit": lambda self, problem, role: None})
 
 
-def test_a_reranking_is_no_method_to_attach() -> None:
+def test_a_reranking_cannot_be_attached() -> None:
     for name in RERANKED:
         assert name not in METHODS
         with pytest.raises(InvalidInputError, match="re-ranks results of a search; use"):

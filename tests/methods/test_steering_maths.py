@@ -25,7 +25,7 @@ def made(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def test_a_reading_is_one_at_the_mean_of_its_kind_and_zero_at_that_of_the_others() -> None:
+def test_a_reading_is_one_at_the_mean_of_its_kind_and_zero_at_the_open_mean() -> None:
     kinds = [made(30, 7, seed=seed) + 2 * made(7, seed=90 + seed) for seed in (1, 2, 3)]
     others = made(40, 7, seed=4)
     readings, mean = discriminant(kinds, others)
@@ -34,7 +34,7 @@ def test_a_reading_is_one_at_the_mean_of_its_kind_and_zero_at_that_of_the_others
     torch.testing.assert_close(mean, others.mean(0))
 
 
-def test_the_layer_that_tells_best_is_read() -> None:
+def test_the_best_layer_is_read() -> None:
     """Only the second layer says anything."""
     others = made(40, 9, seed=1)
     kind = made(40, 9, seed=2)
@@ -47,7 +47,7 @@ def test_the_layer_that_tells_best_is_read() -> None:
     assert is_kind.double().mean() > 0.9 > 0.1 > is_other.double().mean()
 
 
-def test_auroc_is_that_of_scikit_learn() -> None:
+def test_auroc_equals_scikit_learns() -> None:
     positive = made(23).round(decimals=1) + 0.3
     negative = made(31, seed=1).round(decimals=1)
     labels = np.repeat([1, 0], [23, 31])
@@ -66,7 +66,7 @@ def test_values_that_sum_to_their_center_span_one_direction_less() -> None:
     assert span(torch.zeros(3, 4)).shape == (4, 0)
 
 
-def test_set_replaces_shift_keeps_what_varies_and_add_removes_nothing() -> None:
+def test_set_replaces_shift_preserves_variation_and_add_removes_nothing() -> None:
     output = made(2, 5, 8)
     basis = span(made(2, 8, seed=1))
     target = made(2, 8, seed=2) @ basis @ basis.T
@@ -82,7 +82,7 @@ def test_set_replaces_shift_keeps_what_varies_and_add_removes_nothing() -> None:
     torch.testing.assert_close(half, (output + placed) / 2)
 
 
-def test_texts_of_a_fit_differ_in_the_value_alone() -> None:
+def test_texts_of_a_fit_differ_only_in_the_value() -> None:
     texts = stated_texts(load_prompts("skin-tone"), 6)
     assert list(texts) == ["pale", "light", "tan", "brown", "dark"]
     rows = list(zip(*texts.values(), strict=True))
@@ -133,7 +133,7 @@ def test_the_target_of_a_value_has_the_center_unless_nothing_is_removed(form: Fo
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_threshold_parts_scores_that_can_be_parted(seed: int) -> None:
+def test_the_threshold_separates_separable_scores(seed: int) -> None:
     negative = made(20, seed=seed)
     positive = made(30, seed=seed + 50).abs() + negative.max() + 1
     threshold = _threshold(positive, negative)
@@ -162,7 +162,7 @@ def test_the_threshold_of_mixed_scores_has_the_best_mean_of_both_shares() -> Non
         ([0.0, 0.0, 1.0], (True, None)),
     ],
 )
-def test_the_last_row_of_the_gate_tells_whether_somebody_is_shown(
+def test_the_last_row_of_the_gate_detects_a_person(
     response: list[float], expected: tuple[bool, str | None]
 ) -> None:
     edit = edit_of("shift", torch.zeros(3), torch.zeros(2, 3))

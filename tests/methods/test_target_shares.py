@@ -43,7 +43,7 @@ def fit(images: Any, shares: Any = None, groups: int = 2, **how: Any) -> TargetS
     return fit_shares(table, prompts, wanted, reference=images, **{"top": 0.1} | how)
 
 
-def test_covariances_are_those_of_the_pseudo_groups() -> None:
+def test_covariances_belong_to_the_pseudo_groups() -> None:
     images, _ = crowd(300, seed=0, noise=0.5)
     edit = fit(list(images.split(7)))
     value = (images @ EYE[:2].T).argmax(1)
@@ -101,7 +101,7 @@ QUERIES = normalize(normal(6, DIM, seed=99) + 2 * EYE[-1], dim=1)
 
 
 @pytest.mark.parametrize("wanted", [(0.5, 0.5), (0.2, 0.8), (0.85, 0.15)])
-def test_two_groups_have_their_shares_among_images_not_seen(wanted: tuple[float, ...]) -> None:
+def test_two_groups_have_their_shares_on_held_out_images(wanted: tuple[float, ...]) -> None:
     images, group = crowd(20_000, seed=3, shares=(0.6, 0.4))
     edit = fit(images[:10_000], wanted)
     held_out = images[10_000:]
@@ -117,14 +117,14 @@ def test_two_groups_have_their_shares_among_images_not_seen(wanted: tuple[float,
     assert (after.mean(0) - torch.tensor(wanted)).abs().max() < 0.05
 
 
-def test_a_larger_share_is_a_larger_share() -> None:
+def test_a_larger_target_gives_a_larger_share() -> None:
     images, group = crowd(4000, seed=5)
     moved = [fit(images, (s, 1 - s))(QUERIES) for s in (0.1, 0.3, 0.5, 0.7, 0.9)]
     shares = torch.stack([shares_at(query, images, group, 0.1)[:, 0] for query in moved], dim=1)
     assert (shares.diff(dim=1) > 0.05).all()
 
 
-def test_the_shares_of_all_images_are_plain_equalising() -> None:
+def test_targets_equal_to_the_shares_of_all_images_are_plain_equalising() -> None:
     """Of two groups that are mirror images: as many, and spread alike under every query without a
     side."""
     images, _ = crowd(400, seed=6)
@@ -137,7 +137,7 @@ def test_the_shares_of_all_images_are_plain_equalising() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_lengths_pass_through_and_shape_and_dtype_are_kept(dtype: torch.dtype) -> None:
+def test_length_shape_and_dtype_are_preserved(dtype: torch.dtype) -> None:
     edit = fit(crowd(20, seed=7)[0], (0.3, 0.7))  # ten of each group, which are enough
     moved = edit(QUERIES)
     queries = QUERIES.to(dtype)
@@ -170,7 +170,7 @@ PLAIN = crowd(100, seed=0)[0]
     ),
     (torch.ones(3, DIM + 1).double(), (0.5, 0.5), {}, "width 13, texts 12"),
 )
-def test_shares_that_cannot_be_had_are_refused(
+def test_unreachable_shares_are_refused(
     images: Tensor, shares: tuple[float, ...], how: dict[str, Any]
 ) -> None:
     fit(images, shares, **how)

@@ -103,7 +103,7 @@ def portraits() -> Tensor:
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize("has_images", [False, True])
 @pytest.mark.parametrize("name", SETS)
-def test_three_ways_of_use_attach_or_abstain_alike(
+def test_three_interfaces_attach_or_decline_alike(
     ways: dict[str, tuple[Any, dict[str, Any]]], portraits: Tensor, name: str, has_images: bool
 ) -> None:
     images = {"reference": portraits} if has_images else {}

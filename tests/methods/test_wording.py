@@ -32,17 +32,17 @@ STATED = "A photo of a female nurse."
         ("the old", "male", "the male old"),
     ],
 )
-def test_words_are_put_into_a_prompt(prompt: str, words: str, expected: str) -> None:
+def test_words_are_written_into_a_prompt(prompt: str, words: str, expected: str) -> None:
     assert rewrite_prompt(prompt, words) == expected
 
 
-def test_the_attribute_is_that_of_the_set_or_is_given() -> None:
+def test_the_attribute_is_read_from_the_name_of_the_set() -> None:
     with pytest.raises(InvalidInputError, match=r"people.*method 'suffix'"):
         get_method("suffix").words(replace(SET, name="people"))
     assert get_method("suffix").words(load_prompts("skin-tone")) == ("{text} of any skin tone",)
 
 
-def test_wordings_are_averaged_and_embeddings_alone_are_refused() -> None:
+def test_wordings_are_averaged_and_embeddings_without_prompts_are_refused() -> None:
     host = TextTable({"a photo": [1.0, 0.0]})
     edit = Problem(host, SET).fit("each-value", "joint")
     assert edit.wordings(NURSE) == ("A photo of a male nurse.", STATED)
@@ -61,7 +61,7 @@ def test_wordings_are_averaged_and_embeddings_alone_are_refused() -> None:
         Diagnostics.from_edit(host, "joint", edit, SET)
 
 
-def test_a_table_of_texts_gives_the_mean_of_those_it_holds() -> None:
+def test_a_table_of_texts_averages_the_wordings_that_it_contains() -> None:
     stated = ("A photo of a male nurse.", STATED)
     rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
     table = TextTable(dict(zip((NURSE, *stated), rows, strict=True)))

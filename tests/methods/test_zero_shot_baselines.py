@@ -22,8 +22,8 @@ from vldebias.methods.baselines.zero_shot import (
     DensityScores,
     Sage,
     Translation,
-    called,
     herded,
+    name_in_prompt,
     outlier_factors,
     texts_by_group,
     with_products,
@@ -98,7 +98,7 @@ def test_tie_moves_each_image_by_the_mean_product_of_its_value() -> None:
     np.testing.assert_allclose(twice.numpy(), 2 * np.stack(expected), atol=1e-12)
 
 
-def test_after_tie_the_images_of_a_value_lean_to_its_text_on_average_no_more() -> None:
+def test_tie_removes_the_mean_product_with_the_text_of_the_value() -> None:
     made, images = problem(labels=False)
     edit = made.fit("tie", "joint")
     directions = made.zero_shot(BIRDS, "joint")
@@ -114,7 +114,7 @@ def test_after_tie_the_images_of_a_value_lean_to_its_text_on_average_no_more() -
 # ---- SAGE
 
 
-def test_an_image_gets_the_scores_of_the_template_that_tells_its_classes_apart_best() -> None:
+def test_an_image_gets_the_scores_of_its_best_template() -> None:
     wordings = [(f"{word} crow", f"{word} gull") for word in ("one", "two", "three", "four")]
     texts = [*BIRDS.classes, *(text for pair in wordings for text in pair)]
     made = Problem(table(texts), BIRDS)
@@ -133,7 +133,7 @@ def test_an_image_gets_the_scores_of_the_template_that_tells_its_classes_apart_b
     np.testing.assert_allclose(scores(edit, images, made).numpy(), np.array(expected), atol=1e-10)
 
 
-def test_one_template_that_is_the_class_prompts_changes_nothing() -> None:
+def test_a_single_template_equal_to_the_class_prompts_changes_nothing() -> None:
     made = Problem(table(list(BIRDS.classes)), BIRDS)
     images = unit(10, DIM, seed=5)
     edit = made.fit(Sage([BIRDS.classes]), "joint")
@@ -142,7 +142,7 @@ def test_one_template_that_is_the_class_prompts_changes_nothing() -> None:
     assert edit(texts) is texts  # an edit of images
 
 
-def test_products_are_those_given_and_nothing_else_moves() -> None:
+def test_only_the_products_with_the_classes_change() -> None:
     rows = unit(6, DIM)
     classes = unit(3, DIM, seed=1)
     products = unit(6, 3, seed=2)
@@ -153,7 +153,7 @@ def test_products_are_those_given_and_nothing_else_moves() -> None:
     torch.testing.assert_close(outside, torch.zeros_like(outside))
 
 
-def test_sage_takes_the_templates_of_imagenet_around_the_words_of_the_class_prompts() -> None:
+def test_sage_fills_the_imagenet_templates_with_the_class_prompts() -> None:
     asked: list[str] = []
 
     class Listening(TextTable):
@@ -167,8 +167,8 @@ def test_sage_takes_the_templates_of_imagenet_around_the_words_of_the_class_prom
     assert "a bad photo of a celebrity with dark hair." in asked
     assert "itap of my celebrity with blond hair." in asked
     for prompt, name in zip(*names_of("waterbirds"), strict=True):
-        assert called(prompt, "") == name
-    assert called("Landbird", "landbird") == "landbird"
+        assert name_in_prompt(prompt, "") == name
+    assert name_in_prompt("Landbird", "landbird") == "landbird"
 
 
 def names_of(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -210,7 +210,7 @@ def naive_dat(made: Problem, image: Floats, groups: dict[tuple[int, int], list[F
     return np.array(of_classes)
 
 
-def test_dat_is_its_formulas_neighbour_by_neighbour() -> None:
+def test_dat_equals_a_plain_loop_over_neighbours() -> None:
     made, images = problem()
     edit = made.fit("dat", "joint")
     assert isinstance(edit, DensityScores)
@@ -239,7 +239,7 @@ def test_a_group_as_dense_as_its_neighbours_has_a_factor_of_one() -> None:
         assert factor == pytest.approx(naive_outlier_factor(row, list(rows.numpy()), 8))
 
 
-def test_herding_chooses_what_brings_the_mean_nearest() -> None:
+def test_herding_chooses_the_row_that_brings_the_mean_nearest() -> None:
     rows = unit(12, 3, seed=4)
     mean = rows.mean(0)
     left = list(range(12))
@@ -252,7 +252,7 @@ def test_herding_chooses_what_brings_the_mean_nearest() -> None:
     assert len(herded(rows, 100)) == 12
 
 
-def test_dat_without_labels_takes_zero_shot_ones_and_a_small_group_is_left_out() -> None:
+def test_dat_without_labels_uses_zero_shot_labels_and_skips_small_groups() -> None:
     made, images = problem(labels=False)
     edit = made.fit("dat", "joint")
     assert edit.provenance.labels == "zero-shot"
@@ -265,7 +265,7 @@ def test_dat_without_labels_takes_zero_shot_ones_and_a_small_group_is_left_out()
         assert torch.isfinite(fitted.image(images)).all()
 
 
-def test_a_text_of_a_longer_name_is_not_of_the_shorter_one() -> None:
+def test_a_longer_class_name_takes_precedence() -> None:
     prompts = make_prompt_set(
         "g", {"male": ["male"], "female": ["female"]}, ["nurse", "registered nurse"]
     )
@@ -276,7 +276,7 @@ def test_a_text_of_a_longer_name_is_not_of_the_shorter_one() -> None:
             assert ("female" in text) == bool(value_code)
 
 
-def test_saved_and_loaded_they_give_the_same(tmp_path: object) -> None:
+def test_saved_and_loaded_edits_are_equal(tmp_path: object) -> None:
     made, images = problem()
     for name in ("tie", "dat"):
         edit = made.fit(name, "joint")
@@ -284,7 +284,7 @@ def test_saved_and_loaded_they_give_the_same(tmp_path: object) -> None:
         assert torch.equal(loaded.image(images), edit.image(images))
 
 
-def test_on_real_photographs_edits_decide_as_scores_do() -> None:
+def test_edits_and_scores_agree_on_real_photographs() -> None:
     """Old or young: by each template in turn, and by images that are moved in a loop."""
     if not file().is_file():
         pytest.skip(
@@ -357,6 +357,6 @@ SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
         "no text states both 'gull' and 'land'",
     ),
 )
-def test_what_does_not_fit_is_refused(name: str, change: dict[str, object]) -> None:
+def test_unsuitable_problems_are_refused(name: str, change: dict[str, object]) -> None:
     made, _ = problem()
     replace(made, **change).fit(name, "joint")  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ def test_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_values_that_are_not_finite_are_refused(
+def test_non_finite_values_are_refused(
     bad: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When made, when saved, and when loaded from where somebody else wrote them."""
@@ -108,7 +108,7 @@ class Move(Edit):
     ({"by": torch.ones(2)}, r"^by: .* \(d\).*'d': 3.* \(2,\)"),
     ({"by": torch.ones(3, 1)}, r"^by: .* \(3, 1\)"),
 )
-def test_axes_have_one_size(change: dict[str, Any]) -> None:
+def test_axes_of_one_name_must_have_one_size(change: dict[str, Any]) -> None:
     edit = Move(torch.ones(3, 2), torch.ones(3, 2), torch.ones(3), Provenance("move"))
     assert edit.dim == 3
     replace(edit, **change)
@@ -160,7 +160,9 @@ PRINT = Fingerprint(structure="a", tensors=NUMBERS, adapters=2.0, texts=((3.0, 4
         ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),  # which move the texts
     ],
 )
-def test_which_fingerprints_are_of_the_same_weights(change: dict[str, Any], is_same: bool) -> None:
+def test_fingerprints_match_for_the_same_weights_only(
+    change: dict[str, Any], is_same: bool
+) -> None:
     changed = PRINT.model_copy(update=change)
     assert (PRINT.matches(changed), changed.matches(PRINT)) == (is_same, is_same)
     assert PRINT.same_adapters(changed) == (changed.adapters == 2.0)
@@ -225,7 +227,7 @@ def test_push_and_pull(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     "name",
     ["a\n\n# Heading", "<img src=x onerror=alert(1)>", "[click](https://evil.example)", "a ` b"],
 )
-def test_a_name_is_no_markup_in_the_model_card(name: str) -> None:
+def test_names_are_escaped_in_the_model_card(name: str) -> None:
     origin = replace(fitted().provenance, prompts=name, model_id=name, method=name)
     edit: Any = SimpleNamespace(side="text", provenance=origin)
     card = model_card(edit, [name])
@@ -237,7 +239,7 @@ def test_a_name_is_no_markup_in_the_model_card(name: str) -> None:
 
 
 @pytest.mark.usefixtures("hub")
-def test_an_upload_that_is_denied_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_denied_upload_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for error, refusal in (
         (OSError("no access.\n\n(Request ID: 7)"), "no access; "),
         (OSError(), "OSError: ; "),
@@ -247,7 +249,7 @@ def test_an_upload_that_is_denied_is_told(monkeypatch: pytest.MonkeyPatch) -> No
             fitted().push_to_hub("someone/gender")
 
 
-def test_edits_by_role_go_together(hub: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_edits_by_role_are_uploaded_together(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     edits = {"sequence": fitted(1.0), "pooled": fitted(2.0)}
     vldebias.push_to_hub(edits, "user/both")
     assert "Roles: `sequence`, `pooled`." in (hub[0] / "user/both/README.md").read_text()
@@ -302,7 +304,7 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
     ({}, {"left": torch.ones(12, 11).double()}, False, "damaged"),
     ({}, {"left": SAVED.left.reshape(-1, 12)}, False, "damaged"),
 )
-def test_no_projection(
+def test_a_folder_without_a_projection_is_refused(
     folder: Path, change: dict[str, Any], tensors: dict[str, torch.Tensor], signed: bool
 ) -> None:
     tamper(folder, change, tensors, signed=signed)
@@ -318,14 +320,14 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_factors_that_are_no_safetensors(folder: Path, damage: str) -> None:
+def test_files_that_are_not_safetensors_are_refused(folder: Path, damage: str) -> None:
     path = folder / "projection.safetensors"
     path.write_bytes(DAMAGED[damage](path.read_bytes()))
     with pytest.raises(InvalidInputError, match=r"projection\.safetensors: missing or unreadable"):
         load_edit(folder)
 
 
-def test_equal_edits_are_equal_files(tmp_path: Path) -> None:
+def test_equal_edits_are_saved_as_equal_files(tmp_path: Path) -> None:
     edit = fitted(1000.0)
     contents = set()
     for number in range(8):
@@ -371,7 +373,7 @@ def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
     assert seen == {1.0, 1000.0}
 
 
-def test_a_flipped_bit_never_gives_another_edit(folder: Path) -> None:
+def test_a_flipped_bit_is_always_detected(folder: Path) -> None:
     """Of every second byte of the text and of each number one bit: refused, or what was saved."""
     path = folder / "projection.safetensors"
     saved = fitted()

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "clip"
 
 
-def test_folders_of_transformers_and_diffusers(folder: Path, tmp_path: Path) -> None:
+def test_folders_of_transformers_and_diffusers_are_loaded(folder: Path, tmp_path: Path) -> None:
     loaded = load_host(model=str(folder))
     assert type(loaded.host).__name__ == "CLIPModel"
     assert not loaded.host.training
@@ -61,14 +61,14 @@ def test_folders_of_transformers_and_diffusers(folder: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("option", "dtype"), [("model", torch.bfloat16), ("pipeline", torch.float32)]
 )
-def test_the_miniature(option: str, dtype: torch.dtype) -> None:
+def test_the_miniature_is_loaded(option: str, dtype: torch.dtype) -> None:
     loaded = load_host(**{option: "miniature"}, dtype=str(dtype).removeprefix("torch."))
     assert loaded.name == "miniature"
     assert (loaded.tokenizer is None) == (option == "pipeline")
     assert next(getattr(loaded.host, "unet", loaded.host).parameters()).dtype == dtype
 
 
-def test_what_the_cache_has_is_taken_from_it(
+def test_cached_files_are_used_offline(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = tmp_path / "models--nobody--small"
@@ -114,7 +114,7 @@ ASKED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("call", ASKED)
-def test_a_hub_that_is_away_is_asked_once_and_said_once(call: str, attempts: list[Any]) -> None:
+def test_an_unreachable_hub_is_tried_and_reported_once(call: str, attempts: list[Any]) -> None:
     message = (
         r"huggingface\.co does not answer\).* `hf download" if call in list(ASKED)[:5] else r"\w"
     )
@@ -124,21 +124,21 @@ def test_a_hub_that_is_away_is_asked_once_and_said_once(call: str, attempts: lis
     assert constants.HF_HUB_OFFLINE is False, "whoever is online again is not kept offline"
 
 
-def test_a_hub_that_answers_is_asked_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reachable_hub_is_used_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy"})
     with offline_reason("nosuch") as why:
         assert (why, constants.HF_HUB_OFFLINE) == ("", False)
 
 
-def test_nobody_is_asked_for_what_is_here(attempts: list[Any], tmp_path: Path) -> None:
+def test_local_files_need_no_hub(attempts: list[Any], tmp_path: Path) -> None:
     with offline_reason(tmp_path) as why:
         assert why == ""
     load_host(model="miniature")
     assert attempts == []
 
 
-def test_a_folder_without_weights_gives_no_random_ones(folder: Path) -> None:
+def test_a_folder_without_weights_is_not_initialised_at_random(folder: Path) -> None:
     (folder / "open_clip_config.json").write_text(
         json.dumps({"model_cfg": open_clip.get_model_config("ViT-B-32"), "preprocess_cfg": {}})
     )
@@ -152,7 +152,7 @@ PICKLE = (
 )
 
 
-def test_a_checkpoint_with_a_pickle_is_refused_in_a_sentence(
+def test_a_pickled_checkpoint_is_refused_with_a_message(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = load_file(folder / "model.safetensors")
@@ -170,7 +170,7 @@ def test_a_checkpoint_with_a_pickle_is_refused_in_a_sentence(
         load_host(model="ViT-B-32", pretrained=str(file))
 
 
-def test_damaged_weights_and_folders_without_any_are_refused_in_a_sentence(folder: Path) -> None:
+def test_damaged_and_missing_weights_are_refused_with_a_message(folder: Path) -> None:
     for content in (b"", b"\x08" + bytes(20), b"\xff" * 64):
         (folder / "model.safetensors").write_bytes(content)
         with pytest.raises(InvalidInputError, match=r"cannot load .*clip'"):
@@ -181,7 +181,7 @@ def test_damaged_weights_and_folders_without_any_are_refused_in_a_sentence(folde
 
 
 @pytest.mark.parametrize("load", [load_host, classifier])
-def test_no_code_of_a_folder_runs(
+def test_code_in_a_folder_is_never_run(
     load: Callable[[str], Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classes = ("AutoConfig", "AutoModel", "AutoModelForImageClassification", "AutoImageProcessor")

@@ -185,7 +185,7 @@ def test_repeated_prompts_change_nothing(problem: tuple[Tensor, Tensor, float], 
 
 
 @pytest.mark.parametrize("lam", [1e8, 1e15, 1e20, 1e300])
-def test_where_lam_goes_to_infinity_what_pairs_differ_in_goes_once_or_repeated(lam: float) -> None:
+def test_pair_differences_vanish_as_lam_goes_to_infinity(lam: float) -> None:
     S = embeddings(3, 2, 6)
     A = embeddings(1, 6, seed=1)
     limit = fit(None, S[:, 0] - S[:, 1]).matrix()
@@ -197,7 +197,7 @@ def test_where_lam_goes_to_infinity_what_pairs_differ_in_goes_once_or_repeated(l
         ).abs().max() < 100 / lam + 1e-12
 
 
-def test_a_width_whose_square_would_not_fit() -> None:
+def test_a_wide_space_needs_no_dense_matrix() -> None:
     d = 200_000  # one d x d matrix would be 320 GB
     S = embeddings(3, 2, d)
     A = embeddings(2, d, seed=1)
@@ -224,7 +224,7 @@ TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float32: 1e-6, tor
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 @pytest.mark.parametrize("shape", [(16,), (1, 16), (5, 16), (2, 3, 16), (0, 16)])
-def test_shape_and_dtype_are_kept(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_shape_and_dtype_are_preserved(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     projection = fit(embeddings(5, 2, 16), embeddings(2, 16, seed=1))
     z = embeddings(*shape, seed=2)
     rows = z.to(dtype)
@@ -247,7 +247,7 @@ def test_half_precision_is_rounded_once_and_autocast_rounds_nothing() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_arrays_give_arrays_read_only_and_reversed_ones_too(dtype: type) -> None:
+def test_arrays_are_returned_as_arrays_even_read_only_and_reversed_ones(dtype: type) -> None:
     S, A, z = (
         t.numpy().astype(dtype)
         for t in (embeddings(5, 2, 16), embeddings(2, 16, seed=1), embeddings(3, 16))
@@ -310,11 +310,11 @@ NAN[0, 0, 0] = float("nan")
     *((given, "lam above 0") for given in ((None,), (S8, None, 0.0))),
     ((S8[:, [0, 0]],), "whose embeddings differ"),
 )
-def test_a_fit_refuses_what_it_cannot_solve(arguments: tuple) -> None:
+def test_unsolvable_inputs_are_refused(arguments: tuple) -> None:
     fit(*arguments)
 
 
-def test_refused_groups_embeddings_and_strengths() -> None:
+def test_invalid_groups_embeddings_and_strengths_are_refused() -> None:
     for groups in ([], [A8, A8[:1]]):
         with pytest.raises(InvalidInputError, match="two or more"):
             scatter_of(groups)
@@ -327,7 +327,7 @@ def test_refused_groups_embeddings_and_strengths() -> None:
             fit(S8)(A8, strength)
 
 
-def test_method_rank_and_repr_and_what_is_removed_is_the_trace() -> None:
+def test_method_rank_repr_and_trace() -> None:
     for edit in (fit(S8), fit(S8, A8, 10.0), fit_groups([S8[:, 0]])):
         assert edit.removed == pytest.approx(8 - float(edit.matrix().trace()))
     assert [fit(S8).method, fit(S8, A8).method, fit(None, A8).method] == [
@@ -346,7 +346,7 @@ def test_method_rank_and_repr_and_what_is_removed_is_the_trace() -> None:
     )
 
 
-def test_it_has_the_shape_of_an_estimator() -> None:
+def test_it_follows_the_estimator_interface() -> None:
     clone = pytest.importorskip(
         "sklearn.base", reason="scikit-learn is not installed with the core alone"
     ).clone
@@ -366,11 +366,11 @@ def test_it_has_the_shape_of_an_estimator() -> None:
     )  # nothing is left of the first fit
 
 
-def test_a_weight_that_all_attributes_share_is_kept_as_one_number() -> None:
+def test_a_weight_shared_by_all_attributes_is_recorded_as_one_number() -> None:
     scatters = [scatter_of(list(S8)), scatter_of(list(embeddings(3, 2, 8, seed=2)))]
     assert CalibratedProjection.solve(scatters, None, (3.0, 3.0)).lam == 3.0
     assert CalibratedProjection.solve(scatters, None, (3.0, 4.0)).lam == (3.0, 4.0)
 
 
-def test_an_identity_says_that_it_is_no_edit() -> None:
+def test_the_repr_of_the_identity_says_no_edit() -> None:
     assert repr(CalibratedProjection.identity(3)) == "no edit (none)"

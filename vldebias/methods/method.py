@@ -393,9 +393,12 @@ class Problem:
 
     def _set_lam(self, lam: Lam | None) -> None:
         """Read one weight, or one per set, as plain numbers."""
-        plain: float | Sequence[float]
-        plain = lam.tolist() if isinstance(lam, Tensor | np.ndarray | np.generic) else lam
-        self.lam = tuple(plain) if isinstance(plain, list | tuple) else plain
+        if isinstance(lam, Tensor | np.ndarray | np.generic):
+            lam = lam.tolist()
+        if isinstance(lam, list | tuple):
+            self.lam = tuple(lam)
+        else:
+            self.lam = lam  # type: ignore[assignment]  # anything else is refused by the fit
         if isinstance(self.lam, tuple) and len(self.lam) != len(self.sets):
             raise InvalidInputError(
                 f"lam: expected one value or one per prompt set ({len(self.sets)}), got {self.lam}"

@@ -268,17 +268,16 @@ class _Encoding:
         finally:
             self._calls.inside = False
         features = output[0] if isinstance(output, tuple) else output
-        features = self._edited(role, features, next(iter(call.arguments.values())))
+        if role == IMAGE:
+            features = self._attachment.apply(role, features)
+        else:
+            ids = next(iter(call.arguments.values()))
+            features = self._attachment.apply_by_ids(
+                role, features, ids, self._stated_rows, self._host.texts
+            )
         if normalizes:
             features = F.normalize(features, dim=-1)
         return (features, *output[1:]) if isinstance(output, tuple) else features
-
-    def _edited(self, role: str, features: Tensor, inputs: Tensor) -> Tensor:
-        if role == IMAGE:
-            return self._attachment.apply(role, features)
-        return self._attachment.apply_by_ids(
-            role, features, inputs, self._stated_rows, self._host.texts
-        )
 
     def refuse(self, original: Original, call: BoundArguments) -> object:
         """Refuse `forward_intermediates`, which has its own paths through both towers."""

@@ -113,12 +113,12 @@ class PipelineReader(Host):
             pipe, "_pretrained_model_name_or_path", None
         )
         self.model_id = str(origin or "") or None
-        kind = type(pipe)
+        kind: object = type(pipe)
         self.source = source or source_of(kind)
         if source is None:
             parameters = parameters_of_call(kind)
         else:
-            parameters = dict(inspect.signature(kind.__call__).parameters)
+            parameters = dict(inspect.signature(type(pipe).__call__).parameters)
         self.defaults: dict[str, object] = {}
         for name, parameter in parameters.items():
             if parameter.default is not parameter.empty:

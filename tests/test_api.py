@@ -1,4 +1,4 @@
-"""debias() and its kin on a made-up host: presets, joint solution, lazily fitted roles, checks."""
+"""Test debias() and related functions on a fake host: presets, joint solution, roles, checks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ AGE = make_prompt_set("a", {"o": ["old"], "y": ["young"]}, ["doctor", "nurse"])
 
 
 class Words(Host):
-    """Embeds a prompt as the mean of a random vector for each of its words."""
+    """Embed a prompt as the mean of one random vector per word."""
 
     name = "Words"
     roles: tuple[str, ...] = ("joint",)
@@ -263,7 +263,7 @@ def test_a_second_attachment_is_refused_before_anything_is_embedded() -> None:
 
 
 def test_a_custom_model_is_attached_as_the_message_advises() -> None:
-    """What the error names as the way for a model that no family knows, taken."""
+    """Follow the advice in the error for a model of an unknown family."""
     model = torch.nn.Linear(2, 24)
     with pytest.raises(UnsupportedHostError, match=r"vldebias\.hosts\.custom"):
         vldebias.debias(model, GENDER)

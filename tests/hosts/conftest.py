@@ -1,4 +1,4 @@
-"""Two small prompt sets, and images."""
+"""Provide two small prompt sets and images."""
 
 import diffusers_tiny
 import pytest

@@ -1,5 +1,5 @@
-"""Tiny diffusers pipelines from configs (diffusers.yaml): a few channels, real tokenizers, nothing
-from the network."""
+"""Build tiny diffusers pipelines from configs (diffusers.yaml), with real tokenizers and no
+network."""
 
 import copy
 import functools
@@ -30,12 +30,12 @@ from vldebias.prompts import PromptSet
 PLAIN = "a photo of a doctor"
 STATED = "a photo of a female nurse"
 NEGATIVE = "old smiling person"
-SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # half a second sooner, where there is libyaml
+SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # half a second faster with libyaml
 TABLE = yaml.load((Path(__file__).parent / "diffusers.yaml").read_text("utf-8"), SAFE)
 
 
 def why_absent(library: str, name: str) -> str:
-    """Why a library has no class of this name, or cannot import it; "" where it can."""
+    """Return why a library lacks a class or cannot import it; "" otherwise."""
     try:
         getattr(import_module(library), name)
     except (AttributeError, ImportError, RuntimeError) as error:
@@ -44,7 +44,7 @@ def why_absent(library: str, name: str) -> str:
 
 
 def skip_without(library: str, name: str) -> None:
-    """Skip a test of a class that the installed release lacks."""
+    """Skip a test of a class with which the installed transformers cannot embed texts."""
     reason = why_absent(library, name)
     if reason:
         pytest.skip(reason)
@@ -57,7 +57,7 @@ def gender():
     )
     words = ("male", "female", "man", "woman")
     spurious = ("a photo of a man", "a photo of a woman")
-    classes = ("A photo of a dog.", "A photo of a cat.")  # to tell apart, as the default attaches
+    classes = ("A photo of a dog.", "A photo of a cat.")  # to distinguish, as the default attaches
     return PromptSet(
         name="tiny-gender",
         groups=groups,
@@ -70,7 +70,7 @@ def gender():
 
 @contextmanager
 def quiet():
-    """Without what diffusers warns of its own imports."""
+    """Suppress the warnings of diffusers about its own imports."""
     with warnings.catch_warnings(action="ignore"):
         yield
 
@@ -88,8 +88,7 @@ def seeded(make):
 
 
 def fresh(make):
-    """A text encoder for whoever asks, since a pipeline may be attached to it; all of them share
-    their numbers."""
+    """Return a new text encoder for each caller, with the same weights."""
     first = seeded(make)
 
     def build():
@@ -113,7 +112,7 @@ class Around(nn.Module):
 
 
 class WithImages(Around):
-    """Takes pixels, and looks at none of them."""
+    """Accept pixels and ignore them."""
 
     model = property(lambda self: self.inner)
 
@@ -129,13 +128,13 @@ class WithImages(Around):
         positions = settings.get("position_ids")
         if (
             positions is not None and positions.ndim == 3
-        ):  # of time, height and width, which are one for texts
+        ):  # of time, height and width, which are equal for texts
             settings["position_ids"] = positions[0]
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, **settings)
 
 
 class Glm(Around):
-    """ChatGLM gives its hidden states as (tokens, b, d)."""
+    """Return hidden states as (tokens, b, d), like ChatGLM."""
 
     def forward(self, **inputs):
         states = self.inner(**inputs).hidden_states
@@ -143,8 +142,7 @@ class Glm(Around):
 
 
 class Stub(nn.Module):
-    """In the place of a denoiser or VAE, which encoding does not need, or of a model that refuses
-    prompts."""
+    """Replace a denoiser or VAE, which encoding does not need, or a model that refuses prompts."""
 
     dtype = torch.float32
     device = torch.device("cpu")
@@ -163,8 +161,7 @@ class Stub(nn.Module):
 
 
 def encoder(config):
-    """A text encoder of transformers; config: its class, what is put around it, and its
-    settings."""
+    """Build a text encoder of transformers; config: its class, its wrapper and its settings."""
     settings = {key: value for key, value in config.items() if key not in ("class", "around")}
     if isinstance(settings["vocab_size"], str):
         settings["vocab_size"] = len(getattr(tiny_tokenizers, settings["vocab_size"])())
@@ -175,13 +172,13 @@ def encoder(config):
 
 
 def made(config):
-    """An object of diffusers; config: its class, or "folder:class" of a pipeline's own, and its
+    """Build an object of diffusers; config: its class, or "folder:class" of a pipeline, and
     arguments."""
     folder, _, cls = config["class"].rpartition(":")
     arguments = {name: value for name, value in config.items() if name != "class"}
     built = getattr(import_module(f"diffusers{folder and '.pipelines.'}{folder}"), cls)(**arguments)
     for parameter in built.parameters() if isinstance(built, nn.Module) else ():
-        if not parameter.any():  # some layers start at zero, and would hide the prompt
+        if not parameter.any():  # some layers start at zero, which would hide the prompt
             nn.init.normal_(parameter, std=0.1)
     return built
 
@@ -191,8 +188,7 @@ ENCODERS = {name: fresh(partial(encoder, config)) for name, config in TABLE["enc
 
 
 def builder(entry, anew=False):
-    """Makes what an entry of the table stands for, once if it is a model; anew: each time, for what
-    has a state."""
+    """Return a function that builds an entry of the table, once for a model; anew: on each call."""
     if isinstance(entry, dict) and "class" in entry:
         return partial(made, entry) if anew else seeded(partial(made, entry))
     if isinstance(entry, dict):
@@ -203,7 +199,7 @@ def builder(entry, anew=False):
 
 
 def with_own_components(pipe):
-    """The pipeline with modules of its own, for tests that change weights."""
+    """Return the pipeline with its own modules, for tests that change weights."""
     for name, component in pipe.components.items():
         if isinstance(component, nn.Module):
             setattr(pipe, name, twin(component))
@@ -211,8 +207,7 @@ def with_own_components(pipe):
 
 
 def twin(model):
-    """A copy through the constructor: transformers registers what a model can record when it is
-    made."""
+    """Copy by the constructor, since transformers registers recordable outputs there."""
     if not hasattr(model, "get_input_embeddings"):
         return copy.deepcopy(model)
     made = type(model)(copy.deepcopy(model.config))
@@ -237,7 +232,7 @@ def _pipeline(name):
         pipe.set_progress_bar_config(disable=True)
         return pipe
 
-    make.__name__ = name  # which names the cases of a test
+    make.__name__ = name  # used as names of the cases of a test
     return make
 
 
@@ -249,7 +244,7 @@ T5_LENGTH = {"max_sequence_length": 40}
 
 
 def draw(pipe, prompt=PLAIN, **call):
-    """Latents of two steps from one seed."""
+    """Return latents of two steps from one seed."""
     noise = torch.Generator().manual_seed(0)
     defaults = {
         "num_inference_steps": 2,
@@ -263,7 +258,7 @@ def draw(pipe, prompt=PLAIN, **call):
 
 @torch.no_grad()
 def encode(pipe, prompt=PLAIN, images=1, **call):
-    """What encode_prompt returns, whatever it requires; arguments that it has not are left out."""
+    """Call encode_prompt without arguments that it does not have."""
     count = 1 if isinstance(prompt, str) else len(prompt)
     defaults = {
         "prompt": prompt,
@@ -281,7 +276,7 @@ def encode(pipe, prompt=PLAIN, images=1, **call):
 
 
 def equal_tensors(first, second):
-    """Equal tuples of tensors and None."""
+    """Return whether two tuples of tensors and None are equal."""
     return len(first) == len(second) and all(
         a is b if a is None or b is None else torch.equal(a, b)
         for a, b in zip(first, second, strict=True)
@@ -295,7 +290,7 @@ def picture(color=(90, 120, 30)):
 
 
 def pictured(call):
-    """Arguments of a call, with pictures in the place of their names."""
+    """Return arguments of a call, with pictures instead of their names."""
     known = {"IMAGE": picture, "IMAGES": lambda: [picture()], "MASK": partial(picture, "white")}
     known["FRAMES"] = lambda: [picture()] * 5
     return {name: known[value]() if str(value) in known else value for name, value in call.items()}
@@ -330,8 +325,8 @@ class Case:
 
     @quiet()
     def make(self, is_complete=False, pipeline=None):
-        """A new pipeline, of the text side alone or whole; pipeline: another class of the
-        family."""
+        """Return a new pipeline, only the text side or whole; pipeline: another class of
+        the family."""
         skip_without("diffusers", pipeline or self.pipeline)
         cls = getattr(import_module("diffusers"), pipeline or self.pipeline)
         length = self.length or self.call.get("max_sequence_length")
@@ -356,12 +351,12 @@ class Case:
         return pipe
 
     def encode(self, pipe, prompt, **call):
-        """What `encode_prompt` returns."""
+        """Return the output of `encode_prompt`."""
         return encode(pipe, prompt, **self.call | call)
 
     def draw(self, pipe, prompts=(PLAIN, STATED), negative=NEGATIVE, **options):
-        """Latents of two images of each prompt: (4, ...), guided, from one seed; more: arguments of
-        the call."""
+        """Return latents (4, ...) of two images per prompt, guided, from one seed; more:
+        further arguments."""
         if self.one_by_one and len(prompts) > 1:
             return torch.cat([self.draw(pipe, [prompt], negative, **options) for prompt in prompts])
         usual = {"num_inference_steps": 2, "height": 32, "width": 32, "num_frames": 5, "frames": 5}
@@ -394,8 +389,8 @@ class Case:
 
 @cache
 def shorter_class(cls, length):
-    """The class of a pipeline whose calls pad prompts to a smaller length by default: what is read
-    to fit costs its square."""
+    """Return a subclass that pads prompts to a smaller length by default, since cost is
+    quadratic."""
     if "max_sequence_length" not in inspect.signature(cls.__call__).parameters:
         return cls
     content = {"__call__": shorter(cls.__call__, length), "__module__": cls.__module__}
@@ -403,7 +398,7 @@ def shorter_class(cls, length):
 
 
 def shorter(call, length):
-    """`__call__` of a pipeline, with another default of the length that prompts are padded to."""
+    """Return `__call__` with another default of the length to which prompts are padded."""
 
     @functools.wraps(call)
     def shortened(*args, **kwargs):
@@ -447,8 +442,8 @@ CASES["Krea2"].settings["prompt_template_encode_start_idx"] = len(_ids)
 
 
 def three_states(pipe, draw, attach):
-    """Attach; assert the images of each state, bit for bit, and that nothing is left on the
-    pipeline in the end."""
+    """Attach, compare the images of each state bit for bit, and check that nothing is left in
+    the end."""
     bare = draw()
     before = dict(vars(pipe))
     attachment = attach()
@@ -466,7 +461,7 @@ def three_states(pipe, draw, attach):
 
 
 def rows(value):
-    """The tensors of an output, prompt by prompt."""
+    """Return the tensors of an output, prompt by prompt."""
     if isinstance(value, torch.Tensor):
         return list(value)
     flat = []
@@ -477,14 +472,14 @@ def rows(value):
 
 
 def changed(first, second):
-    """For each row of two outputs: is it another one?"""
+    """Return for each row of two outputs whether it differs."""
     pairs = zip(rows(first), rows(second), strict=True)
     return [not torch.equal(before, after) for before, after in pairs]
 
 
 @quiet()
 def classic_classes():
-    """Pipelines with an `encode_prompt`, by name without "Pipeline" at its end."""
+    """Return pipelines with an `encode_prompt`, by name without the ending "Pipeline"."""
     class_of_name = {}
     for name in dir(diffusers):
         if "Pipeline" not in name or name.startswith(("Flax", "Onnx")):
@@ -502,7 +497,7 @@ def classic_classes():
 @cache
 @quiet()
 def modular_classes():
-    """Modular pipelines that have default blocks, by name without "ModularPipeline" at its end."""
+    """Return modular pipelines that have default blocks, by name without "ModularPipeline"."""
     class_of_name = {}
     for name in sorted(dir(diffusers)):
         if name.endswith("ModularPipeline"):
@@ -521,11 +516,11 @@ for _names, _entry in TABLE["modular"].items():
 
 @quiet()
 def modular(name, blocks=None):
-    """A new modular pipeline of a class with its own blocks, or of given ones; where the installed
-    releases lack the class or its blocks, the test is skipped."""
+    """Return a new modular pipeline of a class, with its own or given blocks. The test is
+    skipped if the installed releases lack the class or its blocks."""
     skip_without("diffusers", f"{name}ModularPipeline")
     if name not in modular_classes():
-        # That release takes no parts that are made in memory either.
+        # That release does not accept components in memory either.
         release = version("diffusers")
         pytest.skip(f"diffusers {release}: {name}ModularPipeline has no blocks by default")
     if blocks is None:
@@ -539,7 +534,7 @@ def modular(name, blocks=None):
     else:
         parts = CASES[family].parts()
         parts |= {key: make() for key, make in CASES[family].drawing.items()}
-        for key in ("guider", "scheduler"):  # those of the modular class
+        for key in ("guider", "scheduler"):  # the components of the modular class
             parts.pop(key, None)
     if blocks is not None:
         pipe = blocks.init_pipeline()
@@ -554,8 +549,8 @@ def modular(name, blocks=None):
 
 
 def shorter_pipeline(name, family):
-    """A new modular pipeline that pads prompts to fewer tokens by default: some pad to thousands,
-    and what is read to fit costs their square."""
+    """Return a new modular pipeline that pads prompts to fewer tokens by default, since cost is
+    quadratic."""
     kind = modular_classes()[name]
     settings = CASES[family].settings if family in CASES else {}
     lengths = {key: length for key, length in settings.items() if hasattr(kind, key)}
@@ -568,7 +563,7 @@ def shorter_pipeline(name, family):
 
 @cache
 def shorter_block(kind, length):
-    """The class of a block that pads prompts to a smaller length by default."""
+    """Return the class of a block that pads prompts to a smaller length by default."""
 
     def inputs(block):
         entries = []
@@ -582,8 +577,8 @@ def shorter_block(kind, length):
 
 
 def modular_states(pipe, prompts=(PLAIN, STATED), **call):
-    """The state after the block that encodes text and what stands behind it, before anything is
-    drawn."""
+    """Return the state after the block that encodes text and the following ones, without
+    denoising."""
     takes_one = "WanAnimate2" in type(pipe).__name__ or "Flux3" in type(pipe).__name__
     if not takes_one:
         return _modular_state(pipe, list(prompts), call)
@@ -598,7 +593,7 @@ def _modular_state(pipe, prompt, call):
         state.set(name, value)
     text_block = pipe._blocks.sub_blocks["text_encoder"]
     steps = dict(text_block.sub_blocks)
-    # These look at an image beside the text.
+    # These encode an image with the text.
     of_images = {"resize", "get_image_prompt"} & steps.keys()
     if of_images:
         for name, step in steps.items():
@@ -611,7 +606,7 @@ def _modular_state(pipe, prompt, call):
 
 
 def draw_modular(pipe, prompts=(PLAIN, STATED), negative=NEGATIVE, **call):
-    """Latents (prompts, ...) of two steps, guided, from one seed."""
+    """Return latents (prompts, ...) of two guided steps from one seed."""
     small = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent"}
     return pipe(
         prompt=list(prompts),

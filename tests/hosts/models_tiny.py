@@ -1,5 +1,4 @@
-"""Tiny models of every class of open_clip and transformers, and every host as a subject of the same
-tests."""
+"""Build tiny models of every class of open_clip and transformers, as subjects of the same tests."""
 
 import copy
 from collections.abc import Callable
@@ -41,13 +40,13 @@ def before_transformers_5() -> bool:
 
 
 def skip_lost(name: str) -> None:
-    """Skip a test of a class that the installed transformers has and cannot embed texts with."""
+    """Skip a test of a class with which the installed transformers cannot embed texts."""
     if name in LOST_IN_TRANSFORMERS_4 and before_transformers_5():
         pytest.skip(f"transformers {version('transformers')} cannot embed texts with {name}")
 
 
 def skip_without_folders() -> None:
-    """Skip a test of folders that open_clip reads, where its release reads none."""
+    """Skip a test of folders if the installed open_clip cannot load them."""
     if open_clip.__version__.startswith("2."):
         pytest.skip(f"open_clip {open_clip.__version__} reads no folders")
 
@@ -82,7 +81,7 @@ def make_custom(dim: int = DIM, **changes: Any) -> nn.Module:
 
 
 def make_hf(proj: str = "mlp") -> nn.Module:
-    """A CustomTextCLIP whose text tower is a Hugging Face model, made from a config."""
+    """Build a CustomTextCLIP whose text tower is a Hugging Face model, from a config."""
     from open_clip.hf_model import HFTextEncoder
 
     sizes = {
@@ -107,8 +106,7 @@ def make_coca() -> nn.Module:
 
 
 def with_bias(model: nn.Module) -> nn.Module:
-    """open_clip starts the bias of its head at zero, where a fold that forgets it goes
-    unnoticed."""
+    """Set the bias of open_clip's head, which starts at zero, where a fold could forget it."""
     nn.init.normal_(getattr(model, "text", model).text_projection.bias)
     return model
 
@@ -138,7 +136,7 @@ TOWERS: dict[str, Callable[[], nn.Module]] = {
     "timm-mlp": lambda: make_timm("mlp"),
     "timm": lambda: make_timm(
         ""
-    ),  # the classifier of the trunk makes the embedding, and the head has nothing
+    ),  # the classifier of the trunk makes the embedding, and the head is empty
 }
 """Image towers of every kind."""
 
@@ -148,7 +146,7 @@ TRANSFORMERS: dict[str, Any] = TABLE["models"]
 
 
 def make(name: str, **text: Any) -> nn.Module:
-    """A new model in evaluation mode; text: settings of its text tower."""
+    """Return a new model in evaluation mode; text: settings of its text tower."""
     config = {
         k: v
         for k, v in copy.deepcopy(TRANSFORMERS[name]).items()
@@ -163,15 +161,14 @@ def make(name: str, **text: Any) -> nn.Module:
 
 
 def made(name: str) -> nn.Module:
-    """One whose embeddings differ: the usual initial weights make all prompts and images nearly the
-    same."""
+    """Return a model with distinct embeddings, which the usual initial weights do not have."""
     model = make(name)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
         for module in model.modules():
             if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-                module.weight[module.padding_idx] = 0  # as from_pretrained has it
+                module.weight[module.padding_idx] = 0  # as in from_pretrained
     return model
 
 
@@ -184,7 +181,7 @@ def tokenizer_for(model: nn.Module) -> Any:
 
 
 def embedding(output: Any) -> Tensor:
-    """The embedding in what a model gives: transformers 4 gives the tensor itself."""
+    """Return the embedding in an output; transformers 4 returns the tensor itself."""
     if isinstance(output, Tensor):
         return output
     return output.text_embeds if "text_embeds" in output else output.pooler_output
@@ -207,7 +204,7 @@ class Subject:
     seen: Callable[[], dict[str, Tensor]]
 
     def modules(self) -> list[nn.Module]:
-        """What makes the embeddings."""
+        """Return the modules that make the embeddings."""
         return [self.host]
 
     def parameters(self) -> list[nn.Parameter]:
@@ -223,8 +220,8 @@ class Subject:
         return resolve(self.host, tokenizer=self.tokenizer)
 
     def state(self) -> Any:
-        """Everything that could be left behind on modules: dictionaries by their items, all else by
-        identity."""
+        """Return everything that could be left behind on modules: items of dictionaries,
+        otherwise identities."""
 
         def contents(value: object) -> object:
             return (
@@ -321,7 +318,7 @@ class Transformers(Subject):
         }
 
     def features(self, **changes: Any) -> Tensor:
-        """The embedding before it is normalised, by the shortest path."""
+        """Return the embedding before normalisation, by the shortest path."""
         return embedding(
             getattr(self.host, "get_text_features", self.host)(**{**self.inputs(), **changes})
         )
@@ -332,7 +329,7 @@ class Transformers(Subject):
         inputs = self.inputs()
         ids = inputs["input_ids"]
         place = 1 if "Siglip" in self.name else 0
-        if self.name == "XCLIPModel":  # its texts see the video
+        if self.name == "XCLIPModel":  # its texts attend to the video
             videos = torch.linspace(-1, 1, 2 * 2 * 3 * 32 * 32).reshape(2, 2, 3, 32, 32).sin()
             output = model(**inputs, pixel_values=videos)
             return outputs | {
@@ -362,7 +359,7 @@ class Transformers(Subject):
         pixels = self.pixels()
         inputs = {
             key: rows[:2] for key, rows in self.inputs().items()
-        }  # as many as images: the loss pairs them
+        }  # as many as images, because the loss pairs them
         output = model(**inputs, **pixels, return_loss=True)
         features = model.get_image_features(**pixels)
         outputs = {
@@ -384,7 +381,7 @@ class Diffusers(Subject):
         make, self.call = diffusers_tiny.FAMILIES[name]
         self.host = diffusers_tiny.with_own_components(make())
         self.merges = name != "StableDiffusion3"
-        # transformers hooks layers whose states it gives at the first call, and leaves them so
+        # transformers hooks layers at the first call that returns states, and does not unhook them
         self._encoded()
 
     def _encoded(self) -> Any:

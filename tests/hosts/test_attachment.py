@@ -1,4 +1,4 @@
-"""Attachments on a made-up host: three states, refusals, threads, and no trace in the end."""
+"""Test attachments on a fake host: three states, refusals, threads, and complete removal."""
 
 import gc
 import threading
@@ -30,7 +30,7 @@ from vldebias.prompts import PromptSet
 
 
 class Tower:
-    """Embeds a prompt as letter counts; the hook is an attribute of the instance, as in real
+    """Embed a prompt as letter counts; the hook is an attribute of the instance, as in real
     hosts."""
 
     def encode(self, prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
@@ -119,7 +119,7 @@ def test_three_states(tower: Tower) -> None:
 
 
 def test_disabled_applies_to_this_thread_only(tower: Tower) -> None:
-    """A counter on the object would let the calls of all other threads pass unprojected."""
+    """With a counter on the object, calls of all other threads would be unedited."""
     plain = tower.encode(PROMPTS)
     attachment = attach(tower)
     attached = tower.encode(PROMPTS)
@@ -305,7 +305,7 @@ def test_a_host_that_fails_to_install_is_not_occupied(tower: Tower) -> None:
 
 
 def test_a_removed_attachment_frees_the_host(request: pytest.FixtureRequest) -> None:
-    gc.disable()  # Python frees what is held in a circle whenever it likes: here never
+    gc.disable()  # Python may free cycles at any time; here never
     request.addfinalizer(gc.enable)
     encoder = Tower()
     tower = Tower()
@@ -320,7 +320,7 @@ def test_a_removed_attachment_frees_the_host(request: pytest.FixtureRequest) -> 
 
 
 def test_rows_that_another_thread_forgets_are_still_returned(tower: Tower) -> None:
-    """It attaches between the look at what is known and the end of what is read anew."""
+    """The other thread clears the cache while new rows are read."""
 
     class Shared(TowerHost):
         def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:

@@ -1,5 +1,4 @@
-"""Balanced prompts on pipelines: pictures are those of the rewritten prompts, and nothing else
-changes."""
+"""Test that pipelines generate from the balanced prompts and nothing else changes."""
 
 from collections import Counter
 
@@ -28,7 +27,7 @@ def balanced(pipe, **options):
 
 
 def rewritten(attachment, prompts, images=2):
-    """The prompts of every image, by hand: none of these has another place for the word."""
+    """Rewrite the prompts of every image by plain replacement."""
     repeated_prompts = [prompt for prompt in prompts for _ in range(images)]
     values = attachment.sampled
     assert [value is None for value in values] == ["car" in prompt for prompt in repeated_prompts]
@@ -75,15 +74,17 @@ def test_videos_and_separate_negative_encodings_use_the_rewritten_prompts(name):
 
 
 def test_encoding_once_for_all_images_of_a_prompt_warns_once():
-    """Z-Image multiplies behind its encoder: its images share a value, a prompt for each is
-    balanced."""
+    """Z-Image repeats embeddings after its encoder, so its images share a value unless the
+    prompt is repeated."""
     pipe = CASES["ZImage"].make(is_complete=True)
     draw = CASES["ZImage"].draw
     attachment = balanced(pipe)
     with pytest.warns(VldebiasWarning, match="ZImagePipeline: .*num_images_per_prompt"):
         draw(pipe, PROMPTS[:1])
     assert len(attachment.sampled) == 1
-    draw(pipe, PROMPTS[:1] * 4, num_images_per_prompt=1)  # said once: another warning is an error
+    draw(
+        pipe, PROMPTS[:1] * 4, num_images_per_prompt=1
+    )  # warned once; a further warning is an error
     assert sorted(attachment.sampled) == ["female"] * 2 + ["male"] * 2
 
 
@@ -104,7 +105,7 @@ PROMPT_OF_LANGUAGE = {
 @pytest.mark.parametrize("language", PROMPT_OF_LANGUAGE)
 @pytest.mark.parametrize("name", CHAT_OF_PIPELINE)
 def test_chats_contain_the_balanced_prompts_of_other_languages(name, language, monkeypatch):
-    """The tokens of a chat template are those of the bare pipeline, around the balanced prompt."""
+    """The tokens of the chat template around the balanced prompt do not change."""
     prompt, text_of_value = PROMPT_OF_LANGUAGE[language]
     drawing = CASES[name]
     chats = []
@@ -121,7 +122,7 @@ def test_chats_contain_the_balanced_prompts_of_other_languages(name, language, m
 
     def read_chats(pipe, prompts):
         chats.clear()
-        # Long enough for letters that are several tokens.
+        # Long enough for letters of several tokens.
         options = {"num_images_per_prompt": 1, "max_sequence_length": 128}
         drawn = drawing.draw(pipe, prompts, generator=noises()[: len(prompts)], **options)
         return drawn, list(chats)
@@ -169,7 +170,7 @@ def test_a_block_for_single_prompts_warns_that_images_share_a_value():
     attachment = balanced(pipe)
     states = modular_states(
         pipe, PROMPTS[:1], num_images_per_prompt=1
-    )  # which says nothing: a warning is an error
+    )  # no warning: a warning is an error
     with pytest.warns(VldebiasWarning, match="Flux3.*num_images_per_prompt above 1"):
         modular_states(pipe, PROMPTS[:1], num_images_per_prompt=2)
     assert len(attachment.sampled) == 1
@@ -280,7 +281,7 @@ def test_balanced_prompts_are_not_an_edit():
 def test_balanced_prompts_are_the_default_of_pipelines():
     assert "balanced-prompts" in repr(debias(tiny.sd(), SET))
     pipe = tiny.sd()
-    with debias(pipe, tiny.gender()) as attachment:  # it has no words for values
+    with debias(pipe, tiny.gender()) as attachment:  # the set has no words for values
         assert attachment.projections["sequence"].method == "cali"
 
 
@@ -295,7 +296,7 @@ def test_persons_in_an_input_picture_only_change_by_explicit_request(method, cap
     (notice,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "edits given images" in notice
     assert 'default here is "cali"' in notice
-    assert "method=" not in notice  # nothing is left to do
+    assert "method=" not in notice  # nothing else to do
     assert "balanced-prompts" in repr(balanced(pipe))
 
 

@@ -1,5 +1,4 @@
-"""Reading and hooking a model in threads and copies; the fingerprint: same through casts, other for
-other weights."""
+"""Test reading and hooking models in threads and copies, and fingerprints under changes."""
 
 import copy
 import multiprocessing
@@ -27,7 +26,7 @@ from vldebias.hosts.host import BARE, TOKENIZING, during, reading, weights_finge
 
 
 def test_modes_are_restored_after_reading_in_several_threads() -> None:
-    """The second reader finds eval mode, which is not what the last one may leave behind."""
+    """The second reader finds eval mode, which must not be restored at the end."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).train()
     first_in = threading.Event()
     second_in = threading.Event()
@@ -85,8 +84,8 @@ def test_a_hook_replaces_a_method_and_is_fully_removed() -> None:
 
 @pytest.mark.parametrize("kind", ["transformers", "diffusers"])
 def test_threads_never_use_a_tokenizer_at_the_same_time(kind: str) -> None:
-    """Fast tokenizers set how they cut and pad before they read, and fail or mix where two threads
-    do so at once."""
+    """Fast tokenizers set truncation and padding before they run, which fails or mixes between
+    threads."""
     inside = threading.Lock()
     met = []
 
@@ -152,7 +151,7 @@ def test_a_worker_forked_during_tokenisation_can_tokenise() -> None:
 def test_the_numbers_of_a_fingerprint_never_change() -> None:
     model, _, tokenizer = miniature.load_clip()
     fingerprint = resolve(model, tokenizer=tokenizer).fingerprint("joint")
-    # Read from the shipped weights. Other numbers would refuse every edit that was saved before.
+    # Computed from the packaged weights. With other numbers, all saved edits would be refused.
     assert fingerprint.tensors[:2] == (
         pytest.approx((0.346213, -0.215774), abs=1e-4),
         pytest.approx((19.794238, 9.866271)),
@@ -161,7 +160,7 @@ def test_the_numbers_of_a_fingerprint_never_change() -> None:
 
 
 def tower(seed: int = 0, layers: int = 12, width: int = 48) -> nn.Module:
-    """Tensors with weights, biases and norms at their usual starting values."""
+    """Return tensors with weights, biases and norms at their usual initial values."""
     torch.manual_seed(seed)
     layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, norm_first=True)
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
@@ -169,7 +168,7 @@ def tower(seed: int = 0, layers: int = 12, width: int = 48) -> nn.Module:
 
 @torch.no_grad()
 def perturbed(module: nn.Module, size: float) -> nn.Module:
-    """Every tensor turned by `size` of its norm in a random direction, as training does."""
+    """Rotate every tensor by `size` of its norm in a random direction, as training does."""
     copied = copy.deepcopy(module)
     for p in copied.parameters():
         step = torch.randn_like(p)
@@ -186,7 +185,7 @@ def test_other_weights_change_the_fingerprint_and_a_cast_does_not(seed: int) -> 
         assert weights_fingerprint(cast).matches(weights_fingerprint(module))
     assert not weights_fingerprint(module).matches(weights_fingerprint(tower(seed + 1)))
     assert not weights_fingerprint(module).matches(weights_fingerprint(perturbed(module, 0.02)))
-    # bfloat16 rounds by up to 0.4 %, the change is of 2 %.
+    # bfloat16 rounds by up to 0.4 %, and the change is 2 %.
     half = copy.deepcopy(module).to(torch.bfloat16)
     assert not weights_fingerprint(half).matches(weights_fingerprint(perturbed(module, 0.02)))
 
@@ -232,8 +231,7 @@ def test_absent_weights_have_no_fingerprint_and_match_everything() -> None:
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_every_tensor_that_affects_a_text_is_included(name: str) -> None:
-    """What texts have a gradient of is read, and nothing else of the model; each tensor of what is
-    read counts."""
+    """Exactly the tensors with a gradient from texts are read, and each of them matters."""
     subject = SUBJECTS[name]()
     read = set()
     for module in subject.resolve().text_modules:
@@ -268,12 +266,12 @@ def test_every_tensor_affects_the_fingerprint() -> None:
     assert before.matches(weights_fingerprint(module))
 
 
-# --- what the weights do not say: constants of the layers, and the tokenizer
+# --- differences outside the weights: constants of the layers, and the tokenizer
 
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[nn.Module, Any, CalibratedProjection]:
-    """The miniature CLIP, its tokenizer, and an edit that was fitted on it."""
+    """Return the miniature CLIP, its tokenizer, and an edit fitted on it."""
     model, _, tokenizer = miniature.load_clip()
     return (
         model,
@@ -293,7 +291,7 @@ def test_a_copy_with_another_eps_is_refused(trained, eps: float) -> None:
 
 
 class Shifted:
-    """A tokenizer whose ids of words are five lower; those that begin, end and pad stay."""
+    """Lower the ids of words by five, but not those of special tokens."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.of = tokenizer

@@ -1,5 +1,4 @@
-"""transformers and open_clip: supported classes on all paths, ids that the gate reads, folding,
-what is refused."""
+"""Test transformers and open_clip models: all paths, the gate, merging, and refusals."""
 
 import copy
 import threading
@@ -58,7 +57,7 @@ def test_embeddings_for_fitting(case: Transformers, gender: PromptSet) -> None:
     assert host.dim("joint") == rows.shape[1]
     expected = nn.functional.normalize(case.features().double(), dim=-1)
     torch.testing.assert_close(rows, expected, atol=1e-6, rtol=1e-5)
-    for row, prompt in zip(rows, PROMPTS, strict=True):  # neither padding nor company shows
+    for row, prompt in zip(rows, PROMPTS, strict=True):  # neither padding nor the batch matters
         torch.testing.assert_close(host.embed([prompt])[0], row, atol=1e-5, rtol=1e-4)
     with case.debias(gender):
         assert torch.equal(TransformersHost(case.host, case.tokenizer).embed(PROMPTS), rows)
@@ -115,8 +114,8 @@ def test_models_that_transformers_4_cannot_embed_with_are_refused(
 
 @torch.no_grad()
 def test_ids_are_forgotten_once_used(clip: Transformers, gender: PromptSet) -> None:
-    """Embeddings that are given to the head itself belong to no prompt, least of all to the last
-    ones."""
+    """Embeddings that are passed to the head directly belong to no prompt, and not to the
+    previous ones."""
     pooled = torch.randn(len(PROMPTS), 32)
     base = clip.host.text_projection(pooled)
     with clip.debias(gender):
@@ -126,7 +125,7 @@ def test_ids_are_forgotten_once_used(clip: Transformers, gender: PromptSet) -> N
 
 @torch.no_grad()
 def test_threads_do_not_mix_their_prompts(clip: Transformers, gender: PromptSet) -> None:
-    """A second thread reads its prompts between the tower and the head of the first."""
+    """A second thread encodes its prompts between the tower and the head of the first."""
     stated = clip.inputs(["a woman"])
     unstated = clip.inputs(["a doctor"])
     base = [embedding(clip.host.get_text_features(**inputs)) for inputs in (stated, unstated)]
@@ -159,7 +158,7 @@ def test_a_saved_edit_fits_both_classes_of_a_checkpoint(
         loaded = attachment.projections["joint"]
     with vldebias.debias(
         clip.host, loaded, keep_stated=False
-    ):  # no tokenizer: there is nothing to read
+    ):  # no tokenizer, because nothing has to be read
         assert torch.equal(clip.features(), expected)
     text = transformers.CLIPTextModelWithProjection.from_pretrained(tmp_path / "model").eval()
     with vldebias.debias(text, loaded, keep_stated=False):
@@ -211,8 +210,8 @@ def test_missing_and_wrong_tokenizers_are_refused(clip: Transformers, gender: Pr
 
 @pytest.mark.parametrize("eos", [CLIP_IDS - 1, 2])
 def test_padding_with_the_end_token(eos: int) -> None:
-    """Old CLIP configs name 2 as the end token, and the tower then takes the first of the largest
-    ids."""
+    """Old CLIP configs have 2 as the end token, and the tower then pools the first of the
+    largest ids."""
     assert clip_tokenizer().pad_token_id == clip_tokenizer().eos_token_id == CLIP_IDS - 1
     model = make("CLIPTextModelWithProjection", eos_token_id=eos)
     host = TransformersHost(model, clip_tokenizer())
@@ -245,7 +244,7 @@ def test_unsupported_classes_are_refused(clip: Transformers, gender: PromptSet) 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_adapters(clip: Transformers, gender: PromptSet) -> None:
-    """LoRA inside the tower is part of what is projected; on the head it has to be merged before
+    """LoRA inside the tower is part of the embedding; on the head it has to be merged before
     folding."""
     import peft
 
@@ -277,7 +276,7 @@ def test_adapters(clip: Transformers, gender: PromptSet) -> None:
 @pytest.mark.filterwarnings("ignore:.*offloaded, so they have no fingerprint")
 @torch.no_grad()
 def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any) -> None:
-    """What `device_map` does, with the CPU and the disk in the place of two GPUs."""
+    """As with `device_map`, with the CPU and the disk instead of two GPUs."""
     from accelerate import dispatch_model
 
     clip = Transformers("CLIPModel")
@@ -303,8 +302,7 @@ def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any)
 @pytest.mark.slow
 @torch.no_grad()
 def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet) -> None:
-    """Compiled code does not look for new hooks: the edit was left out without a word, the first
-    and the second."""
+    """Compiled code does not look for new hooks, so the edit was silently ignored."""
     clip = Transformers("CLIPModel")
     base = clip.features()
     compiled = torch.compile(clip.host.get_text_features, backend="eager")
@@ -394,14 +392,14 @@ def test_a_fitted_edit_is_refused_without_the_tokenizer_that_finds_stated_prompt
     library: str, clip: Transformers, gender: PromptSet
 ) -> None:
     if library == "open_clip":
-        # Its vocabulary is its own, so that CLIP's tokenizer does not fit.
+        # It has its own vocabulary, so CLIP's tokenizer does not match.
         model, _, tokenizer = miniature.load_clip()
     else:
         model, tokenizer = clip.host, clip.tokenizer
     edit = vldebias.fit_projection(model, gender, method="cali", tokenizer=tokenizer)
     with pytest.raises(InvalidInputError, match="pass tokenizer="):
         vldebias.debias(model, edit)
-    # Nothing was attached, and edits of all texts or of images need no tokenizer.
+    # Nothing was attached. Edits of all texts or of images need no tokenizer.
     vldebias.debias(model, edit, keep_stated=False).remove()
     vldebias.debias(model, edit, side="image").remove()
     vldebias.debias(model, edit, tokenizer=tokenizer).remove()

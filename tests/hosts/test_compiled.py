@@ -9,7 +9,7 @@ from models_tiny import IMAGES, PROMPTS, OpenClip, Transformers
 from torch import nn
 
 OPEN_CLIP = ("clip", "custom", "custom-linear", "coca", "hf-mlp")
-# XCLIP and the dual encoder, ALIGN and Chinese CLIP have towers that are not all of one graph
+# the towers of XCLIP, the dual encoder, ALIGN and Chinese CLIP are not a single graph
 TRANSFORMERS = ("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model", "SiglipModel")
 
 
@@ -26,7 +26,7 @@ THREAD = threading.local()
 
 @pytest.fixture(scope="module")
 def why_no_whole_graphs():
-    """Why the installed torch cannot trace what hooks remember for each thread; "" where it can."""
+    """Return why the installed torch cannot trace the thread-local state of hooks; "" if it can."""
 
     def remembers(values):
         THREAD.values = values
@@ -42,13 +42,13 @@ def why_no_whole_graphs():
 
 @pytest.fixture
 def whole_graphs(why_no_whole_graphs):
-    """Skip a test where torch makes no whole graph of an attached model."""
+    """Skip a test if torch cannot make a whole graph of an attached model."""
     if why_no_whole_graphs:
         pytest.skip(f"torch {torch.__version__}: no whole graph: {why_no_whole_graphs}")
 
 
 class TextTower(nn.Module):
-    """Encode texts by an attached model, as somebody would export it."""
+    """Encode texts by an attached model, as for an export."""
 
     def __init__(self, subject):
         super().__init__()
@@ -106,7 +106,7 @@ def check_compiled(name, gender, backend, fullgraph):
 
 @torch.no_grad()
 def test_compiled_methods_equal_the_attached_model(gender, why_no_whole_graphs):
-    """By every torch, as one graph by those that can."""
+    """With every torch; as one graph if it can."""
     check_compiled("clip", gender, "eager", fullgraph=not why_no_whole_graphs)
 
 
@@ -123,7 +123,7 @@ def test_encoding_texts_is_one_graph_in_every_class(gender, name):
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
 @torch.no_grad()
 def test_generated_code_gives_the_same_output(gender, name):
-    """A library each: which class a graph is of makes no difference to who generates code."""
+    """One model per library, since code generation does not depend on the class."""
     check_compiled(name, gender, "inductor", fullgraph=True)
 
 
@@ -160,7 +160,7 @@ def test_gradients_pass_through_compiled_edits(gender):
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
 @torch.no_grad()
 def test_exported_programs_contain_the_edit(gender, name):
-    """A batch of any size; the strength is that of the export."""
+    """With a batch of any size; the strength is fixed at the export."""
     subject = subject_of(name)
     ids = ids_of(subject)
     with subject.debias(gender, strength=0.5):

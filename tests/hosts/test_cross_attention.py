@@ -1,5 +1,5 @@
-"""An attachment in cross-attention: bit for bit without it, the rows of the prompt alone with it,
-values dealt by the rules of balanced prompts; what each pipeline class says."""
+"""Test attachments in cross-attention: only the rows of the prompt change, values are sampled by
+the rules of balanced prompts, removal is bit-identical, and other pipelines are refused."""
 
 import copy
 import json
@@ -46,7 +46,7 @@ SERVED = ["StableDiffusion", "StableDiffusionXL", "PixArt", "Sana"]
 
 
 def few(name: str) -> CrossAttention:
-    """The method, fitted on two concepts at three times in small pictures."""
+    """Return the method, fitted on two concepts at three times in small pictures."""
     size = {"height": 16, "width": 16} | FAMILIES[name][1]
     return CrossAttention(concepts=2, steps=3, seed=0, options=size)
 
@@ -59,7 +59,7 @@ class Fitted(NamedTuple):
 
 @pytest.fixture(scope="module")
 def fitted() -> Callable[[str], Fitted]:
-    """Return what is drawn and fitted of a family, each fitted once."""
+    """Return the pictures and the fit of a family, each computed once."""
     known: dict[str, Fitted] = {}
 
     def of_family(name: str) -> Fitted:
@@ -86,7 +86,7 @@ def noise(count: int) -> list[torch.Generator]:
 def test_three_states_bit_for_bit(
     fitted: Callable[[str], Fitted], name: str, guidance: float, images: int
 ) -> None:
-    """Strength 0, disabled and removed give the bare picture; attached changes every one."""
+    """With strength 0, disabled or removed, pictures are unchanged; attached, every one changes."""
     make, draw, edit = fitted(name)
     pipe = make()
     pictures = partial(
@@ -144,7 +144,7 @@ def test_a_saved_and_loaded_edit_generates_the_same_pictures(
 
 
 def test_only_the_rows_of_the_prompt_change(fitted: Callable[[str], Fitted]) -> None:
-    """The unconditional half of a guided pass leaves every cross-attention as it came."""
+    """The unconditional half of a guided pass is unchanged in every cross-attention."""
     make, draw, edit = fitted("StableDiffusion")
     pipe = make()
     layer = dict(pipe.unet.named_modules())[edit.layers[0][0].removeprefix("unet.")]
@@ -165,7 +165,7 @@ def test_only_the_rows_of_the_prompt_change(fitted: Callable[[str], Fitted]) -> 
 
 
 def test_rows_are_found_in_any_order_of_guidance() -> None:
-    """Negative first or last, twice as with perturbed attention, or alone; equal prompts in their
+    """Negative rows first or last, twice as in perturbed attention, or none; equal prompts in
     order."""
     prompts = torch.randn(4, 3, 5)
     prompts[2] = prompts[0]  # the same prompt, two images
@@ -185,8 +185,8 @@ def test_rows_are_found_in_any_order_of_guidance() -> None:
 
 
 def test_a_second_encoding_of_the_prompt_is_found() -> None:
-    """HunyuanDiT reads the prompt by two encoders; elsewhere a second call has the negative
-    prompt."""
+    """HunyuanDiT reads the prompt by two encoders; in other pipelines a second call is the
+    negative prompt."""
     first, second = torch.randn(2, 3, 5), torch.randn(2, 4, 5)
     rows = {}
     for encodes_again in (True, False):
@@ -245,7 +245,7 @@ def test_a_prompt_about_several_people_is_left_unchanged_and_recorded_as_such(
 
 
 def test_an_image_has_the_values_of_several_attributes(tmp_path: Path) -> None:
-    """Values of both are crossed; where one is stated the other is set alone. Saved by role."""
+    """Values of both are crossed; if one is stated, only the other is set. Saved by role."""
     make, call = FAMILIES["StableDiffusion"]
     pipe = make()
     edits = fit_projections(pipe, [SET, AGE], method=few("StableDiffusion"))
@@ -264,7 +264,7 @@ def test_an_image_has_the_values_of_several_attributes(tmp_path: Path) -> None:
 
 
 def test_the_joint_map_sets_each_attribute() -> None:
-    """In the joint span an output gets the coordinates of both values, though spans overlap."""
+    """In the joint span an output gets the coordinates of both values, even if spans overlap."""
     from vldebias.projection.cross_attention import LayerMap, joint, span, steer
 
     generator = torch.Generator().manual_seed(0)
@@ -291,7 +291,7 @@ def test_the_amount_falls_from_the_first_step_to_the_last(
 ) -> None:
     edit = fitted("StableDiffusion").edit
     assert edit.form == "add"
-    assert edit.times.tolist() == sorted(edit.times.tolist())  # the last step comes first
+    assert edit.times.tolist() == sorted(edit.times.tolist())  # the last step is first
     expected = torch.tensor([0.0, 2.0, 4.0])[:, None, None].expand_as(edit.amounts)
     torch.testing.assert_close(edit.amounts, expected)
     pipe = FAMILIES["StableDiffusion"][0]()
@@ -327,7 +327,7 @@ def test_a_fit_with_another_scheduler_warns_of_nothing(scheduler: Any) -> None:
     make, _ = FAMILIES["StableDiffusion"]
     pipe = make()
     with warnings.catch_warnings():
-        # Building a scheduler warns on its own in some versions of diffusers.
+        # Some versions of diffusers warn when a scheduler is built.
         warnings.simplefilter("ignore", DeprecationWarning)
         pipe.scheduler = scheduler.from_config(pipe.scheduler.config)
     edit = fit_projection(pipe, SET, method=few("StableDiffusion"))
@@ -344,7 +344,7 @@ def test_the_fit_never_exceeds_its_batch_size_and_does_not_depend_on_it() -> Non
         def count(_module: Any, args: Any, _kwargs: Any, rows: list[int] = rows) -> None:
             rows.append(len(args[0]))
 
-        # The pipelines of these tests share their components, so the hook has to go again.
+        # The pipelines of these tests share their components, so the hook has to be removed.
         handle = pipe.unet.register_forward_pre_hook(count, with_kwargs=True)
         method = replace(few("StableDiffusion"), batch_size=batch_size)
         edits.append(fit_projection(pipe, SET, method=method))
@@ -429,8 +429,8 @@ def test_impossible_requests_are_refused_with_a_message(fitted: Callable[[str], 
 def test_the_command_inspects_and_saves_it(
     fitted: Callable[[str], Fitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report has the figures of its gate, and its role is the name of the set; its card speaks
-    of the denoiser."""
+    """The report has the figures of its gate, its role is the name of the set, and the card
+    mentions the denoiser."""
     make, _, edit = fitted("StableDiffusion")
     edit.save_pretrained(tmp_path / "one")
     loaded = Loaded(make(), "tiny")

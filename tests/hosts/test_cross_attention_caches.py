@@ -1,5 +1,5 @@
-"""Cross-attention together with each cache of diffusers: it acts, values are assigned evenly, and
-without it the pictures are those of the cached pipeline, bit for bit; or the cache is refused."""
+"""Test cross-attention with each cache of diffusers: it acts, values are even, and pictures without
+it are those of the cached pipeline bit for bit; or the cache is refused."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -66,7 +66,7 @@ Draw = Callable[..., Tensor]
 
 @pytest.fixture
 def wan() -> Iterator[tuple[Any, Draw, dict[str, Any]]]:
-    """Return a tiny video pipeline with two blocks, what generates with it, and its options."""
+    """Return a tiny video pipeline with two blocks, a function that generates, and its options."""
     case = tiny.CASES["Wan"]
     pipe = tiny.with_own_components(case.make(is_complete=True))
     config = dict(pipe.transformer.config) | {"num_layers": 2}

@@ -1,5 +1,5 @@
-"""Which pipeline classes of the installed diffusers have cross-attentions to set values in, by tiny
-pipelines of all families; the others are refused in words."""
+"""Test which pipeline families of the installed diffusers have cross-attentions in which values can
+be set; the others are refused with a message."""
 
 import functools
 import sys
@@ -22,8 +22,7 @@ FIXED = ("prompt", "generator", "num_inference_steps", "output_type", "num_image
 
 @contextmanager
 def called(case: Any, pipe: Any) -> Iterator[dict[str, Any]]:
-    """The arguments with which a tiny pipeline of a family is called, inside of what makes its
-    pictures small."""
+    """Yield the arguments of a call of a tiny pipeline, with small pictures inside the block."""
     call = type(pipe).__call__
     kept: dict[str, Any] = {}
 
@@ -42,7 +41,7 @@ def called(case: Any, pipe: Any) -> Iterator[dict[str, Any]]:
 
 
 def layers_of(name: str) -> list[str]:
-    """The cross-attentions that are found in a family."""
+    """Return the cross-attentions that are found in a family."""
     if name in FAMILIES:
         make, call = FAMILIES[name]
         size = {"height": 16, "width": 16} | call
@@ -53,7 +52,7 @@ def layers_of(name: str) -> list[str]:
         return at_denoiser(resolve(pipe), ()).found_layers(PLAIN, **options)
 
 
-# Families with cross-attention whose pipelines give the denoiser what `encode_prompt` returns. The
+# Families with cross-attention whose denoiser gets the output of `encode_prompt`. The
 # others join picture and text in one attention, or (LTX2) rework the embeddings in between.
 SERVED = {
     "StableDiffusion",

@@ -1,6 +1,6 @@
-"""Values set in cross-attention beside what users add to a pipeline: ControlNet, given pictures,
-IP-Adapter, LoRA, slicing, other processors, perturbed attention. The rows of the prompt alone
-change, and all of it comes back bit for bit."""
+"""Test values in cross-attention together with ControlNet, input pictures, IP-Adapter, LoRA,
+slicing, other processors and perturbed attention. Only the rows of the prompt change, and removal
+is bit-identical."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ SET = make_prompt_set(
 )
 METHOD = CrossAttention(concepts=2, steps=3, seed=0, options={"height": 16, "width": 16})
 PROMPTS = ["A photo of a doctor.", "A photo of a nurse."]
-GIVEN = ["female", "male", None, "female"]  # of two images a prompt
+GIVEN = ["female", "male", None, "female"]  # two images per prompt
 PICTURE = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(3))
 GUIDED = 7.5
 
@@ -38,7 +38,7 @@ def edit() -> Any:
 
 
 class Foreign(AttnProcessor):
-    """Somebody's own processor."""
+    """A custom attention processor."""
 
 
 def controlled(kind: Any) -> Any:
@@ -70,7 +70,7 @@ def perturbed() -> Any:
 
 
 def with_ip_adapter() -> Any:
-    """With an adapter of random weights for embeddings of pictures, (1, 8)."""
+    """Load an IP-Adapter with random weights for embeddings of pictures, (1, 8)."""
     pipe = tiny.with_own_components(tiny.sd())
     generator = torch.Generator().manual_seed(1)
     width = pipe.unet.config.cross_attention_dim
@@ -127,7 +127,7 @@ SETTINGS += [("ControlNet", 0.0), ("ControlNet", 1.0), ("IP-Adapter", 1.0)]
 
 
 def draw(pipe: Any, case: Case, guidance: float) -> Tensor:
-    """Latents of two images of each prompt."""
+    """Return latents of two images per prompt."""
     noise = [torch.Generator().manual_seed(number) for number in range(4)]
     call = {"num_images_per_prompt": 2, "guidance_scale": guidance, "generator": noise}
     if "IP" in str(pipe.unet.attn_processors):
@@ -141,8 +141,7 @@ def draw(pipe: Any, case: Case, guidance: float) -> Tensor:
 
 
 def first_output(pipe: Any, edit: Any, run: Callable[[], Tensor]) -> Tensor:
-    """What the first cross-attention gives in the first pass, as a hook behind all others sees
-    it."""
+    """Return the output of the first cross-attention in the first pass, after all other hooks."""
     outputs: list[Tensor] = []
     layer = pipe.unet.get_submodule(edit.layers[0][0].removeprefix("unet."))
     handle = layer.register_forward_hook(lambda *call: outputs.append(call[2].clone()))
@@ -182,8 +181,8 @@ def test_the_rows_of_the_prompt_change_until_removal(edit: Any, name: str, guida
 
 @pytest.mark.parametrize("form", ["add", "shift", "set"])
 def test_the_output_of_an_ip_adapter_is_untouched(form: str) -> None:
-    """The change of an output is the same with the adapter as without, so its part is not edited;
-    also where it is fitted with the adapter in place."""
+    """The change of an output is the same with and without the adapter, so its part is not
+    edited, even if the edit is fitted with the adapter."""
     plain = tiny.with_own_components(tiny.sd())
     adapted = with_ip_adapter()
     embeds = {"ip_adapter_image_embeds": [torch.ones(2, 1, 8)]}
@@ -216,7 +215,7 @@ def test_modular_pipelines_are_refused_with_a_message() -> None:
 
 @pytest.mark.slow
 def test_compiling_after_attaching_gives_the_same_output(edit: Any) -> None:
-    """Compiled before, it is refused."""
+    """If it is compiled before attaching, it is refused."""
     pipe = tiny.with_own_components(tiny.sd())
     case = Case(tiny.sd)
     attachment = debias(pipe, edit)

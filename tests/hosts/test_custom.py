@@ -1,5 +1,4 @@
-"""`vldebias.hosts.custom`: towers of no library that we know, in three states, and what cannot be
-read is refused."""
+"""Test `vldebias.hosts.custom`: towers of unknown libraries in three states, and refusals."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ class Output(NamedTuple):
 
 
 class Clip(nn.Module):
-    """Like OpenAI's: ids in, embeddings out."""
+    """Like OpenAI's CLIP: ids -> embeddings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +43,7 @@ class Clip(nn.Module):
 
 
 class Sentences:
-    """Like sentence-transformers: texts in, an array out; one text alone gives one row alone."""
+    """Like sentence-transformers: texts -> an array; a single text -> a single row."""
 
     def __init__(self) -> None:
         self.tower = Clip()
@@ -57,7 +56,7 @@ class Sentences:
 
 
 class Pipeline:
-    """Like a pipeline of one's own: a sequence, in a tuple."""
+    """Like a custom pipeline: a sequence in a tuple."""
 
     def __init__(self) -> None:
         self.tower = Clip()
@@ -191,7 +190,7 @@ def test_unreadable_prompts_and_outputs_are_refused(
 
 
 class Tower(nn.Module):
-    """Like remote code: token states, a pooler, a head."""
+    """Like remote code: token states, a pooler and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -293,7 +292,7 @@ def test_nothing_can_be_attached(gender: PromptSet) -> None:
 
 
 class States(nn.Module):
-    """A tower that returns one state of 8 numbers for each of three tokens."""
+    """Return one state of 8 numbers for each of three tokens."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,4 @@
-"""The hook on `encode_prompt`: what is edited, what is left alone; and merging it into plain
-weights."""
+"""Test the hook on `encode_prompt`: edited and unchanged outputs, and merging into weights."""
 
 import diffusers_tiny as tiny
 import pytest
@@ -17,7 +16,8 @@ PLAIN = "a photo of a doctor"
 
 
 def _flux_reads(pipe, **call):
-    """(sequence, pooled) that the transformer reads, by call: conditional and negative in turn."""
+    """Return (sequence, pooled) read by the transformer per call, conditional and negative
+    alternately."""
     seen = []
     hook = pipe.transformer.register_forward_pre_hook(
         lambda module, args, kwargs: seen.append(
@@ -93,7 +93,7 @@ def test_passed_embeddings_stay_unchanged_and_can_be_projected_manually():
 
 
 def everything(pipe, **call):
-    """An attachment that does what weights do: both branches of guidance, stated prompts too.
+    """Attach like merged weights: both branches of guidance, stated prompts too.
 
     With a P that is not symmetric, so that W P differs from W P^T.
     """
@@ -103,7 +103,7 @@ def everything(pipe, **call):
 
 
 def alike(edited, expected, bare):
-    """Equal up to rounding, measured by what the projection changes."""
+    """Compare up to rounding, relative to the change by the projection."""
     return (edited - expected).norm() < 1e-2 * (expected - bare).norm()
 
 
@@ -147,8 +147,8 @@ def test_half_precision_weights_are_rounded_once():
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "Flux"])
 def test_merging_with_guidance_warns(name):
-    """The unconditional branch is edited too; not where the attachment edits it as well, or
-    nothing."""
+    """The unconditional branch is edited too. There is no warning if the attachment edits it as
+    well, or nothing."""
     make, _ = tiny.FAMILIES[name]
     attachment = debias(tiny.with_own_components(make()), tiny.gender(), keep_stated=False)
     with pytest.warns(VldebiasWarning, match="cannot distinguish the two branches of guidance"):
@@ -169,7 +169,7 @@ def test_only_the_layers_that_read_the_prompt_change():
     old, new = (
         x["add_embedding.linear_1.weight"] for x in (before, dict(pipe.unet.named_parameters()))
     )
-    assert torch.equal(new[:, 32:], old[:, 32:])  # the columns of the sizes and crops
+    assert torch.equal(new[:, 32:], old[:, 32:])  # the columns for sizes and crops
 
 
 def test_controlnets_are_merged_too():
@@ -240,7 +240,7 @@ def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_refused():
     expected = tiny.draw(pipe)
     pipe.unet.register_to_config(
         encoder_hid_dim_type="text_proj"
-    )  # not that of Kolors, which can be merged
+    )  # not Kolors, which can be merged
     refuses(pipe, attachment, "no layer is known that reads it alone")
     pipe.unet.register_to_config(encoder_hid_dim_type=None)
     pipe.unet.fuse_qkv_projections()

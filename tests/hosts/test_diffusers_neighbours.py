@@ -1,4 +1,4 @@
-"""What else happens to a pipeline: LoRA, textual inversion, half precision, offload, callbacks,
+"""Test attached pipelines with LoRA, textual inversion, half precision, offload, callbacks and
 saving."""
 
 import copy
@@ -22,7 +22,7 @@ PLAIN = "a photo of a doctor"
 
 @pytest.fixture(scope="module")
 def lora(tmp_path_factory):
-    """A folder with a LoRA of the text encoder and the UNet of Stable Diffusion."""
+    """Return a folder with a LoRA of the text encoder and the UNet of Stable Diffusion."""
     from diffusers import StableDiffusionPipeline
     from diffusers.utils import convert_state_dict_to_diffusers
     from peft import LoraConfig
@@ -32,7 +32,7 @@ def lora(tmp_path_factory):
     try:
         check_peft_version(min_version=MIN_PEFT_VERSION)
     except ValueError as error:
-        # A release of transformers may ask for a peft that no index has yet, as 5.24 does.
+        # Some releases of transformers require an unpublished peft, such as 5.24.
         pytest.skip(f"transformers {transformers.__version__}: {error}")
     pipe = tiny.with_own_components(tiny.sd())
     torch.manual_seed(1)
@@ -87,7 +87,7 @@ def test_a_projection_fitted_with_other_adapters_causes_a_warning(lora, tmp_path
             (1.004, 0),
             (1.002, 1),
             (1 / 1.006008, 0),
-        ):  # 1.004 times as before, 1.006, 1
+        ):  # 1.004 times the length, then 1.006, then 1
             torch._foreach_mul_([weight.detach() for weight in weights], factor)
             with warnings.catch_warnings(record=True, action="always") as caught:
                 tiny.encode(pipe)
@@ -116,7 +116,7 @@ def test_lora_loaded_and_unloaded_while_attached(lora):
     ):
         states = tiny.encode(pipe)[0]
     assert torch.equal(states, attachment.projections["sequence"](tiny.encode(reference)[0]))
-    assert torch.equal(tiny.encode(pipe)[0], states)  # said once
+    assert torch.equal(tiny.encode(pipe)[0], states)  # warned once
     pipe.unload_lora_weights()
     assert torch.equal(tiny.draw(pipe), first)
     attachment.remove()
@@ -139,7 +139,7 @@ def test_sequential_offload_warns_that_there_is_no_fingerprint():
     for model in (m for m in pipe.components.values() if isinstance(m, torch.nn.Module)):
         cpu_offload(
             model, torch.device("cpu")
-        )  # what enable_sequential_cpu_offload does on an accelerator
+        )  # the effect of enable_sequential_cpu_offload on an accelerator
     assert next(pipe.text_encoder.parameters()).is_meta
     with pytest.warns(VldebiasWarning, match="offloaded, so they have no fingerprint"):
         attachment = debias(pipe, tiny.gender())
@@ -154,9 +154,7 @@ def test_sequential_offload_warns_that_there_is_no_fingerprint():
 
 def test_an_attached_pipeline_saves_the_same_files(tmp_path):
     pipe = tiny.sd()
-    debias(
-        pipe, tiny.gender()
-    ).remove()  # a tokenizer saves how it was called last, whoever called it
+    debias(pipe, tiny.gender()).remove()  # a tokenizer saves the settings of its last call
     pipe.save_pretrained(tmp_path / "bare")
     debias(pipe, tiny.gender())
     pipe.save_pretrained(tmp_path / "attached")

@@ -1,5 +1,5 @@
-"""The text sides of some families: where a prompt ends, templates, images, layers, and other
-wordings. What all of them have in common is in test_pipeline_contract.py."""
+"""Test text sides of some families: the end of a prompt, templates, images, layers, and other
+wordings. Common laws are in test_pipeline_contract.py."""
 
 from copy import copy
 from functools import cache
@@ -18,7 +18,7 @@ from vldebias.miniature import load_clip
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LoraLoaderMixin.*:FutureWarning"
-)  # diffusers, of its own mixin
+)  # a warning of diffusers about its own mixin
 REFUSED = ("BriaFibo", "HiDream", "HunyuanDiT")
 
 
@@ -30,13 +30,13 @@ def _no_gradients():
 
 @cache
 def fitted(name):
-    """Edits of a family, which its pipelines share with their weights."""
+    """Return the edits of a family, whose pipelines share their weights."""
     return fit_projections(CASES[name].make(), tiny.gender())
 
 
 @cache
 def host_of(name):
-    """A family's host, read once for the tests that leave it as it is."""
+    """Return a family's host, shared by tests that do not change it."""
     return DiffusersHost(CASES[name].make())
 
 
@@ -49,7 +49,7 @@ ENDS = [
 
 @pytest.mark.parametrize("name", ENDS)
 def test_the_fitted_state_is_at_the_end_of_the_prompt(name):
-    """Oracle: the ids that the encoder was given, searched for the token that ends the turn."""
+    """Oracle: the token that ends the turn, found in the ids of the encoder."""
     case = CASES[name]
     prompt = "a young pilot, smiling at work"
     host = host_of(name)
@@ -91,10 +91,10 @@ OF_DIFFERENT_LENGTH = ["a pilot", "an old stone bridge", "a young pilot at work"
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 def test_the_row_of_a_prompt_does_not_depend_on_its_batch(name):
-    """Oracle: every prompt in a call of its own."""
+    """Oracle: every prompt in a separate call."""
     host = host_of(name)
     if not host.reads_batches:
-        return  # it reads each in a call of its own
+        return  # it encodes each in a separate call
     alone = copy(host)
     vars(alone)["reads_batches"] = False
     expected = alone.read(OF_DIFFERENT_LENGTH, host.roles[0])
@@ -130,7 +130,8 @@ def test_prompts_are_batched_if_their_padding_is_the_same(make, is_together, mon
 
 
 def test_a_template_written_into_the_prompts_does_not_reach_the_gate():
-    """Z-Image writes its chat into the list that it was given; "user" is no word of the prompt."""
+    """Z-Image writes its chat template into the list of prompts; "user" is not a word of the
+    prompt."""
     case = CASES["ZImage"]
     pipe = case.make()
     attachment = debias(pipe, fitted("ZImage"))
@@ -164,7 +165,7 @@ def test_tokens_that_show_the_image_stay_unchanged(name):
 
 
 def test_other_layers_than_the_fitted_ones_are_refused():
-    """They may well have the same width, and are another space."""
+    """They may have the same width, but are another space."""
     case = CASES["Flux2Klein"]
     pipe = case.make()
     debias(pipe, fitted("Flux2Klein"))
@@ -201,7 +202,7 @@ def test_a_single_wording_equals_its_prompt_bit_for_bit():
     expected, bare, stated = (tiny.draw(pipe, text, **call) for text in texts)
     with debias(pipe, "professions-gender", method="suffix"):
         assert torch.equal(tiny.draw(pipe, NURSE, **call), expected)
-        assert torch.equal(tiny.draw(pipe, PERSON, **call), stated)  # left alone
+        assert torch.equal(tiny.draw(pipe, PERSON, **call), stated)  # unchanged
     assert torch.equal(tiny.draw(pipe, NURSE, **call), bare)
     assert not torch.equal(expected, bare)
 

@@ -1,4 +1,4 @@
-"""Encode once, draw later: embeddings that come back are recognised, with the values in them."""
+"""Test that embeddings of an earlier call are recognised, with the values in them."""
 
 from collections import Counter
 

@@ -1,5 +1,5 @@
-"""What holds for every host: three states on every path, the gate, copies, gradients, merging, and
-no trace."""
+"""Test the laws of every host: three states on every path, the gate, copies, gradients, merging,
+and complete removal."""
 
 import gc
 import pickle
@@ -31,8 +31,8 @@ KINDS = (
 )
 KINDS += ("diffusers:StableDiffusion", "diffusers:Flux")
 
-# Every class of open_clip and transformers; of pipelines two, since test_pipeline_contract.py holds
-# the same of each of them.
+# Every class of open_clip and transformers, and two pipelines, since test_pipeline_contract.py
+# tests the others.
 CLASSES = [name for name in SUBJECTS if name in KINDS or not name.startswith("diffusers:")]
 
 
@@ -43,7 +43,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 @pytest.fixture(params=KINDS)
 def example(request: pytest.FixtureRequest) -> Subject:
-    """One of each kind, for what does not depend on the class."""
+    """Return one host of each kind, for tests that do not depend on the class."""
     return SUBJECTS[request.param]()
 
 
@@ -98,7 +98,7 @@ def test_no_prompts_give_no_rows(example: Subject) -> None:
 
 @pytest.mark.filterwarnings(
     "ignore:.*two branches of guidance"
-)  # as the sentence of a pipeline says
+)  # as the message for a pipeline says
 @torch.no_grad()
 def test_merging_preserves_the_output_or_is_refused(subject: Subject, gender: PromptSet) -> None:
     before = subject.state()

@@ -1,5 +1,5 @@
-"""The image side of image-text models: one hook for all paths, three states, folding, both sides,
-what is refused."""
+"""Test the image side of image-text models: all paths, three states, merging, both sides, and
+refusals."""
 
 import copy
 
@@ -32,7 +32,7 @@ from vldebias.prompts import PromptSet
 KINDS = pytest.mark.parametrize("name", ["open_clip:clip", "transformers:CLIPModel"])
 EVERY = pytest.mark.parametrize(
     "name", [name for name in SEEING if "timm-" not in name]
-)  # which end in other layers
+)  # whose towers end in other layers
 BOTH = (
     "open_clip:clip",
     "open_clip:coca",
@@ -67,9 +67,7 @@ def test_three_states_on_every_path(name: str, gender: PromptSet) -> None:
                 attached[key], normalize(expected, dim=-1), atol=1e-5, rtol=1e-4, msg=key
             )
     for key, tensor in subject.outputs().items():
-        assert torch.equal(tensor, texts[key]) is ("logits" not in key), (
-            key
-        )  # texts are as they were
+        assert torch.equal(tensor, texts[key]) is ("logits" not in key), key  # texts are unchanged
     if "image logits" in attached:
         factor = model.logit_scale.exp() if hasattr(model, "logit_scale") else 1 / model.temperature
         unit = normalize(rows[: attached["image logits"].shape[1]], dim=-1)
@@ -108,7 +106,7 @@ def test_both_sides_use_one_projection(name: str, gender: PromptSet) -> None:
 
 @torch.no_grad()
 def test_images_never_count_as_stated(gender: PromptSet, images: Tensor) -> None:
-    """The gate leaves stated prompts alone and has no say over images."""
+    """The gate only applies to prompts, not to images."""
     model = make_clip()
     ids = tokenizer_for(model)(PROMPTS)
     x = model.encode_image(images)
@@ -161,7 +159,7 @@ def test_merged_equals_attached_or_is_refused(name: str, side: str, gender: Prom
 
 @pytest.mark.parametrize("side", [None, "both"])
 def test_a_host_reads_its_model_again_after_a_merge(side: str | None, gender: PromptSet) -> None:
-    """Also where the edit is attached to a copy of the host, at other sides."""
+    """Also if the edit is attached to a copy of the host with other sides."""
     subject = OpenClip(make_clip())
     host = resolve(subject.host, tokenizer=subject.tokenizer)
     attachment = vldebias.debias(host, gender, method="cali", side=side)
@@ -204,7 +202,7 @@ def test_only_one_attachment_for_all_sides(name: str, gender: PromptSet, age: Pr
     tower = "visual" if hasattr(subject.host, "visual") else "visual_projection"
     setattr(
         another.host, tower, getattr(subject.host, tower)
-    )  # the same tower through another door
+    )  # the same tower through another model
     with (
         subject.debias(gender, side="image"),
         pytest.raises(AlreadyAttachedError, match="already carries"),
@@ -213,7 +211,7 @@ def test_only_one_attachment_for_all_sides(name: str, gender: PromptSet, age: Pr
 
 
 def shifted(model: nn.Module, tower: nn.Module) -> nn.Module:
-    """A copy of `model` whose `tower` has other weights."""
+    """Return a copy of `model` whose `tower` has other weights."""
     changed = copy.deepcopy(model)
     names = {id(module): name for name, module in model.named_modules()}
     with torch.no_grad():
@@ -240,5 +238,5 @@ def test_projections_of_other_image_towers_are_refused(gender: PromptSet) -> Non
             vldebias.debias(reading, projection, side=side, **known)
     unknown = projection.with_provenance(
         image_fingerprint=None
-    )  # fitted on a text tower alone: its texts are compared
+    )  # fitted on a text tower only, so its texts are compared
     vldebias.debias(seeing, unknown, side="image").remove()

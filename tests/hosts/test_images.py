@@ -1,5 +1,4 @@
-"""Image towers: the features that the model itself makes, and a digest that nothing which changes
-them escapes."""
+"""Test image towers: features equal the model's own, and any change of them changes the digest."""
 
 import copy
 from typing import Any
@@ -29,7 +28,7 @@ def processor_of(name: str, **changes: Any) -> Any:
 
 
 def pictures(n: int = 3) -> list[Image.Image]:
-    """Of different sizes."""
+    """Return pictures of different sizes."""
     rng = np.random.default_rng(0)
     return [
         Image.fromarray(rng.integers(0, 256, (40 + 8 * i, 64, 3), dtype=np.uint8)) for i in range(n)
@@ -57,7 +56,7 @@ def test_transformers_features_equal_forward(name: str) -> None:
     assert not torch.allclose(expected[0], expected[1], atol=1e-3)
     assert not torch.allclose(
         features.norm(dim=1), torch.ones(3), atol=1e-3
-    )  # as before normalising
+    )  # before normalisation
     assert encoder.fingerprint is not None
 
 
@@ -117,7 +116,7 @@ def test_every_weight_and_buffer_of_the_tower_affects_the_digest(name: str) -> N
 
 
 def test_classes_and_settings_of_modules_affect_the_digest() -> None:
-    """None of them is a weight."""
+    """None of these is a weight."""
     model = models_tiny.make_clip()
     block = model.visual.transformer.resblocks[0]
     digests = [digest(model)]

@@ -1,4 +1,4 @@
-"""Hosts by name: which library opens what, and in which precision."""
+"""Test loading by name: the library and the precision."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Calls of a service: many at once, each told what it was given, in its own thread or task."""
+"""Test many simultaneous calls, each of which reads its own values in its thread or task."""
 
 import asyncio
 import json
@@ -31,13 +31,13 @@ def attachment(pipe):
 
 
 def encoded(pipe, attachment, prompt):
-    """Encode a prompt; return what was told, and what the embeddings themselves say."""
+    """Encode a prompt; return the recorded value, and the value in the embeddings."""
     embeddings = pipe.encode_prompt(prompt, "cpu", 1, False)[0]
     return attachment.sampled, attachment.last_call, embeddings
 
 
 def value_of(bare, embeddings):
-    """The value whose prompt has these embeddings."""
+    """Return the value whose prompt has these embeddings."""
     for value in ("female", "male"):
         expected = bare[value]
         if torch.equal(embeddings, expected):
@@ -85,7 +85,7 @@ def test_each_task_reads_the_value_of_its_own_call(pipe, attachment, embeddings_
     async def many():
         return await asyncio.gather(*(work() for _ in range(12)))
 
-    attachment.rewrite([OPEN])  # of the thread that starts the loop
+    attachment.rewrite([OPEN])  # in the thread that starts the loop
     for sampled, drawn in asyncio.run(many()):
         assert sampled == drawn
 
@@ -105,12 +105,12 @@ def test_each_thread_of_a_task_reads_the_value_of_its_own_call(
 
 
 def test_a_task_never_reads_the_call_of_another_task(attachment):
-    """A task that has its calls made in threads is told nothing, or what is right."""
+    """A task whose calls run in threads reads no record, or the right one."""
 
     async def work():
         before = attachment.rewrite([OPEN])
         written = await asyncio.to_thread(attachment.rewrite, [OPEN] * 3)
-        assert attachment.last_call.written == tuple(written)  # not that of `before`
+        assert attachment.last_call.written == tuple(written)  # not the record of `before`
         assert len(before) == 1
 
     async def stranger():
@@ -128,7 +128,7 @@ def test_a_task_never_reads_the_call_of_another_task(attachment):
 
 
 def test_the_cells_of_a_notebook_share_their_last_call(attachment):
-    """A notebook runs each cell in a task, with the context of the one before it."""
+    """A notebook runs each cell in a task, with the context of the previous one."""
 
     async def cell(code):
         return code()
@@ -195,7 +195,7 @@ def test_errors_of_on_call_are_raised_after_the_pictures():
         attachment.rewrite([OPEN])
     assert len(attachment.calls) == 3
     with attachment.disabled():
-        tiny.draw(pipe, OPEN)  # nothing is left to raise
+        tiny.draw(pipe, OPEN)  # nothing is left to be raised
 
 
 def test_on_call_is_refused_if_no_values_are_sampled():

@@ -1,4 +1,4 @@
-"""The block for Modular Diffusers, loaded from its folder as from the hub."""
+"""Test the block for Modular Diffusers, loaded from its folder as from the hub."""
 
 import warnings
 from pathlib import Path
@@ -17,7 +17,7 @@ OUTPUTS = ["prompt", "assigned_values", "reasons", "latents"]
 
 @pytest.fixture(autouse=True)
 def modules(monkeypatch, tmp_path):
-    """Code that is loaded is copied to a folder, which must not be that of the user."""
+    """Loaded code is copied to a folder, which must not belong to the user."""
     monkeypatch.setattr(dynamic_modules_utils, "HF_MODULES_CACHE", str(tmp_path))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 
@@ -51,7 +51,7 @@ def test_prompts_are_balanced_before_the_text_encoder():
     assert sorted(made["assigned_values"]) == ["female", "female", "male", "male"]
     values = made["assigned_values"]
     assert made["prompt"] == [f"A photo of a {value} nurse." for value in values]
-    # The images are those of a pipeline without the block that is given these prompts.
+    # The images equal those of a pipeline without the block for these prompts.
     plain = tiny.modular("StableDiffusionXL")
     noise = torch.Generator().manual_seed(0)
     expected = plain(prompt=made["prompt"], generator=noise, output="latents", **SMALL)

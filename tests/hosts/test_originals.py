@@ -1,4 +1,4 @@
-"""What users wrote, handed to an attachment where the calls get prompts that were rewritten."""
+"""Test original texts of users for calls with rewritten prompts."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def turned(people):
-    """The rewritten prompt of an image, by hand."""
+    """Return the rewritten prompt of an image, by plain replacement."""
     (_, nurse), (_, chef) = people
     words = {"female": ("woman", "her"), "male": ("man", "his")}[nurse]
     return "A {}, a nurse with {} chart, talks to a {} chef.".format(*words, chef)
@@ -37,7 +37,7 @@ def test_pictures_are_generated_from_the_rewritten_originals(name):
         people = attachment.people
     texts = [turned(persons) for persons in people[:4]]
     assert len(set(texts)) == 4
-    assert people[4:] == [()] * 4  # the user asked for no person
+    assert people[4:] == [()] * 4  # the user did not mention a person
     texts += ["A man in a car"] * 4
     assert torch.equal(drawn, tiny.draw(bare, texts, **call))
 

@@ -1,4 +1,4 @@
-"""Passes of one picture: base and refiner give it one value."""
+"""Test that all passes of a picture, base and refiner, use one value."""
 
 from collections import Counter
 

@@ -1,7 +1,7 @@
-"""The contract of every pipeline, classic and modular: what an attachment edits, what it leaves
-alone, that all of it comes back, and that merged weights draw the same.
+"""Test the laws of every pipeline, classic and modular.
 
-A class is added by an entry in diffusers.yaml; it has to keep each law below.
+They say what an attachment edits, what it leaves unchanged, that removal restores everything, and
+that merged weights generate the same pictures. A class is added by an entry in diffusers.yaml.
 """
 
 import copy
@@ -20,17 +20,19 @@ from vldebias.errors import UnsupportedHostError, VldebiasError
 from vldebias.hosts.pipelines.calls import same_values
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning"),  # diffusers' own mixin
+    pytest.mark.filterwarnings(
+        "ignore:.*LoraLoaderMixin.*:FutureWarning"
+    ),  # a warning of diffusers about its own mixin
     pytest.mark.filterwarnings("ignore:.*trust_remote_code.*"),
     pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning"),  # Mochi
-    # The texts of random towers are near each other.
+    # The text embeddings of random towers are close to each other.
     pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
 ]
-# test_pipelines.py holds that these, and only these, are refused for their text sides.
+# test_pipelines.py tests that exactly these are refused for their text sides.
 SERVED = [name for name in CASES if name not in ("BriaFibo", "HiDream", "HunyuanDiT")]
 
 
-# The text side: what encodes prompts, without a denoiser where none is needed.
+# The text side, which encodes prompts, without a denoiser if none is needed.
 
 
 class TextSide(NamedTuple):
@@ -70,7 +72,7 @@ def is_slow(name: str) -> bool:
 
 
 def marked(names: Any, is_slow: Callable[[str], bool]) -> list[Any]:
-    """Names as parameters; the slow ones run in CI and with `make test-slow`."""
+    """Return names as parameters; the slow ones run in CI and with `make test-slow`."""
     return [pytest.param(name, marks=pytest.mark.slow if is_slow(name) else ()) for name in names]
 
 
@@ -98,7 +100,8 @@ def test_the_states_of_a_prompt_are_edited_and_nothing_else_changes(name: str) -
 
 
 def assert_edited(name: str, bare: Any, edited: Any, attachment: Any) -> None:
-    """Each state of the prompt is what the fitted edit makes of it; every other output is equal."""
+    """Each state of the prompt equals the output of the fitted edit; every other output is
+    equal."""
     is_modular = TEXT_SIDES[name].is_modular
     edited_keys = set()
     for part in attachment.host.parts:
@@ -117,7 +120,7 @@ def assert_edited(name: str, bare: Any, edited: Any, attachment: Any) -> None:
         if key in edited_keys or (is_modular and key.startswith("negative")):
             continue
         if is_modular and key.startswith("connector"):
-            # A video with sound: what connects the text to both stands behind the edited states.
+            # A video with sound: the layers that connect the text to both follow the edited states.
             assert changed(edited[key], bare[key]) == [True, False]
         else:
             assert same_values(edited[key], bare[key]), key
@@ -129,7 +132,7 @@ def assert_row_is_edited(name: str, old: Any, new: Any, part: Any, edit: Any) ->
         old = old.flatten(-2)
         new = new.flatten(-2)
     start = 0
-    if name.startswith("QwenImageEdit"):  # its template holds the place of an image
+    if name.startswith("QwenImageEdit"):  # its template has a placeholder for an image
         start = int((old != new).any(-1).int().argmax())
     if old.ndim == 2:
         old = old[part.tokens]
@@ -146,7 +149,7 @@ def negative_is_slow(name: str) -> bool:
     marked([name for name in TEXT_SIDES if not TEXT_SIDES[name].is_modular], negative_is_slow),
 )
 def test_the_states_of_a_negative_prompt_change_only_on_request(name: str) -> None:
-    """What its pictures show is below; modular pipelines encode it in a block of its own."""
+    """Pictures are tested below; modular pipelines encode it in a separate block."""
     side = TEXT_SIDES[name]
     pipe = side.make()
     if "negative_prompt" not in inspect.signature(pipe.encode_prompt).parameters:
@@ -154,7 +157,7 @@ def test_the_states_of_a_negative_prompt_change_only_on_request(name: str) -> No
         pytest.skip(f"{type(pipe).__name__}.encode_prompt takes no negative prompt")
 
     def guided_states() -> Any:
-        # A new list each time: Z-Image writes into the one it gets.
+        # A new list each time, because Z-Image writes into it.
         return side.states(pipe, do_classifier_free_guidance=True, negative_prompt=[NEGATIVE] * 2)
 
     bare = guided_states()
@@ -193,8 +196,8 @@ def draw_case(case: Any, pipe: Any, prompts: Any = (PLAIN, STATED), **call: Any)
     return case.draw(pipe, prompts, **call)
 
 
-# Of `texts`: those that can be merged. Of the families all but SD3, one layer of which reads two
-# of its roles.
+# The cases of `texts` that can be merged, and all families but SD3, of which one layer reads two
+# roles.
 MERGED = [
     "Bria",
     "Kolors",
@@ -235,7 +238,7 @@ def whole_pipelines() -> dict[str, Whole]:
 
 
 def other_classes() -> dict[str, Whole]:
-    """A modular pipeline, and further classes of the families above."""
+    """Return a modular pipeline, and further classes of the families above."""
     make = partial(tiny.modular, "StableDiffusionXL")
     pipelines = {"StableDiffusionXL, modular": Whole(make, tiny.draw_modular, is_slow=False)}
     for name, (family, call) in VARIANTS.items():
@@ -257,8 +260,8 @@ def over_pipelines(names: Any) -> Any:
 
 @over_pipelines(WITH_OTHER_CLASSES)
 def test_the_pictures_of_a_prompt_change_until_removal(name: str) -> None:
-    """The second prompt states its value: its pictures, and with them the negative prompt, their
-    order and what else is read, stay byte by byte."""
+    """The second prompt states its value: its pictures, and so the negative prompt, their order
+    and all other inputs, are byte-identical."""
     case = WITH_OTHER_CLASSES[name]
     pipe = case.make()
     attach = partial(debias, pipe, tiny.gender(), method="cali", lam=1e6)
@@ -272,8 +275,7 @@ def test_the_pictures_of_a_prompt_change_until_removal(name: str) -> None:
     [name for name in (*WHOLE, "StableDiffusionXL, modular") if WITH_OTHER_CLASSES[name].is_guided]
 )
 def test_the_negative_prompt_changes_on_request(name: str) -> None:
-    """The control of the law above: pictures of the stated prompt would show a negative prompt that
-    was projected."""
+    """Control of the law above: pictures of the stated prompt reveal an edited negative prompt."""
     case = WITH_OTHER_CLASSES[name]
     pipe = case.make()
     bare = case.draw(pipe, [STATED])
@@ -283,9 +285,9 @@ def test_the_negative_prompt_changes_on_request(name: str) -> None:
 
 @over_pipelines(WHOLE)
 def test_a_merged_pipeline_generates_the_same_pictures(name: str) -> None:
-    """Into a copy of the denoiser; or a refusal that says what to do instead.
+    """In a copy of the denoiser; or it is refused with advice.
 
-    As weights do, the attachment edits both branches of guidance and stated prompts; its P is not
+    Like weights, the attachment edits both branches of guidance and stated prompts. P is not
     symmetric, so that W P differs from W P^T.
     """
     case = WHOLE[name]
@@ -308,7 +310,7 @@ def test_a_merged_pipeline_generates_the_same_pictures(name: str) -> None:
         assert torch.equal(case.draw(pipe, [STATED]), expected)
         return
     merged = case.draw(pipe, [STATED])
-    # Equal up to rounding, measured by what the edit changes.
+    # Equal up to rounding, relative to the change by the edit.
     assert (merged - expected).norm() < 1e-2 * (expected - bare).norm()
     assert attachment.state == "merged"
     assert "encode_prompt" not in vars(pipe)

@@ -1,5 +1,5 @@
-"""Every pipeline class of the installed diffusers, classic and modular, is attached or refused; and
-what is particular to some of them. What they have in common is in test_pipeline_contract.py."""
+"""Test that every pipeline class of the installed diffusers is attached or refused, and particulars
+of some. Common laws are in test_pipeline_contract.py."""
 
 import inspect
 from importlib.metadata import version
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def why_not(kind):
-    """Why the source of a class says that it cannot be served; "" where it can, "half" where only
-    its prompts can."""
+    """Return why the source of a class makes it unsupported; "" if it is supported, "half" if
+    only its prompts are."""
     try:
         source = source_of(kind)
     except UnsupportedHostError:
@@ -59,7 +59,7 @@ def test_every_class_of_this_release_is_attached_or_refused_by_its_name():
 
 @pytest.mark.parametrize("name", ["BriaFibo", "HiDream", "HunyuanDiT"])
 def test_tiny_pipelines_are_refused_for_the_reason_in_their_source(name):
-    """All others are served: test_pipeline_contract.py."""
+    """All others are supported: test_pipeline_contract.py."""
     assert why_not(type(CASES[name].make()))
     with pytest.raises(UnsupportedHostError):
         resolve(CASES[name].make()).roles  # noqa: B018 - it is read to be found out
@@ -93,7 +93,7 @@ def test_missing_encoders_are_refused_by_name():
 
 
 def test_padding_is_as_long_as_in_a_call():
-    """T5 reads its padding: an edit is fitted on states as a call of the pipeline makes them."""
+    """T5 reads its padding, so an edit is fitted on states with the padding of a call."""
     pipe = tiny.flux()
     length = inspect.signature(type(pipe).__call__).parameters["max_sequence_length"].default
     states = tiny.encode(pipe, "a doctor", max_sequence_length=length)[0][0]
@@ -133,7 +133,7 @@ def test_a_modular_pipeline_is_attached_once_and_its_blocks_can_be_copied():
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "StableDiffusion3", "Flux"])
 def test_a_modular_pipeline_reads_the_same_embeddings_as_the_classic_one(name):
-    # The class as it is: prompts are padded to the length that blocks pad them to.
+    # The unmodified class, so prompts are padded to the length of its blocks.
     cls = getattr(diffusers, tiny.TABLE["pipelines"][name]["class"])
     classic = resolve(tiny.FAMILIES[name][0](cls))
     block = resolve(modular(name))
@@ -173,7 +173,7 @@ def test_a_pipeline_of_one_block_is_attached():
 
 
 def test_tokens_of_an_image_stay_unchanged(monkeypatch):
-    """What `image_pad_mask` says, up to the last of them."""
+    """All tokens up to the last one in `image_pad_mask`."""
     pipe = modular("QwenImage21")
     kind = type(resolve(pipe).block)
     run = kind.__call__

@@ -1,4 +1,4 @@
-"""The same seed shows the same person: values follow the generators of a call."""
+"""Test that values follow the generators of a call, so that the same seed shows the same person."""
 
 from collections import Counter
 
@@ -68,7 +68,7 @@ def test_another_seed_of_the_attachment_is_another_order(pipe):
 def test_consecutive_seeds_are_even(pipe, attachment):
     values = [value(pipe, attachment, generator=generator(seed)) for seed in range(8)]
     assert Counter(values) == {"female": 4, "male": 4}
-    # Calls of three images go on where the one before ended.
+    # Calls of three images continue after the previous one.
     values = []
     for seed in range(4):
         values += attachment.rewrite([OPEN] * 3, seeds=generator(seed))
@@ -96,7 +96,7 @@ def test_different_prompts_are_even(pipe, attachment):
 
 
 def test_a_picture_of_a_batch_depends_only_on_its_seed(pipe, attachment):
-    """Who likes the third picture of eight draws it again by its seed."""
+    """The third picture of eight can be generated again by its seed."""
     generators = [generator(seed) for seed in range(8)]
     tiny.draw(pipe, OPEN, generator=generators, num_images_per_prompt=8)
     of_batch = attachment.sampled

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 (letters that look like others are what is tested)
-"""Test that token ids give the decisions that their decoded text gives."""
+"""Test that token ids give the same decisions as their decoded text."""
 
 import random
 from itertools import chain
@@ -15,7 +15,7 @@ from vldebias.prompts import StatedWords, load_prompts
 SETS = ("professions-gender", "professions-race", "age")
 WORDS = tuple(chain(*(load_prompts(name).stated_words for name in SETS)))
 
-# words that hold stated words, or nearly, and what may stand between words
+# words that contain stated words, or nearly do, and separators
 NEIGHBOURS_TEXT = """
 manager womenfolk mankind woman's women’s male-dominated human humane blackboard
 whiteness Asia Asiatic caucasian-looking elder elderberry younger youngster man2 man_ _woman wo-man
@@ -31,7 +31,7 @@ PLAIN = PLAIN_TEXT.split()
 
 
 def cased(word: str, rng: random.Random) -> str:
-    """Return a word in one of the casings that people write, or in a strange one."""
+    """Return a word in a usual or unusual casing."""
     strange = "".join(rng.choice((letter.upper(), letter.lower())) for letter in word)
     return rng.choice((word, word, word.lower(), word.upper(), word.title(), strange))
 
@@ -135,7 +135,7 @@ def test_ids_and_text_give_the_same_decisions(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_ids_and_text_give_the_same_decisions_on_many_prompts(name):
-    """On most by the whole vocabulary of CLIP, which most models have."""
+    """Mostly with the whole vocabulary of CLIP, which most models have."""
     check(name, 20_000 if name == "CLIP of open_clip" else 4_000, 1)
 
 
@@ -172,4 +172,4 @@ def test_a_tokenizer_that_decodes_differently_is_read_by_its_text():
     ids = ids_of(tokenizer, ["nam a", "a man", "nam a"])
     assert rows(ids).tolist() == [True, False, True]
     assert rows(ids).tolist() == [True, False, True]
-    assert calls == [2]  # each row once, and none again
+    assert calls == [2]  # each row once

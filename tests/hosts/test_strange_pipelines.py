@@ -1,5 +1,4 @@
-"""Pipelines that nobody has seen: each is served right or refused, as a new class and as one of a
-known class."""
+"""Test unknown pipelines, as new classes and as subclasses: each works correctly or is refused."""
 
 import linecache
 
@@ -17,7 +16,7 @@ from vldebias.hosts.pipelines.calls import same_values
 
 
 class Acme(DiffusionPipeline):
-    """Nothing of diffusers but the base: it encodes, and denoises twice."""
+    """A pipeline that only derives from the base class: it encodes, and denoises twice."""
 
     def __init__(self, text_encoder, tokenizer, unet, scheduler):
         super().__init__()
@@ -62,7 +61,7 @@ def acme(cls):
 
 @pytest.fixture(params=["unlisted", "subclass"])
 def build(request):
-    """Members of a class -> a pipeline of it."""
+    """Build a pipeline from the members of its class."""
 
     def made(**members):
         if request.param == "subclass":
@@ -73,8 +72,7 @@ def build(request):
 
 
 def encoding(change, alone=False):
-    """An `encode_prompt` whose embeddings of the prompt are changed before it returns them, alone
-    or with others."""
+    """Return an `encode_prompt` that changes the embeddings of the prompt before returning them."""
 
     def encode_prompt(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
         prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
@@ -142,7 +140,7 @@ def test_distinguishable_pipelines_are_supported(name, build):
 
 
 class Untold:
-    """Ways to encode of which an edit would miss something."""
+    """Ways to encode in which an edit would miss something."""
 
     def names_that_lie(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
         negative_prompt_embeds, prompt_embeds = both(self, prompt, negative_prompt)
@@ -216,7 +214,7 @@ def test_truncated_prompts_and_unknown_roles_are_refused(build):
 
 
 class Ways:
-    """Calls by which a prompt reaches the model beside what stands at encode_prompt."""
+    """Calls by which a prompt reaches the model without encode_prompt."""
 
     def bare_for_long_prompts(self, prompt, **options):
         if len(prompt) > 12:
@@ -256,7 +254,7 @@ def test_a_class_without_source_is_refused():
 
 
 def test_a_class_with_the_wrong_source_is_refused(monkeypatch):
-    # As after `exec` in a program of `python -c`, whose text Python 3.13 gives as the source.
+    # As after `exec` in a program of `python -c`, which is the source in Python 3.13.
     text = "import sys\n"
     monkeypatch.setitem(linecache.cache, "<program>", (len(text), None, [text], "<program>"))
     members = {}

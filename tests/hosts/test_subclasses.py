@@ -1,4 +1,4 @@
-"""A subclass whose `__call__` goes on in that of its base is read as its base, or refused."""
+"""Test that a subclass whose `__call__` calls its base is read like its base, or refused."""
 
 import inspect
 from functools import partial
@@ -73,7 +73,7 @@ def test_a_subclass_generates_the_pictures_of_its_family(name):
         kind = type(pipe)
         pipe.__class__ = wrap(kind)
         if name == "QwenImage" and type(pipe) is not kind:
-            # The helper that calls it reads which arguments it takes.
+            # The helper that calls it inspects its parameters.
             type(pipe).__call__.__signature__ = inspect.signature(kind.__call__)
         attachment = debias(pipe, "professions-gender", method=Balanced(seed=0))
         if call is None:

@@ -1,4 +1,4 @@
-"""All texts of a call: several encoders, texts that are too long, embeddings in their place."""
+"""Test all texts of a call: several encoders, long texts, and embeddings instead of texts."""
 
 import diffusers_tiny as tiny
 import pytest
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
 def texts_of_encoding(monkeypatch):
-    """Keep the text arguments that the pipeline's `encode_prompt` gets."""
+    """Record the text arguments of the pipeline's `encode_prompt`."""
     kept = []
 
     def keep(call, texts):
@@ -91,7 +91,7 @@ def test_the_read_part_ends_with_a_word():
 
 
 class SlowTokenizer:
-    """A tokenizer that does not say where its tokens stand, as in transformers 4."""
+    """A tokenizer without offsets, as in transformers 4."""
 
     is_fast = False
 

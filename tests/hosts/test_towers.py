@@ -1,5 +1,5 @@
-"""Towers to train with: features as the model itself makes them, with gradients; saved, and what
-could not be saved."""
+"""Test towers for training: features equal the model's own, with gradients; saving and its
+refusals."""
 
 import json
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ def towers(request: pytest.FixtureRequest) -> Towers:
 
 
 def slow_text(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
-    """With all the padding, by the model's own method."""
+    """Encode with full padding, by the model's own method."""
     if "text" in tokens:
         return model.encode_text(tokens["text"], normalize=False)
     output = model.get_text_features(**tokens)
@@ -77,17 +77,17 @@ def test_image_features_equal_the_encoders(towers: Towers) -> None:
 @pytest.mark.filterwarnings("ignore::vldebias.errors.TruncatedPromptWarning")
 @pytest.mark.parametrize("captions", [CAPTIONS, [CAPTIONS[2], "a photo of the man " * 150]])
 def test_text_features_equal_those_with_full_padding(towers: Towers, captions: list[str]) -> None:
-    """Values and gradients, in double precision, whether the longest caption is short or cut."""
+    """Values and gradients in double precision, for short and truncated captions."""
     model = towers.model.double()
     tokens = towers.tokenize(captions)
     try:
         slow = slow_text(model, tokens)
-    except RuntimeError as error:  # masks of transformers 4 are of single precision
+    except RuntimeError as error:  # masks of transformers 4 have single precision
         pytest.skip(f"this release does not run in double precision: {error}")
     quick = towers.text(tokens)
     exact = (
         1e-6 if type(model).__name__ == "AlignModel" else 1e-12
-    )  # its softmax is always in single precision
+    )  # its softmax always has single precision
     assert torch.allclose(quick, slow, atol=exact)
     parameters = [p for p in model.parameters() if p.is_floating_point()]
     weights = torch.randn_like(slow)
@@ -130,11 +130,11 @@ def test_truncated_captions_are_reported_once(towers: Towers) -> None:
     with pytest.warns(TruncatedPromptWarning, match=rf"{reads} tokens; 2 of 5 captions"):
         tokens = count([fits + " man", *CAPTIONS[:3], fits * 3])
     assert next(iter(tokens.values())).shape == (5, reads)
-    count([fits + " man"])  # nor a second time
+    count([fits + " man"])  # also not the second time
 
 
 def _tokens(towers: Towers, caption: str) -> int:
-    """With start and end."""
+    """Return tokens with start and end."""
     tokenizer = towers.tokenizer
     if isinstance(tokenizer, open_clip.SimpleTokenizer):
         return len(tokenizer.encode(caption)) + 2
@@ -212,7 +212,7 @@ def test_temperature_divides_the_cosines(name: str) -> None:
         second = logits(towers.model, towers)
     assert torch.allclose(second * 0.02, first * towers.temperature, atol=1e-5)
     assert second.abs().max() > 1e-3
-    towers.set_temperature(0.02, bias=-3.5)  # of a model without one it is left out
+    towers.set_temperature(0.02, bias=-3.5)  # ignored for a model without a bias
     again = Towers(towers.model, towers.tokenizer, towers.preprocess)
     assert (again.temperature, again.bias) == (
         pytest.approx(0.02),
@@ -229,7 +229,7 @@ def test_an_attached_model_is_refused(name: str, gender: PromptSet) -> None:
     attachment = vldebias.debias(towers.model, gender, method="cali", tokenizer=towers.tokenizer)
     with pytest.raises(AlreadyAttachedError, match=r"Attachment.*\.remove\(\)"):
         Towers(towers.model, towers.tokenizer, towers.preprocess)
-    assert torch.equal(towers.text(tokens), expected)  # towers made before never see it
+    assert torch.equal(towers.text(tokens), expected)  # towers created before do not see it
     assert not torch.allclose(slow_text(towers.model, tokens), expected, atol=1e-3)
     attachment.remove()
     Towers(towers.model, towers.tokenizer, towers.preprocess)
@@ -244,7 +244,7 @@ def test_patches_are_refused() -> None:
 
 @pytest.fixture(autouse=True)
 def _named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known to open_clip as its own are."""
+    """Register the config in open_clip."""
     for name, config in models_tiny.TABLE["open_clip"].items():
         monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, config)
 
@@ -318,10 +318,10 @@ def test_unsavable_models_are_refused() -> None:
     preprocess = test_images.plain()
     sharper = transforms.Compose(
         [preprocess, lambda x: x * 1.02 - 0.02 * x.mean((1, 2), keepdim=True)]
-    )  # not if plain
+    )  # not without a wrapper
     unsaved = SimpleNamespace(
         image_processor=hugging.preprocess
-    )  # a processor holds it beside a tokenizer
+    )  # a processor contains it with a tokenizer
     Towers(hugging.model, hugging.tokenizer, unsaved).check_saving({}, name="any")
     for towers, name, refusal in (
         (small_towers, "somewhere", "'somewhere' is no open_clip architecture"),

@@ -1,5 +1,4 @@
-"""Where no prompt is written, the text encoders of a pipeline see the very inputs that they see
-without an attachment."""
+"""Test that the text encoders of a pipeline get identical inputs if no prompt is rewritten."""
 
 from contextlib import contextmanager
 
@@ -74,7 +73,7 @@ PIPELINES = {
 }
 
 
-# How many images a prompt has is asked of a pipeline and of blocks.
+# The number of images per prompt is read from a pipeline and from blocks.
 @pytest.mark.parametrize(
     ("name", "images"),
     [(name, 2) for name in PIPELINES] + [("SD", 1), ("SD", 4), ("modular SDXL", 4)],

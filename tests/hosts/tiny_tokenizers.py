@@ -1,5 +1,4 @@
-"""Tokenizers of every kind that a host reads with, made here from a few words; that of CLIP from
-its first merges."""
+"""Build tokenizers of every kind from a few words; CLIP's from its first merges."""
 
 import copy
 import gzip
@@ -35,14 +34,13 @@ SENTENCE = (
 )
 """Of the words that pipelines are asked with."""
 
-MERGES = 2048  # of CLIP's 48,894, whose embeddings took most of the time that a tiny model takes
+MERGES = 2048  # of CLIP's 48,894 merges, whose embeddings would dominate the run time
 CLIP_IDS = 2 * 256 + MERGES + 2
 
 
 @cache
 def clip_merges() -> list[str]:
-    """Of the merges that open_clip ships those that make the words above, and the first of the
-    others."""
+    """Return the merges of open_clip for the words above, and the first of the others."""
     from open_clip.tokenizer import default_bpe
 
     lines = (
@@ -58,7 +56,7 @@ def clip_merges() -> list[str]:
 
 @cache
 def open_clip_tokenizer(length: int = 77) -> Any:
-    """open_clip's own class; the last two ids are those of the start and the end."""
+    """Return open_clip's own class; the last two ids are the start and the end."""
     from open_clip import SimpleTokenizer
 
     with TemporaryDirectory() as folder:
@@ -69,7 +67,7 @@ def open_clip_tokenizer(length: int = 77) -> Any:
 
 @cache
 def clip_tokenizer() -> Any:
-    """The class of transformers, with the same ids."""
+    """Return the class of transformers, with the same ids."""
     from open_clip.tokenizer import bytes_to_unicode
 
     from vldebias.miniature.tokenizer import make_clip_tokenizer
@@ -89,7 +87,7 @@ def clip_tokenizer() -> Any:
 
 @cache
 def bert_tokenizer() -> Any:
-    """WordPiece with [CLS] and [SEP], as ChineseCLIP and ALIGN have it."""
+    """Return WordPiece with [CLS] and [SEP], as in ChineseCLIP and ALIGN."""
     from tokenizers import BertWordPieceTokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -102,7 +100,7 @@ def bert_tokenizer() -> Any:
 
 
 def hf_tokenizer() -> Any:
-    """The one above inside of open_clip's class."""
+    """Return the tokenizer above in open_clip's wrapper."""
     from open_clip.tokenizer import HFTokenizer, get_clean_fn
 
     tokenizer = object.__new__(HFTokenizer)
@@ -114,8 +112,7 @@ def hf_tokenizer() -> Any:
 
 
 def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> Any:
-    """Sentencepiece in which every word is one piece and what is not a word is spelled in
-    letters."""
+    """Return SentencePiece with one piece per known word; other words are split into letters."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -130,7 +127,7 @@ def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> An
         tokenizer.normalizer = normalizers.Lowercase()
     pairs = [(token, special.index(token)) for token in special if token in template]
     tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=pairs)
-    # transformers 4 would give token_type_ids too, which the tokenizers of these models do not.
+    # transformers 4 would also return token_type_ids, which the tokenizers of these models do not.
     inputs = ["input_ids", "attention_mask"]
     names = {"unk_token": "<unk>", "eos_token": "</s>", **names}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)
@@ -138,14 +135,14 @@ def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> An
 
 @cache
 def siglip_tokenizer() -> Any:
-    """No start token, padded with the end token, and only lower case is known: as SigLIP was
-    trained."""
+    """Return a tokenizer like SigLIP's: no start token, padded with the end token, lower case
+    only."""
     return _unigram(["<unk>", "</s>"], "$A </s>", False, pad_token="</s>", model_max_length=64)
 
 
 @cache
 def roberta_tokenizer() -> Any:
-    """The special ids of XLM-RoBERTa, as AltCLIP has it."""
+    """Return a tokenizer with the special ids of XLM-RoBERTa, as in AltCLIP."""
     names = {"bos_token": "<s>", "cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>"}
     return _unigram(
         ["<s>", "<pad>", "</s>", "<unk>"], "<s> $A </s>", True, **names, model_max_length=77
@@ -154,7 +151,7 @@ def roberta_tokenizer() -> Any:
 
 @cache
 def t5_tokenizer() -> Any:
-    """A word-level Unigram vocabulary in the layout of T5: <pad> 0, </s> 1, <unk> 2."""
+    """Return a word-level Unigram vocabulary in the layout of T5: <pad> 0, </s> 1, <unk> 2."""
     import transformers
 
     words = [(f"▁{word}", -2.0) for word in dict.fromkeys(SENTENCE.split())]
@@ -169,13 +166,13 @@ def t5_tokenizer() -> Any:
 
 
 def takes_vocabulary(kind: Any) -> bool:
-    """Tell whether a class of tokenizers is made from a vocabulary in memory, as in transformers
+    """Return whether a tokenizer class is built from a vocabulary in memory, as in transformers
     5."""
     return "vocab" in inspect.signature(kind.__init__).parameters
 
 
 def _t5_backend(pieces: list[tuple[str, float]]) -> Any:
-    """What T5Tokenizer of transformers 5 makes of a vocabulary."""
+    """Return the backend that T5Tokenizer of transformers 5 builds from a vocabulary."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=2))
@@ -192,7 +189,7 @@ def _t5_backend(pieces: list[tuple[str, float]]) -> Any:
 
 @cache
 def gemma_tokenizer() -> Any:
-    """A small BPE in the layout of Gemma: nothing at the end of a text, <pad> is not <eos>."""
+    """Return a small BPE in the layout of Gemma: no end token, and <pad> is not <eos>."""
     import transformers
     from diffusers import SanaPipeline
     from tokenizers import Tokenizer, models, normalizers, trainers
@@ -218,7 +215,7 @@ def gemma_tokenizer() -> Any:
 
 
 def _gemma_backend(vocabulary: dict[str, int], merges: list[tuple[str, ...]]) -> Any:
-    """What GemmaTokenizer of transformers 5 makes of a vocabulary."""
+    """Return the backend that GemmaTokenizer of transformers 5 builds from a vocabulary."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     settings: dict[str, Any] = {"fuse_unk": True, "unk_token": "<unk>", "byte_fallback": True}
@@ -258,14 +255,14 @@ def chat_bpe() -> Any:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     how = {"special_tokens": SPECIAL.split(), "initial_alphabet": alphabet, "show_progress": False}
     trainer = trainers.BpeTrainer(vocab_size=600, **how)
-    # The system message of some is cut off by its length: it has to be a hundred tokens, not five
+    # The system message of some is removed by its length, so it needs a hundred tokens, not five
     # hundred.
     raw.train_from_iterator([SENTENCE] * 9 + [DEFAULT_PROMPT_TEMPLATE["template"]] * 2, trainer)
     return raw
 
 
 def chat_tokenizer(template: str = CHAT, **settings: Any) -> Any:
-    """Bytes and words, in chats; as Qwen, Mistral and GLM have it."""
+    """Return a byte-level tokenizer with a chat template, as in Qwen, Mistral and GLM."""
     from transformers import PreTrainedTokenizerFast
 
     settings |= {"pad_token": "<pad>", "eos_token": "<|im_end|>", "model_max_length": 2048}
@@ -279,7 +276,7 @@ left_tokenizer = partial(chat_tokenizer, padding_side="left")
 
 
 class Processor:
-    """A tokenizer that takes images, and returns positions, as processors do."""
+    """A tokenizer that accepts images and returns positions, like processors."""
 
     def __init__(self, make: Any = chat_tokenizer, positions: bool = False) -> None:
         self.tokenizer = make()
@@ -287,7 +284,7 @@ class Processor:
 
     def __call__(self, text: Any, images: Any = None, videos: Any = None, **settings: Any) -> Any:
         tokens = self.tokenizer(text, **settings)
-        if images is not None:  # stands for an image of three tokens
+        if images is not None:  # represents an image of three tokens
             image_pad = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
             rows = []
             for ids in tokens.input_ids.tolist():
@@ -307,7 +304,7 @@ class Processor:
 
 
 class Spelled(Processor):
-    """Lists of ids, one for each chat, as processors of images give them."""
+    """Return lists of ids, one for each chat, like processors of images."""
 
     def apply_chat_template(self, chat: Any, tokenize: bool = False, **settings: Any) -> Any:
         text = self.tokenizer.apply_chat_template(chat, tokenize=False)

@@ -1,5 +1,4 @@
-"""The miniature model and pipeline, and portraits of the miniature world, as tests of several
-methods use them."""
+"""Provide the miniature model and pipeline, and portraits of the miniature world."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ def pipe() -> Any:
 
 @pytest.fixture(scope="session")
 def portraits() -> Callable[..., tuple[Any, Any, torch.Tensor, Any]]:
-    """Model, tokenizer, and features and gender of n portraits."""
+    """Return model, tokenizer, and features and gender of n portraits."""
     from eval.miniature import portraits
     from vldebias.miniature import load_clip
 

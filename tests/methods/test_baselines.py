@@ -1,4 +1,4 @@
-"""Methods of others: what their papers prove, and what their authors' code gives."""
+"""Test the baselines against their papers' proofs and their authors' code."""
 
 import json
 from dataclasses import replace
@@ -40,8 +40,8 @@ EYE = torch.eye(DIM, dtype=torch.float64)
 
 
 def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
-    """Texts, unit images (n, d) and their gender (n,), all with the attribute in the dimensions
-    TOLD alone."""
+    """Return texts, unit images (n, d) and their gender (n,), with the attribute only in two
+    dimensions."""
     generator = torch.Generator().manual_seed(0)
     prompts = dict.fromkeys(chain(GENDER.classes, GENDER.spurious, *GENDER.groups))
     texts = {}
@@ -75,7 +75,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
 
 
 def probe(rows: Tensor, codes: Tensor) -> float:
-    """Accuracy of the affine least-squares probe on the rows that it is fitted to."""
+    """Return the accuracy of the affine least-squares probe on the rows that it is fitted to."""
     inputs = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], 1)
     weights = torch.linalg.pinv(inputs) @ one_hot(codes).double()
     return float(((inputs @ weights).argmax(1) == codes).double().mean())
@@ -83,7 +83,7 @@ def probe(rows: Tensor, codes: Tensor) -> float:
 
 @pytest.fixture
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The covariance of the theorem itself."""
+    """Return the covariance without shrinkage, as in the theorem."""
     monkeypatch.setattr(
         "sklearn.covariance.ledoit_wolf", lambda rows: (np.cov(rows.T, bias=True), 0.0)
     )
@@ -105,14 +105,15 @@ def test_after_leace_no_affine_probe_beats_a_constant(shares: tuple[float, ...])
     assert (erased.T @ centred / 400).abs().max() < 1e-10
     torch.testing.assert_close(erased.mean(0), rows.mean(0))
     assert probe(rows, codes) > 0.8
-    # The best constant: always the most frequent value.
+    # The best constant is the most frequent value.
     assert probe(erased, codes) == int(codes.bincount().max()) / 400
     assert torch.linalg.matrix_rank(output_factor @ right.T) == values - 1
 
 
 @pytest.mark.usefixtures("unshrunk")
 def test_leace_makes_the_smallest_change_of_all_erasing_maps() -> None:
-    """Against the orthogonal projection of the same direction, and against other oblique ones."""
+    """Compared with the orthogonal projection of the same direction, and with other oblique
+    ones."""
     codes = torch.arange(2000) % 2
     rows = (normal(2000, 6, seed=2) + codes[:, None]) @ normal(6, 6, seed=3)
     concept = codes[:, None].double()
@@ -121,7 +122,7 @@ def test_leace_makes_the_smallest_change_of_all_erasing_maps() -> None:
     least = ((centred @ right) @ output_factor.T).square().sum(1).mean()
     direction = normalize(
         centred.T @ (concept - concept.mean()), dim=0
-    )  # what the map has to remove
+    )  # the part that the map has to remove
     for candidate in (direction, *normal(20, 6, 1, seed=4)):
         change = (centred @ candidate) @ (
             direction / (candidate.T @ direction)
@@ -159,7 +160,7 @@ def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
     }
     renamed = replace(
         reference_problem, reference=replace(reference_problem.reference, labels=words)
-    )  # a column is found by its values
+    )  # the column is found by its values
     torch.testing.assert_close(
         renamed.fit("leace", "joint").image(images), from_labels.image(images)
     )
@@ -169,7 +170,10 @@ def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
     ({"job": ["cook", "judge"] * 300}, r"\['job'\]"),
     ({"gender": ["male", "female"]}, "600 images, got 2"),
     ({"gender": ["male", ""] * 300}, r"\['gender'\]"),
-    ({}, r"two or more of the values \['male', 'female'\] of g"),  # by zero-shot, of one image
+    (
+        {},
+        r"two or more of the values \['male', 'female'\] of g",
+    ),  # the zero-shot value of one image
 )
 def test_unsuitable_labels_are_refused(labels: dict[str, list[str]]) -> None:
     reference_problem, images, _ = problem()
@@ -207,7 +211,7 @@ def test_spd_only_changes_the_directions_of_the_probes() -> None:
     assert ((moved @ basis).std(0) < 1e-10).all()
     assert (
         (moved @ basis).mean(0).abs() > 1e-4
-    ).any()  # a mean is put back, as it is not in nullspace projection
+    ).any()  # the mean is added back, unlike in nullspace projection
     rest = EYE - basis @ basis.T
     torch.testing.assert_close(moved @ rest, images @ rest)
     assert probe(images, gender) > 0.9
@@ -371,7 +375,7 @@ def test_a_bent_query_is_the_closest_one_equally_near_to_all_values() -> None:
     slow = minimize(lambda e: -e @ start, start, method="SLSQP", constraints=constraints).x
     np.testing.assert_allclose(bent.numpy(), slow, atol=1e-4)
     two = edit(torch.cat([query, 3 * pilot]))
-    torch.testing.assert_close(two[0], bent)  # each on its own
+    torch.testing.assert_close(two[0], bent)  # each separately
     assert two[1].norm() == pytest.approx(3.0)
 
 

@@ -1,5 +1,4 @@
-"""Bounded loss: the bound holds, it is used up, lam is its multiplier, and what bisection rests on
-is monotone."""
+"""Test bounded loss: the bound holds and is tight, lam is its multiplier, the loss is monotone."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,8 +29,8 @@ laws = settings(max_examples=20, deadline=None)
 
 
 def pairs(seed: int, n: int = 4) -> Tensor:
-    """Pairs whose differences have very different lengths, so that lam reaches them one after the
-    other."""
+    """Return pairs whose differences have very different lengths, so that lam affects them in
+    turn."""
     first = unit(n, DIM, seed=seed)
     steps = 10.0 ** -torch.arange(n, dtype=torch.float64)
     return torch.stack([first, first + steps[:, None] * unit(n, DIM, seed=seed + 1)], 1)
@@ -104,7 +103,7 @@ def test_with_p0_the_strength_is_lowered() -> None:
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds, max_loss=st.sampled_from([0.01, 0.05, 0.2]))
 def test_nothing_within_the_bound_is_less_biased(seed: int, max_loss: float) -> None:
-    """For one text: no z with <z, z0> = 1 and this loss at most has a smaller z^T M z."""
+    """For one text, no z with <z, z0> = 1 and at most this loss has a smaller z^T M z."""
     data = pairs(seed)
     text = unit(1, DIM, seed=seed + 2)
     difference = data[:, 0] - data[:, 1]

@@ -1,4 +1,4 @@
-"""Sums of terms: the dense formula, and what each term promises alone is kept in every sum."""
+"""Test that sums of terms equal the dense formula and keep the guarantees of each term."""
 
 from dataclasses import replace
 from itertools import chain
@@ -34,8 +34,8 @@ laws = settings(max_examples=10, deadline=None, derandomize=True)
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    """Texts and images of any direction, two or three values, any number of concepts, with classes
-    or without."""
+    """Draw texts and images with two or three values, any number of concepts, with or without
+    classes."""
     dim = draw(st.integers(8, 40))
     values = draw(st.integers(2, 3))
     classes = draw(st.sampled_from([0, 2, 3]))
@@ -59,7 +59,8 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 def image_rows(problem: Problem) -> tuple[Tensor, float]:
-    """Differences of the image means, weighted, with their lam; as equalising alone takes them."""
+    """Return the differences of the image means, weighted, with their lam, as in equalising
+    alone."""
     prompts = problem.sets[0]
     scatter = image_scatter(problem, prompts, "joint", class_texts(problem, prompts, "joint"))
     assert isinstance(problem.lam, float)
@@ -89,8 +90,7 @@ def test_every_sum_equalises_the_image_means_as_equalise_does(problem: Problem) 
 @laws
 @given(problems())
 def test_a_bounded_sum_is_between_the_sum_and_the_identity(problem: Problem) -> None:
-    """I - t (I - P) leaves at most (1 - t) of the gap that was there, and t of what the sum
-    leaves."""
+    """I - t (I - P) leaves at most (1 - t) of the original gap, and t of what the sum leaves."""
     rows, lam = image_rows(problem)
     neutral = list(chain(*problem.sets[0].groups))
     for method in SUMS[2:]:
@@ -108,7 +108,8 @@ def test_a_bounded_sum_is_between_the_sum_and_the_identity(problem: Problem) -> 
 @laws
 @given(problems())
 def test_every_sum_equals_its_dense_formula(problem: Problem) -> None:
-    """P0 last as the paper has it, prompt pairs whole, image differences inside what P0 leaves."""
+    """P0 is applied last as in the paper, to prompt pairs as they are and image differences
+    after P0."""
     rows, lam = image_rows(problem)
     pairs = pair_scatters(problem, "joint")[0]
     eye = torch.eye(rows.shape[1], dtype=torch.float64)
@@ -125,8 +126,8 @@ def test_every_sum_equals_its_dense_formula(problem: Problem) -> None:
 @laws
 @given(problems())
 def test_without_images_the_solution_equals_the_papers(problem: Problem) -> None:
-    """Lemma 7.1: what the pairs ask for is undone by I + lam M, and leaves P0; images have no part
-    in it."""
+    """In Lemma 7.1, I + lam M inverts the part of the pairs and leaves P0; images have no
+    effect."""
     pairs = pair_scatters(problem, "joint")[0]
     method = METHODS["orth-cali"]
     assert isinstance(method, ClosedForm)

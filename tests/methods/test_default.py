@@ -1,5 +1,4 @@
-"""What `default`, `paper`, lam= and reference= stand for, on models and on pipelines, in debias and
-in evaluate."""
+"""Test `default`, `paper`, lam= and reference= on models and pipelines, in debias and evaluate."""
 
 import logging
 import warnings
@@ -144,7 +143,7 @@ def test_no_edit_is_attached_without_a_gain_on_reference_images() -> None:
 
 
 def without_details() -> tuple[TextTable, PromptSet]:
-    """Return the helped world of `test_folds` with pairs that differ in GENDER alone."""
+    """Return the helped world of `test_folds` with pairs that differ only in GENDER."""
     texts, prompts = world(*HELPED)
     rows = {text: texts.embed([text], "joint")[0] for text in prompts.texts}
     for concept, group in zip(CONCEPT, prompts.groups, strict=True):
@@ -154,7 +153,7 @@ def without_details() -> tuple[TextTable, PromptSet]:
 
 
 def in_one_group(rows: Tensor, difference: Tensor) -> Tensor:
-    """Return rows (n, d) that are spread along a difference of texts as before, in one normal."""
+    """Return rows (n, d) with the same spread along a difference of texts, from a single normal."""
     margins = rows @ difference
     noise = torch.randn(len(rows), 1, generator=torch.Generator().manual_seed(0))
     normal = margins.mean() + margins.std() * noise.double()
@@ -163,7 +162,7 @@ def in_one_group(rows: Tensor, difference: Tensor) -> Tensor:
 
 
 def contradicting(texts: TextTable, prompts: PromptSet) -> TextTable:
-    """Return texts whose prompts name the values with a concept by another direction than alone."""
+    """Return texts that name the values with a concept in another direction than without."""
     rows = {text: texts.embed([text], "joint")[0] for text in prompts.texts}
     other = torch.eye(len(GENDER), dtype=torch.float64)[30]
     for group in prompts.groups:
@@ -199,7 +198,7 @@ def test_unusable_reference_images_are_declined(lacks: str) -> None:
     elif lacks == "wordings that contradict each other":
         texts = contradicting(texts, prompts)
     else:
-        # The mean of five images of one value is mostly noise, however the values are worded.
+        # The mean of five images of one value is mostly noise, for any wording of the values.
         texts, _ = without_details()
         rows = torch.cat([rows[margins > 0], rows[margins < 0][:FEWEST]])
     reason = DECLINED[lacks]
@@ -210,8 +209,8 @@ def test_unusable_reference_images_are_declined(lacks: str) -> None:
 
 @quiet
 def test_overlapping_groups_are_used_if_all_wordings_agree() -> None:
-    """The distance of two fitted normals depends on their tails, and thereby on how many images
-    there are; more images must not turn help into none."""
+    """The distance of two fitted normals depends on their tails, and so on the number of
+    images; more images must not change the decision to decline."""
     texts, prompts = without_details()
     values = Problem(texts, prompts).zero_shot(prompts, "joint")
     rows = in_one_group(images(2000, seed=1)[0], values[0] - values[1])
@@ -223,7 +222,7 @@ def test_overlapping_groups_are_used_if_all_wordings_agree() -> None:
 
 
 def test_the_reference_is_reduced_to_images_that_show_the_values() -> None:
-    """An index holds landscapes too, in which texts read a value all the same."""
+    """An index also contains landscapes, in which texts read a value too."""
     texts, prompts = world(*HELPED)
     people = images(300, seed=1)[0]
     far = torch.eye(len(GENDER), dtype=torch.float64)[40]
@@ -236,7 +235,7 @@ def test_the_reference_is_reduced_to_images_that_show_the_values() -> None:
     assert len(kept) == 300
     is_person = (kept[:, None] == normalize(people, dim=1)[None]).all(2).any(1)
     assert is_person.double().mean() > 0.95
-    assert not reduced.labels  # they belong to all images
+    assert not reduced.labels  # they are computed over all images
     few = Problem(texts, prompts, reference=people[: ENOUGH - 20])
     assert len(showing_values(few, "joint").reference.features) == ENOUGH - 20
     more = Problem(texts, prompts, reference=people[: ENOUGH + 20])
@@ -336,7 +335,7 @@ def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bo
 
 @pytest.mark.parametrize("method", [None, "default", "paper", "difference", "orth", "bend-vlm"])
 def test_lam_is_refused_for_methods_that_do_not_take_one(method: str | None) -> None:
-    """It never selects a method, and is never ignored: the message names those that have one."""
+    """lam never selects a method and is never ignored; the message names methods that take it."""
     table = TextTable({text: torch.ones(2) for text in load_prompts("gender").texts})
     why = "no method is named" if method is None else f"method '{method}' takes no lam"
     for lam in (50.0, [50.0]):
@@ -348,7 +347,7 @@ def test_lam_is_refused_for_methods_that_do_not_take_one(method: str | None) -> 
 
 @pytest.fixture(scope="module")
 def host(pipe: Any) -> Host:
-    """The pipeline, with what it has embedded."""
+    """Return the host of the pipeline, with its cache."""
     return resolve(pipe)
 
 
@@ -359,7 +358,7 @@ def only(edits: Any) -> CalibratedProjection:
 
 
 def portraits_of(pipe: Any, images: int = 3) -> int:
-    """How many images of prompts about a person show one."""
+    """Count the images of prompts about a person that show one."""
     prompts = [prompt for prompt in OUTSIDE for _ in range(images)]
     noise = [torch.Generator().manual_seed(seed) for seed in range(len(prompts))]
     drawn = pipe(
@@ -373,7 +372,7 @@ def portraits_of(pipe: Any, images: int = 3) -> int:
 
 
 def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> None:
-    """And not under the paper's lam, or the test could not fail."""
+    """With the paper's lam this fails, which shows that the test is sensitive."""
     bare = portraits_of(pipe)
     assert bare >= 7
     with debias(host, SET, method="cali", lam=only(fit_projections(host, SET)).lam):
@@ -390,7 +389,7 @@ def test_the_default_removes_a_hundredth_of_the_space_or_a_direction_per_attribu
     scatter = pair_scatters(Problem(host, SET), host.roles[0])[0]
     expected = CalibratedProjection.solve(
         [scatter], None, edit.lam
-    )  # it is Lemma 7.2 at the lam that it says
+    )  # it is Lemma 7.2 at the recorded lam
     assert torch.allclose(edit.matrix(), expected.matrix(), atol=1e-9)
     assert 0 < edit.lam < 500
     assert only(fit_projections(host, [FIVE, TONES])).removed == pytest.approx(2, rel=1e-6)
@@ -434,13 +433,13 @@ def test_narrow_edits_and_models_do_not_warn(host: Host) -> None:
         assert edit.removed > edit.dim / 40
     with pytest.warns(
         WideEditWarning, match="removes 3.0 of 4"
-    ):  # two for an attribute are few in any space
+    ):  # two directions per attribute are few in any space
         Problem(table, replace(pair, spurious=("a", "b", "c"))).fit("orth", "joint")
 
 
 def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, caplog: Any) -> None:
     presets.log_once.cache_clear()
-    only(fit_projections(pipe, replace(FIVE, attributes={})))  # which no words are written for
+    only(fit_projections(pipe, replace(FIVE, attributes={})))  # which has no words to write
     assert not caplog.records
     with debias(pipe, FIVE) as attachment:
         assert isinstance(attachment, PromptAttachment)
@@ -449,7 +448,7 @@ def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, capl
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "not an edit" in message
     caplog.clear()
-    with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound is of an edit
+    with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound applies to edits
         assert attachment.projections
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "max_loss bounds an edit" in message

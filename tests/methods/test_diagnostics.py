@@ -1,4 +1,4 @@
-"""Diagnostics against their definitions, one loop at a time."""
+"""Test diagnostics against their definitions, written as loops."""
 
 import itertools
 
@@ -67,7 +67,7 @@ class TestSpreadAlong:
     TEXTS = unit(6, 24, seed=7)
 
     def images(self, n: int) -> Tensor:
-        """Rows that vary along the texts, and a little along everything."""
+        """Return rows that vary along the texts, and a little in all directions."""
         return unit(n, 6, seed=8) @ self.TEXTS + 0.1 * unit(n, 24, seed=9)
 
     def turned(self, seed: int) -> Tensor:
@@ -75,8 +75,7 @@ class TestSpreadAlong:
         return q * r.diagonal().sign()  # so that all rotations are equally likely
 
     def test_the_spread_has_the_stated_mean_and_deviation_over_rotations(self) -> None:
-        """What makes a threshold in deviations mean something: share and deviations are those of
-        random spaces."""
+        """This justifies a threshold in deviations."""
         spreads = [
             spread_along(self.images(40) @ self.turned(seed), self.TEXTS) for seed in range(400)
         ]
@@ -102,7 +101,7 @@ class TestSpreadAlong:
         many = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
         texts = torch.cat([3 * eye[:2], -3 * eye[:2], 0.1 * eye[2:3]])
         assert spread_along(many * eye[2], texts)[0] < 0.1
-        # All variance lies along one of the two directions kept, 2 of 24: 12 times an even share.
+        # All variance is along one of the two used directions, 2 of 24: 12 times an even share.
         assert spread_along(many * eye[1], texts)[0] == pytest.approx(12, rel=0.01)
 
     def test_equal_rows_have_no_spread(self) -> None:
@@ -111,7 +110,7 @@ class TestSpreadAlong:
 
 
 def test_the_cosine_of_classes_compares_each_with_itself() -> None:
-    """Longer rows have the same direction, whatever happens to the columns."""
+    """The length of rows does not matter, only their direction."""
     classes = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
 
     def edit(rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Equalising against unlabelled images: running means, their pairs, and what they do to a query."""
+"""Test equalising against unlabelled images: means, their pairs, and the effect on a query."""
 
 from itertools import chain
 from typing import Any
@@ -37,8 +37,8 @@ def split(values: Tensor, classes: Tensor | None, images: Any) -> ImageSplit:
 def people(
     n: int, seed: int, *, correlation: float = 0.5, noise: float = 0.05
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Images (n, d) with an attribute (n,) and a class (n,) that agree as often as `correlation`
-    says."""
+    """Return images (n, d) with an attribute (n,) and a class (n,) that agree with a given
+    probability."""
     draw = torch.Generator().manual_seed(seed)
     attribute = (torch.rand(n, generator=draw) < 0.5).long()
     agree = torch.rand(n, generator=draw) < correlation
@@ -49,7 +49,7 @@ def people(
 
 
 def naive_matrix(images: Tensor, within: bool) -> Tensor:
-    """sum_c w_c D_c D_c^T, written from the definition with loops, one image at a time."""
+    """Compute sum_c w_c D_c D_c^T from the definition with loops, one image at a time."""
     cells: dict[tuple[int, int], list[Tensor]] = {}
     for row in images:
         label = int(row @ WATER > row @ LAND) if within else 0
@@ -82,7 +82,7 @@ def naive_matrix(images: Tensor, within: bool) -> Tensor:
     return total / sum(p)
 
 
-@example(n=12, seed=2, within=True, size=70)  # of which a class has two of each value
+@example(n=12, seed=2, within=True, size=70)  # two images of each value per class
 @settings(max_examples=25, deadline=None)
 @given(
     n=st.integers(60, 200), seed=st.integers(0, 1000), within=st.booleans(), size=st.integers(1, 70)
@@ -104,7 +104,7 @@ def test_few_images_are_shrunk_to_the_texts_and_many_are_not() -> None:
         images = normalize(images + tilt * (1 - 2.0 * value)[:, None] * beyond, dim=1)
         return normalize(split(VALUES, None, images).scatter[0], dim=0)
 
-    # Of 12 images the noise is larger than the difference; of 20,000 the tilt shows.
+    # With 12 images the noise exceeds the difference; with 20,000 the tilt is visible.
     few = direction(12, 0.0)
     many = direction(20_000, 0.5)
     assert abs(float(many @ beyond)) > 0.3 > abs(float(few @ beyond))
@@ -112,8 +112,8 @@ def test_few_images_are_shrunk_to_the_texts_and_many_are_not() -> None:
 
 
 def three_values(n: int, seed: int, difference: Tensor) -> tuple[Tensor, Tensor]:
-    """Texts of three values, and images of two classes in which the classes deviate by
-    +-`difference` in value 0."""
+    """Return texts of three values, and images of two classes that differ by +-`difference` in
+    value 0."""
     draw = torch.Generator().manual_seed(seed)
     value, label = (torch.randint(0, k, (n,), generator=draw) for k in (3, 2))
     rows = (
@@ -131,7 +131,7 @@ def test_classes_share_one_difference_unless_they_differ() -> None:
         torch.linalg.matrix_rank(split(v, CLASSES, x).scatter, atol=0.02) for v, x in (alike, apart)
     ]
     assert ranks[0] == 2  # three values, two directions
-    assert ranks[1] > 2  # axis 9 with either sign, beside the values
+    assert ranks[1] > 2  # axis 9 with either sign, in addition to the values
 
 
 def test_three_values_score_alike_in_both_classes() -> None:
@@ -165,7 +165,7 @@ def test_a_correlated_class_is_kept_if_means_are_compared_within_classes() -> No
             CalibratedProjection.solve([means.scatter], None, 1e6)(LAND - WATER).norm() / 2**0.5
         )
 
-    # Value and class are correlated: plain means take the class for the attribute.
+    # Value and class are correlated, so plain means mistake the class for the attribute.
     assert kept(within=False) < 0.9
     assert kept(within=True) > 0.99
 
@@ -194,7 +194,7 @@ def test_stability_is_the_cosine_between_two_halves(noise: float, stable: bool) 
         images, *_ = people(120, seed=seed, noise=noise)
         texts = (
             normalize(normal(2, DIM, seed=5), dim=1) if not stable else VALUES
-        )  # texts that split by nothing
+        )  # texts that split the images at random
         stabilities.append(split(texts, None, images).stability)
         halves = [(half, (half @ texts.T).argmax(1)) for half in (images[0::2], images[1::2])]
         first_difference, second_difference = (
@@ -218,8 +218,7 @@ def test_images_that_cannot_be_split_are_refused(call: Any) -> None:
 
 
 def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
-    """A class text that leans to a value reads the value, and classes read so have one value
-    each."""
+    """An uncalibrated class text reads the value, so each class would have only one value."""
     images, attribute, label = people(400, seed=10)
     rows = {"a man": MALE, "a woman": FEMALE, "land": LAND + 2 * MALE, "water": WATER + 2 * FEMALE}
     rows |= {"land, a man": LAND + MALE, "land, a woman": LAND + FEMALE}
@@ -253,7 +252,7 @@ PROFESSIONS = few(load_prompts("professions-gender"))
 
 @pytest.fixture(scope="module")
 def world(portraits: Any) -> tuple[Host, Tensor]:
-    """A model that embeds a prompt once, and features of portraits."""
+    """Return a model that embeds each prompt once, and features of portraits."""
     model, tokenizer, features, _ = portraits(400, seed=77)
     return resolve(model, tokenizer=tokenizer), features
 

@@ -1,4 +1,4 @@
-"""What a default is decided on: folds that were not fitted to; gaps that tell help from harm."""
+"""Test the folds and gaps on which the default is decided."""
 
 from dataclasses import replace
 from functools import cache
@@ -36,10 +36,9 @@ NAMES = [f"job{i}" for i in range(CONCEPTS)]
 
 @cache
 def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
-    """Texts of 20 concepts. `biased`: how much neutral texts lean to GENDER, which prompts of a
-    pair differ in, and
-    `lean`: to LEAN, in which images of the two values differ and prompts do not.
-    """
+    """Return a world of 20 concepts. `biased`: how much neutral texts lean to GENDER, in which
+    prompts of a pair differ. `lean`: how much they lean to LEAN, in which images of the two
+    values differ and prompts do not."""
     prompts = make_prompt_set("jobs", {"male": ["male"], "female": ["female"]}, NAMES)
     leaning = PERSON + lean * LEAN + biased * GENDER
     rows = {
@@ -50,7 +49,7 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
         for i, (name, c) in enumerate(zip(NAMES, CONCEPT, strict=True)):
             detail = (
                 0.05 * normal(CONCEPTS, DIM, seed=5)[i]
-            )  # of this concept alone: it tells nothing about another
+            )  # a part of this concept only, which does not predict others
             rows[f"A photo of a {value} {name}."] = (
                 PERSON + 0.4 * c + sign * (0.3 * GENDER + detail)
             )
@@ -59,8 +58,8 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
 
 @cache
 def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
-    """Images of two values, which differ in GENDER and LEAN; most of their scores vary with
-    PERSON."""
+    """Return images of two values that differ in GENDER and LEAN; most of their scores vary
+    with PERSON."""
     value = torch.randint(2, (n,), generator=torch.Generator().manual_seed(seed + 2))
     sign = (1.0 - 2 * value)[:, None]
     depth = 1 + 0.4 * torch.rand(
@@ -73,15 +72,14 @@ def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
 
 
 def skew(texts: TextTable, prompts: PromptSet, projection: CalibratedProjection | None) -> float:
-    """MaxSkew@100 of the neutral texts on fresh images with their true values, mean over the
-    texts."""
+    """Return the mean MaxSkew@100 of the neutral texts on new images with their true values."""
     rows, value = images(1000, seed=99)
     queries = texts.embed(prompts.classes, "joint")
     queries = queries if projection is None else normalize(projection(queries), dim=1)
     return float(np.mean([max_skew(rows @ query, value, 100) for query in queries]))
 
 
-# Neutral texts lean to what pairs do not differ in, or to what they do.
+# Neutral texts lean to a direction in which pairs do not differ, or in which they do.
 HARMED = (0.2, 0.0)
 HELPED = (0.0, 0.3)
 
@@ -145,7 +143,7 @@ def test_predictions_use_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
     for problem, _ in text_folds(Problem(texts, prompts), "joint"):
         (fitted,) = problem.attributes
         rows, resamples_classes = predicted.pop()
-        assert resamples_classes  # single prompts would break a pair
+        assert resamples_classes  # single prompts would split a pair
         out = groups - set(fitted.groups)
         stated = list(chain.from_iterable(out))
         assert rows == named(texts.embed(stated, "joint"))
@@ -211,8 +209,8 @@ def test_unsplittable_and_foreign_images_are_refused(kind: str) -> None:
 
 @st.composite
 def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | None]:
-    """Groups of any words, values that spurious prompts or one group name, texts that are one to
-    the model, images."""
+    """Draw groups of any words, values named by spurious prompts or one group, equal texts, and
+    images."""
     values = draw(st.sampled_from([("man", "woman"), ("man", "woman", "boy")]))
     stated = draw(st.booleans())
     words = st.lists(

@@ -1,5 +1,4 @@
-"""Predicted gaps: the fast draws against plain loops, and what the number says about shares of a
-ranking."""
+"""Test predicted gaps against plain loops, and their relation to shares of a ranking."""
 
 from itertools import combinations
 from typing import Any
@@ -33,7 +32,7 @@ def codes(n: int, kinds: int, seed: int) -> Tensor:
 
 
 def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor]:
-    """sum_c w_c (mean_ca - mean_cb) / sum_c w_c for every pair of values, with loops."""
+    """Compute sum_c w_c (mean_ca - mean_cb) / sum_c w_c for every pair of values, with loops."""
     differences = []
     for a, b in combinations(range(int(values.max()) + 1), 2):
         total = torch.zeros(DIM, dtype=torch.float64)
@@ -103,8 +102,7 @@ def test_the_gap_of_normal_scores_determines_the_share_at_the_top() -> None:
 
 @pytest.mark.parametrize("concepts", [2, 3, 20])
 def test_resampled_classes_vary_as_their_mean_does(concepts: int) -> None:
-    """However few: the variance over resamples is that of a mean, s^2 / n, of the differences of
-    the classes."""
+    """For any number of classes, the variance over resamples is that of a mean, s^2 / n."""
     x = normal(2 * concepts, DIM, seed=concepts)
     values = torch.arange(2).repeat(concepts)
     classes = torch.arange(concepts).repeat_interleave(2)

@@ -1,5 +1,4 @@
-"""What every method keeps: fitted, attached, saved, loaded and merged through one path; refused by
-its needs."""
+"""Test that every method can be fitted, attached, saved, loaded and merged, or is refused."""
 
 import copy
 from dataclasses import dataclass, fields, replace
@@ -35,7 +34,7 @@ from vldebias.prompts import load_prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
-# What is not listed is tested in tests/hosts: values in prompts and in cross-attention.
+# The other methods are tested in tests/hosts: values in prompts and in cross-attention.
 SAMPLING = [name for name, method in DECLARED.items() if "shares" in method.settings]
 RERANKED = [name for name, method in DECLARED.items() if method.hosts == (RESULTS,)]
 NAMES = [name for name in DECLARED if name not in (*SAMPLING, *RERANKED)]
@@ -49,8 +48,7 @@ PROMPTS = [
 
 
 class Case:
-    """A model or a pipeline of the miniature, which embeds a prompt once, and what depends on its
-    texts."""
+    """Hold a model or pipeline of the miniature that embeds each prompt once, and its outputs."""
 
     def __init__(
         self, bare: Any, encode: Any, tokenizer: Any = None, reference: Any = None
@@ -102,7 +100,7 @@ def cases(portraits: Any) -> dict[str, Case]:
 ON = [(name, "model") for name in NAMES if MODELS in DECLARED[name].hosts]
 ON += [
     (name, "pipeline") for name in NAMES if PIPELINES in DECLARED[name].hosts and name != "default"
-]  # which rewrites
+]  # which rewrites prompts
 
 
 def test_every_declared_method_is_registered_in_its_order_and_reads_its_declaration() -> None:
@@ -187,7 +185,8 @@ def assert_says_how_it_was_fitted(
 def assert_edits_its_side_alone(
     case: Case, name: str, host_name: str, attached: Any, edits: dict[str, Any]
 ) -> None:
-    """Texts move unless the method is of images, or removes nothing; never the stated one."""
+    """Texts change unless the method acts on images or removes nothing; stated texts never
+    change."""
     side = DECLARED[name].side
     texts_before = case.base[0]
     if host_name == "model":
@@ -199,7 +198,7 @@ def assert_edits_its_side_alone(
 
 
 def assert_same_edit(loaded: Any, fitted: Any) -> None:
-    """Equal in every field; and a tensor of another shape or with a NaN is refused by its name."""
+    """All fields are equal; a tensor of another shape or with NaN is refused by name."""
     assert type(loaded) is type(fitted)
     assert loaded.settings() == fitted.settings()
     tensors = {key: getattr(loaded, key) for key in loaded.axes}
@@ -309,7 +308,7 @@ def test_terms_are_summed_in_any_order_and_once() -> None:
 def test_entry_points_of_other_packages_are_methods(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A package that is installed beside this one: ten lines, and an entry point."""
+    """Another installed package of ten lines with an entry point."""
     (tmp_path / "acme.py").write_text(
         "from vldebias.methods import METHODS, Declaration, EditMethod\n\n\n"
         "class Double(EditMethod):\n"
@@ -337,7 +336,7 @@ def test_entry_points_of_other_packages_are_methods(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Flip(Edit):
-    """Mirrors one axis: an edit of another package, with a kind of its own."""
+    """Mirror one axis: an edit of another package, with its own kind."""
 
     kind = "test-flip"
     axes: ClassVar = {"axis": "d"}
@@ -391,7 +390,7 @@ def test_the_edit_of_fit_shares_can_be_attached(cases: dict[str, Case], tmp_path
 
 
 class Returning(EditMethod):
-    """A method whose fit returns what its author took for an edit."""
+    """Return any object from fit instead of an edit."""
 
     declaration = Declaration("mine")
 
@@ -419,7 +418,7 @@ def test_anything_but_a_fitted_edit_is_refused_with_advice(fitted: object, messa
 
 
 def test_the_advice_for_a_matrix_works() -> None:
-    """What the refusal of a matrix says to do works, to the letter."""
+    """The advice in the message for a matrix is followed literally."""
     matrix = torch.eye(3, dtype=torch.float64)
     matrix[0, 0] = 0.5
     u, sigma, vh = torch.linalg.svd(torch.eye(3, dtype=torch.float64) - matrix)

@@ -1,5 +1,5 @@
-"""The closed forms behind cross-attention, on made responses: readings of the gate, the span, the
-EquiSteer baseline against loops."""
+"""Test the closed forms behind cross-attention on constructed responses: readings of the gate, the
+span, and the EquiSteer baseline against loops."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_a_reading_is_one_at_the_mean_of_its_kind_and_zero_at_the_open_mean() ->
 
 
 def test_the_best_layer_is_read() -> None:
-    """Only the second layer says anything."""
+    """Only the second layer is informative."""
     others = made(40, 9, seed=1)
     kind = made(40, 9, seed=2)
     kind[:, 4:] += 3
@@ -119,7 +119,7 @@ def edit_of(form: Form, center: Tensor, effects: Tensor) -> CrossAttentionEdit:
 
 @pytest.mark.parametrize("form", ["add", "shift", "set"])
 def test_the_target_of_a_value_has_the_center_unless_nothing_is_removed(form: Form) -> None:
-    """A shift of all responses changes what is replaced, and nothing that is added."""
+    """A shift of all responses changes the replaced part and not the added part."""
     effects = made(2, 3, seed=4)
     effects -= effects.mean(0)
     edits = [edit_of(form, center, effects) for center in (torch.zeros(3), torch.ones(3))]
@@ -138,7 +138,7 @@ def test_the_threshold_separates_separable_scores(seed: int) -> None:
     positive = made(30, seed=seed + 50).abs() + negative.max() + 1
     threshold = _threshold(positive, negative)
     assert negative.max() < threshold < positive.min()
-    # Half-way between the two scores that are closest to it.
+    # Half-way between the two closest scores.
     assert threshold == pytest.approx(float(negative.max() + positive.min()) / 2)
 
 

@@ -1,4 +1,4 @@
-"""Target shares: the closed form with targets, rankings with given shares, and refusals."""
+"""Test target shares: the closed form with targets, rankings with given shares, and refusals."""
 
 from itertools import combinations
 from typing import Any
@@ -25,15 +25,15 @@ EYE = torch.eye(DIM, dtype=torch.float64)
 def crowd(
     n: int, seed: int, shares: tuple[float, ...] = (0.5, 0.5), noise: float = 0.25
 ) -> tuple[Tensor, Tensor]:
-    """Unit images (n, d) and their groups (n,); group g leans to axis g, all lean to axis DIM -
-    1."""
+    """Return unit images (n, d) and their groups (n,); group g leans to axis g, all to axis DIM
+    - 1."""
     draw = torch.Generator().manual_seed(seed)
     group = torch.multinomial(torch.tensor(shares), n, replacement=True, generator=draw)
     return normalize(EYE[group] + EYE[-1] + noise * normal(n, DIM, seed=seed + 1), dim=1), group
 
 
 def fit(images: Any, shares: Any = None, groups: int = 2, **how: Any) -> TargetShares:
-    """The move for groups "g0", "g1", ... whose texts are the axes."""
+    """Fit the edit for groups "g0", "g1", ... whose texts are the axes."""
     names = [f"g{i}" for i in range(groups)]
     prompts = PromptSet(
         "groups", groups=(tuple(names),), spurious=tuple(names), attributes={n: (n,) for n in names}
@@ -59,7 +59,7 @@ def test_covariances_belong_to_the_pseudo_groups() -> None:
 def test_a_query_minimises_its_move_plus_the_weighted_misses(
     seed: int, groups: int, lam: float
 ) -> None:
-    """With targets that follow from the spreads of the moved query itself."""
+    """The targets follow from the variances under the moved query."""
     images, _ = crowd(400, seed, shares=(1 / groups,) * groups)
     shares = normal(groups, seed=seed + 3).softmax(0)
     edit = fit(images, shares.tolist(), groups, top=0.01, lam=lam)
@@ -92,7 +92,7 @@ def test_a_query_minimises_its_move_plus_the_weighted_misses(
 def shares_at(
     queries: Tensor, images: Tensor, group: Tensor, top: float, groups: int = 2
 ) -> Tensor:
-    """(q, g) shares of the true groups among the first results."""
+    """Return (q, g) shares of the true groups among the first results."""
     best = (queries @ images.T).topk(round(top * len(images)), dim=1).indices
     return torch.stack([(group[best] == g).double().mean(1) for g in range(groups)], dim=1)
 
@@ -125,8 +125,8 @@ def test_a_larger_target_gives_a_larger_share() -> None:
 
 
 def test_targets_equal_to_the_shares_of_all_images_are_plain_equalising() -> None:
-    """Of two groups that are mirror images: as many, and spread alike under every query without a
-    side."""
+    """For two groups that mirror each other: equally many, with equal variances under neutral
+    queries."""
     images, _ = crowd(400, seed=6)
     mirrored = torch.cat([images, images[:, [1, 0, *range(2, DIM)]]])
     between = QUERIES.clone()
@@ -138,7 +138,7 @@ def test_targets_equal_to_the_shares_of_all_images_are_plain_equalising() -> Non
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_length_shape_and_dtype_are_preserved(dtype: torch.dtype) -> None:
-    edit = fit(crowd(20, seed=7)[0], (0.3, 0.7))  # ten of each group, which are enough
+    edit = fit(crowd(20, seed=7)[0], (0.3, 0.7))  # ten of each group are enough
     moved = edit(QUERIES)
     queries = QUERIES.to(dtype)
     for factor in (0.01, 30.0):  # the ranking does not depend on the length of a query
@@ -187,14 +187,13 @@ SEARCHED = [
 
 @pytest.fixture(scope="module")
 def world(portraits: Any) -> tuple[Host, Tensor, Tensor]:
-    """A model that embeds a prompt once, features of portraits, and their gender."""
+    """Return a model that embeds each prompt once, features of portraits, and their gender."""
     model, tokenizer, features, gender = portraits(600, seed=31, balanced=True)
     return resolve(model, tokenizer=tokenizer), normalize(features, dim=1), gender
 
 
 def test_shares_of_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
-    """Shares of the zero-shot values, which is all that is known; the true ones lag as far as those
-    are wrong."""
+    """Shares hold for zero-shot values; shares of true values lag by the errors of those."""
     model, features, gender = world
     read = (
         features @ model.embed(["A photo of a male.", "A photo of a female."], "joint").T.float()

@@ -1,4 +1,5 @@
-"""A set of one's own on an open_clip model, a transformers model and embeddings: one verdict."""
+"""Test that a custom set gets the same decision on an open_clip model, a transformers model and
+embeddings."""
 
 from itertools import chain
 from typing import Any
@@ -30,7 +31,7 @@ SETS = {
 
 
 def as_transformers(model: nn.Module, tokenizer: Any) -> transformers.CLIPModel:
-    """The text tower of an open_clip model as transformers writes it, beside any image tower."""
+    """Convert the text tower of an open_clip model to transformers, with any image tower."""
     width = model.token_embedding.weight.shape[1]
     joint = model.text_projection.shape[1]
     config = transformers.CLIPConfig(
@@ -78,7 +79,7 @@ def as_transformers(model: nn.Module, tokenizer: Any) -> transformers.CLIPModel:
 
 @pytest.fixture(scope="module")
 def ways() -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Host and arguments of each way of use, all of one model."""
+    """Return host and arguments for each interface to the same model."""
     model, _, tokenizer = load_clip()
     words = transformers_tokenizer(weights_dir())
     texts = list(dict.fromkeys(chain(*(prompts.texts for prompts in SETS.values()))))
@@ -93,7 +94,7 @@ def ways() -> dict[str, tuple[Any, dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def portraits() -> Tensor:
-    """Image features of the same model."""
+    """Return image features of the same model."""
     model, preprocess, _ = load_clip()
     data = open_world("portraits", n=120)
     encoder = image_encoder(model, preprocess)

@@ -1,5 +1,4 @@
-"""Other wordings in the place of a prompt: what is written, and their mean; attached they are read
-in tests/hosts."""
+"""Test other wordings of a prompt and their mean; attaching them is tested in tests/hosts."""
 
 from dataclasses import replace
 

@@ -1,5 +1,4 @@
-"""TIE*, SAGE and DAT*: against loops over images, texts and neighbours of this file, and what each
-of them promises."""
+"""Test TIE*, SAGE and DAT* against loops over images, texts and neighbours."""
 
 import math
 from dataclasses import replace
@@ -47,7 +46,7 @@ Floats = NDArray[np.float64]
 
 
 def table(texts: list[str], seed: int = 0) -> TextTable:
-    """Random unit rows that all point one way, as those of CLIP do."""
+    """Return random unit rows that share a direction, like those of CLIP."""
     rows = unit(len(texts), DIM, seed=seed) + 0.5
     return TextTable(dict(zip(texts, rows, strict=True)))
 
@@ -65,7 +64,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor]:
 
 
 def scores(edit: Edit, images: Tensor, problem: Problem) -> Tensor:
-    """Products of the images with the class prompts, after the edit."""
+    """Return the products of the edited images with the class prompts."""
     return edit.image(images) @ problem.host.embed(BIRDS.classes, "joint").T
 
 
@@ -180,7 +179,8 @@ def names_of(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def naive_outlier_factor(row: Floats, group: list[Floats], near: int) -> float:
-    """Return the mean over the nearest of k-dist(row) / k-dist(neighbour), found by sorting."""
+    """Return the mean of k-dist(row) / k-dist(neighbour) over the nearest rows, found by
+    sorting."""
     ordered = sorted(range(len(group)), key=lambda i: length(row - group[i]))[:near]
     own = length(row - group[ordered[-1]])
     ratios = []
@@ -227,7 +227,7 @@ def test_dat_equals_a_plain_loop_over_neighbours() -> None:
 
 
 def test_a_group_as_dense_as_its_neighbours_has_a_factor_of_one() -> None:
-    """On a line of equal steps; an image far away has a large one."""
+    """On a line of equal steps; a distant image has a large factor."""
     line = torch.arange(50, dtype=torch.float64)[:, None] * torch.ones(1, 3).double()
     between = line[20:25] + 0.5
     assert outlier_factors(between, line, 2).tolist() == pytest.approx([0.5] * 5)

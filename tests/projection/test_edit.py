@@ -1,4 +1,4 @@
-"""Edits on disk and on a hub that is a folder: bit-exact, complete, and closed to anything else."""
+"""Test that saved and uploaded edits are bit-exact, complete and safe to load."""
 
 import itertools
 import json
@@ -73,7 +73,7 @@ def test_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
 def test_non_finite_values_are_refused(
     bad: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When made, when saved, and when loaded from where somebody else wrote them."""
+    """On creation, on saving, and on loading a file from elsewhere."""
     edit = fitted()
     edit.left[3, 1] = bad
     for use in (lambda: replace(edit, lam=1.0), lambda: edit.save_pretrained(tmp_path)):
@@ -133,7 +133,7 @@ def test_nothing_in_the_package_unpickles() -> None:
     uses = []
     for path, text in texts.items():
         uses += [f"{path.relative_to(root)}: {word}" for word in banned if word in text]
-    assert uses == ["training/loop.py: torch.load("]  # a run's own state, with weights_only alone
+    assert uses == ["training/loop.py: torch.load("]  # a run's own state, loaded with weights_only
     (call,) = re.findall(r"torch\.load\([^\n]*", texts[root / "training/loop.py"])
     assert "weights_only=True" in call
 
@@ -157,7 +157,7 @@ PRINT = Fingerprint(structure="a", tensors=NUMBERS, adapters=2.0, texts=((3.0, 4
         ({"texts": ((3.0, 4.19), (1.0, 0.0))}, True),
         ({"texts": ((3.0, 4.0), (1.0, 0.05))}, False),  # an activation or a tokenizer
         ({"texts": ()}, True),
-        ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),  # which move the texts
+        ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),  # which change the texts
     ],
 )
 def test_fingerprints_match_for_the_same_weights_only(
@@ -176,8 +176,8 @@ def test_fingerprints_match_for_the_same_weights_only(
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dict[str, Any]]]:
-    """A folder that stands in for the hub, with a folder for each repository, and the calls,
-    written down."""
+    """Return a folder that replaces the hub, with one folder per repository, and the recorded
+    calls."""
     root = tmp_path / "hub"
     calls = list[dict[str, Any]]()
 
@@ -277,15 +277,13 @@ def test_offline_and_unknown_repositories(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, signed: bool) -> None:
-    """Change a saved edit; signed: as somebody does who knows how the digest is made."""
+    """Change a saved edit; signed: with a matching digest."""
     path = folder / "projection.safetensors"
     with safe_open(path, "pt") as file:
         header = file.metadata()
     plain = json.loads(header["config"])
     plain |= {"provenance": plain["provenance"] | change.pop("provenance", {})} | change
-    header["config"] = json.dumps(
-        plain, ensure_ascii=False, separators=(",", ":")
-    )  # as it was, if nothing is changed
+    header["config"] = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))  # unchanged
     content = load_file(path) | tensors
     if signed:
         header["sha256"] = _digest(header["config"], content)
@@ -338,7 +336,7 @@ def test_equal_edits_are_saved_as_equal_files(tmp_path: Path) -> None:
 
 
 def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, first: int) -> None:
-    """Save one after the other over the one before; `saved` is set after so many saves."""
+    """Save edits over each other; `saved` is set after some saves."""
     for number in itertools.count(1):
         edits[number % len(edits)].save_pretrained(folder)
         if number == first:
@@ -348,8 +346,7 @@ def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, fi
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
 def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
-    """40 kills between two projections that save over each other: one of them is there afterwards,
-    whole."""
+    """After each of 40 kills during a save, one of the two projections is there, complete."""
     edits = [fitted(lam).with_provenance(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
     edits[0].save_pretrained(tmp_path)
     chance = random.Random(0)
@@ -374,7 +371,7 @@ def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_is_always_detected(folder: Path) -> None:
-    """Of every second byte of the text and of each number one bit: refused, or what was saved."""
+    """One bit is flipped in every second byte of the text and in every number."""
     path = folder / "projection.safetensors"
     saved = fitted()
     data = path.read_bytes()

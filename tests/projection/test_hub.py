@@ -1,5 +1,5 @@
-"""Hosts by name and the hub: asked once where it does not answer, never for code; what cannot be
-loaded is told."""
+"""Test loading by name: an unreachable hub is tried once, code is never run, and errors are
+explained."""
 
 import builtins
 import json
@@ -76,14 +76,14 @@ def test_cached_files_are_used_offline(
     (repository / "refs" / "main").write_text("0" * 40)
     shutil.copytree(folder, repository / "snapshots" / ("0" * 40))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    # transformers 4 has a copy of its own.
+    # transformers 4 has its own copy.
     monkeypatch.setattr("transformers.utils.hub.TRANSFORMERS_CACHE", str(tmp_path), raising=False)
     assert type(load_host(model="nobody/small").host).__name__ == "CLIPModel"
 
 
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every try to reach a server, none of which is found; nobody waits before the next one."""
+    """Record every attempt to reach a server; all fail immediately."""
     import datasets
 
     made: list[Any] = []

@@ -190,7 +190,7 @@ def test_pair_differences_vanish_as_lam_goes_to_infinity(lam: float) -> None:
     A = embeddings(1, 6, seed=1)
     limit = fit(None, S[:, 0] - S[:, 1]).matrix()
     for pairs in (S, S.repeat(2, 1, 1), S.repeat(5, 1, 1)):
-        # At a finite lam 1 / (1 + lam s) is left of each direction: within 100 / lam of the limit.
+        # At a finite lam, 1 / (1 + lam s) of each direction is left, within 100 / lam of the limit.
         assert (fit(pairs, None, lam).matrix() - limit).abs().max() < 100 / lam + 1e-12
         assert (
             fit(pairs, A, lam).matrix() - fit(None, A).matrix() @ limit
@@ -198,7 +198,7 @@ def test_pair_differences_vanish_as_lam_goes_to_infinity(lam: float) -> None:
 
 
 def test_a_wide_space_needs_no_dense_matrix() -> None:
-    d = 200_000  # one d x d matrix would be 320 GB
+    d = 200_000  # a d x d matrix would take 320 GB
     S = embeddings(3, 2, d)
     A = embeddings(2, d, seed=1)
     projection = fit(S, A)
@@ -363,7 +363,7 @@ def test_it_follows_the_estimator_interface() -> None:
     torch.testing.assert_close(clone(made).fit(S8, A8).matrix(), made.matrix())
     torch.testing.assert_close(
         made.fit(S8).matrix(), fit(S8, None, 7.0).matrix()
-    )  # nothing is left of the first fit
+    )  # nothing of the first fit is left
 
 
 def test_a_weight_shared_by_all_attributes_is_recorded_as_one_number() -> None:

@@ -119,7 +119,12 @@ def _short(value: Any) -> str:
 def probed(tree: Path, tests: Path, only: str, folder: Path) -> dict[str, Any]:
     """The figures that `eval/probe.py` finds for the package of `tree`."""
     out = folder / f"{tree.name}.npz"
-    environment = os.environ | {"PYTHONPATH": str(tree), "HF_HUB_OFFLINE": "1"}
+    # One thread, because on a busy machine threads that wait for each other take far longer.
+    environment = os.environ | {
+        "PYTHONPATH": str(tree),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [
         sys.executable,
         str(ROOT / "eval" / "probe.py"),

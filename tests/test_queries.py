@@ -321,7 +321,7 @@ def test_saved_edits_are_attached_again_to_the_same_model_alone(tmp_path: Path) 
     assert np.allclose(again.embed(QUERIES), queries.embed(QUERIES))
     with pytest.raises(ProjectionMismatchError, match="three texts differ"):
         vldebias.debias_queries(partial(rows_of, seed=1), loaded)
-    with pytest.raises(ProjectionMismatchError, match="has dim 24, and the vectors have 12"):
+    with pytest.raises(ProjectionMismatchError, match="has dim 24, but the vectors have 12"):
         vldebias.debias_queries(lambda texts: rows_of(texts)[:, :12], loaded)
     with pytest.raises(ProjectionMismatchError, match=r"belongs to space 'diffusers\.sequence'"):
         vldebias.debias_queries(as_lists, loaded.with_provenance(space="diffusers.sequence"))

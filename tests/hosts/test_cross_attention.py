@@ -413,7 +413,7 @@ def test_impossible_requests_are_refused_with_a_message(fitted: Callable[[str], 
     with pytest.raises(InvalidInputError, match="attach it with"):
         edit(torch.zeros(1, edit.dim))
     attachment = debias(pipe, edit)
-    with pytest.raises(UnsupportedHostError, match="weights cannot hold it"):
+    with pytest.raises(UnsupportedHostError, match="which weights cannot express"):
         attachment.merge()
     with pytest.raises(VldebiasError, match="cannot be copied"):
         copy.deepcopy(pipe.unet)

@@ -324,7 +324,7 @@ def test_unsavable_models_are_refused() -> None:
     )  # a processor contains it with a tokenizer
     Towers(hugging.model, hugging.tokenizer, unsaved).check_saving({}, name="any")
     for towers, name, refusal in (
-        (small_towers, "somewhere", "'somewhere' is no open_clip architecture"),
+        (small_towers, "somewhere", "'somewhere' is not an open_clip architecture"),
         (small_towers, "small-wide", "another architecture"),
         (small_towers, "small-last", "features of texts differ"),
         (build("clip"), "small", "vocabulary of its own"),

@@ -454,7 +454,7 @@ def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, capl
     assert "max_loss bounds an edit" in message
     with pytest.raises(InvalidInputError, match="not an edit"):
         fit_projections(pipe, FIVE, method="balanced-prompts")
-    with pytest.raises(InvalidInputError, match="rewrites no negative prompts"):
+    with pytest.raises(InvalidInputError, match="never changes negative prompts"):
         debias(pipe, FIVE, negative=True)
     shares = dict.fromkeys(FIVE.attributes, 1 / len(FIVE.attributes))
     with pytest.raises(InvalidInputError, match="leave max_loss out, or use method='cali'"):

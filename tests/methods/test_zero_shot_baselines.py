@@ -338,7 +338,7 @@ SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
     (
         "sage",
         {"sets": [replace(BIRDS, classes=(), class_names=())]},
-        r"or more, got \[0\]; it tells classes apart",
+        r"or more, got \[0\]; the method is for classification",
     ),
     (
         "dat",

@@ -147,8 +147,8 @@ def test_a_folder_without_weights_is_not_initialised_at_random(folder: Path) -> 
 
 
 PICKLE = (
-    r"it contains Python objects in addition to tensors \(a pickle\).* convert it .*"
-    r" safetensors\.torch\.save_file"
+    r"it contains Python objects in addition to tensors \(a pickle\).* convert it: "
+    r"safetensors\.torch\.save_file"
 )
 
 

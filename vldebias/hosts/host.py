@@ -225,8 +225,8 @@ class Host(ABC):
             raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
         if self.image_tower:
             # Only the host is copied: the model and the memory of its rows are shared.
-            assert self.memory is not None  # made before copying
             host = copy(self)
+            vars(host)["_memory"] = self.memory
             host.roles = SIDES[side]
             return host
         if side == "text":

@@ -79,7 +79,7 @@ class Lian(EditMethod):
 
     def __init__(self, side: Literal["text", "image", "both"] = "both") -> None:
         declaration = DECLARED["lian"]
-        title = declaration.title if side == "both" else f"{declaration.title}, {side}s only"
+        title = declaration.title if side == "both" else f"{declaration.title}, {side}s alone"
         self.declaration = replace(declaration, side=side, title=title)
 
     def fit(self, problem: Problem, role: str) -> Edit:

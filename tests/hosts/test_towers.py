@@ -318,16 +318,15 @@ def test_unsavable_models_are_refused() -> None:
     preprocess = test_images.plain()
     sharper = transforms.Compose(
         [preprocess, lambda x: x * 1.02 - 0.02 * x.mean((1, 2), keepdim=True)]
-    )  # not without a wrapper
-    unsaved = SimpleNamespace(
-        image_processor=hugging.preprocess
-    )  # a processor contains it with a tokenizer
+    )
+    # A processor contains an image processor and a tokenizer.
+    unsaved = SimpleNamespace(image_processor=hugging.preprocess)
     Towers(hugging.model, hugging.tokenizer, unsaved).check_saving({}, name="any")
     for towers, name, refusal in (
         (small_towers, "somewhere", "'somewhere' is not an open_clip architecture"),
-        (small_towers, "small-wide", "another architecture"),
+        (small_towers, "small-wide", "not the architecture of the model"),
         (small_towers, "small-last", "features of texts differ"),
-        (build("clip"), "small", "vocabulary of its own"),
+        (build("clip"), "small", "its own vocabulary"),
         (
             Towers(hugging.model, hugging.tokenizer, preprocess),
             "any",

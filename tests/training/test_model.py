@@ -368,5 +368,5 @@ def test_a_folder_with_other_things_and_a_model_of_another_vocabulary_are_refuse
         with pytest.raises(InvalidInputError, match="other than a saved model"):
             save_model(make("miniature"), path, scope="all", name="miniature")
     assert (tmp_path / "thesis.txt").read_text() == "all of it"
-    with pytest.raises(InvalidInputError, match="vocabulary of its own"):
+    with pytest.raises(InvalidInputError, match="its own vocabulary"):
         check_savable(make("clip"), name="small-one")

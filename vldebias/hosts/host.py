@@ -40,7 +40,7 @@ T = TypeVar("T")
 TEXT, IMAGE = "joint", "image"
 """Roles of an image-text model: the outputs of its two towers in their joint space.
 
-With P the projection, x an image and z a text before normalization, the model compares <x, P z> if
+With P the projection, x an image and z a text before normalisation, the model compares <x, P z> if
 texts are edited, <P x, z> = <x, P^T z> if images are, and <P x, P z> = <x, P^T P z> if both are,
 each divided by the two lengths. The projection is fitted once. docs/methods.md says which side to
 choose."""
@@ -239,7 +239,7 @@ class Host(ABC):
     # ---- rows
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        """Return the cached L2-normalized embeddings of prompts, never edited.
+        """Return the cached L2-normalised embeddings of prompts, never edited.
 
         Args:
             prompts: the texts.

@@ -56,7 +56,7 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
         sum_{i<j} (z_i - z_j)(z_i - z_j)^T = n sum_i (z_i - mean)(z_i - mean)^T,
 
     and the n - 1 orthonormal contrasts of Helmert have the same sum of outer products as the
-    centered rows: (mean of the first k rows - the next) sqrt(k/(k+1)). So the cost is linear in n
+    centred rows: (mean of the first k rows - the next) sqrt(k/(k+1)). So the cost is linear in n
     instead of quadratic.
 
     Raises:
@@ -160,7 +160,7 @@ class CalibratedProjection(Edit):
         """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without), in float64 on the CPU.
 
         Args:
-            pairs: (n, 2, d) embeddings of prompts that should mean the same, L2-normalized as in
+            pairs: (n, 2, d) embeddings of prompts that should mean the same, L2-normalised as in
                 the paper. A list of such arrays solves several attributes jointly. None: only the
                 orthogonal projection.
             spurious: (m, d) embeddings of the prompts to project out, the union over attributes.

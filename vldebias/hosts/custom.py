@@ -1,6 +1,4 @@
-"""Support models of other libraries by a method that returns embeddings, and tables of text
-embeddings.
-"""
+"""Support models of other libraries by a method that returns embeddings, and embedding tables."""
 
 from __future__ import annotations
 

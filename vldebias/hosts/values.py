@@ -128,9 +128,9 @@ class SamplingAttachment(Attachment):
 
     @property
     def people(self) -> list[object]:
-        """Return for each image of the last call the persons that got a value, as (noun, value).
+        """Return for each image of the last call in this thread or task who got a value.
 
-        The last call is that of this thread or task.
+        They are pairs (noun, value).
         """
         record = self.last_call
         return [] if record is None else list(record.people)

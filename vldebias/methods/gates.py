@@ -1,12 +1,13 @@
 """Decide whether the default may act on searches, by tests on unlabelled reference images.
 
 Most people attach a default without measuring it, so it acts only if reference images show that it
-helps on images that it was not fitted to. Texts alone cannot show that: they tell how a query
-leans, but not where the images of two values are level, and an edit that removes the lean of a text
-may move an even search to one value (docs/explanation/the-default.md has the measurements).
+helps on images that it was not fitted to. Texts cannot show that without images: they show the
+direction in which a query leans, but not the point at which it treats images of two values equally,
+so an edit that removes the lean of a text may turn an even search into one for a single value
+(docs/explanation/the-default.md has the measurements).
 
-A classification is another case. Its default acts with texts alone, and `change_on_texts` tests it
-if the prompt set has enough groups.
+A classification is different. Its default acts with texts only, and `change_on_texts` tests it if
+the prompt set has enough groups.
 """
 
 from __future__ import annotations

@@ -80,9 +80,9 @@ class TwoTowers(Rowwise):
 
 @dataclass(frozen=True, repr=False)
 class Eraser(EditMethod):
-    """Fit a map to labelled images and, if it acts on both towers, one to texts.
+    """Fit a map to labelled images and, if it acts on both towers, another one to texts.
 
-    The texts are those that state a value.
+    Only texts that state a value are used.
     """
 
     declaration: Declaration

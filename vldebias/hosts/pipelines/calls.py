@@ -318,8 +318,8 @@ def characters_read(tokenizer: PreTrainedTokenizerBase, length: int | None, text
 
     Args:
         tokenizer: of transformers; any other one reads everything.
-        length: largest number of tokens that the call allows in addition to the tokenizer's own
-            limit; None: no limit.
+        length: largest number of tokens that the call allows, if that is below the tokenizer's
+            own limit; None: only that limit applies.
         text: the text.
     """
     limit = min(getattr(tokenizer, "model_max_length", None) or 0, length or math.inf)

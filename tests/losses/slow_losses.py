@@ -1,5 +1,4 @@
-"""The losses as their equations read: loops over rows, plain exponentials, no tricks. Slow, and
-only for tests."""
+"""Slow reference implementations of the losses: loops over rows and plain exponentials."""
 
 import math
 from collections.abc import Callable
@@ -37,13 +36,12 @@ def of_rows(
 
 
 def both(direction: Callable[..., Tensor], x: Tensor, y: Tensor, *arguments: Any) -> Tensor:
-    """(n,) mean of both directions."""
+    """Return the mean (n,) of both directions."""
     return (direction(x, y, *arguments) + direction(y, x, *arguments)) / 2
 
 
 def derived(function: Callable[..., Tensor], *inputs: Tensor) -> list[Any]:
-    """A loss, of each pair or of all, and the gradients of its sum with weights; None where there
-    is none."""
+    """Return a loss and the gradients of its weighted sum with respect to the inputs."""
     values = function(*inputs)
     weights = torch.linspace(0.5, 1.5, values.numel(), dtype=values.dtype).reshape(values.shape)
     return [

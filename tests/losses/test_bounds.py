@@ -107,7 +107,7 @@ def test_rince_bounds_the_wasserstein_dependency_without_the_noise(
     assert bound <= dependency + 1e-9
 
 
-def test_the_wasserstein_bound_is_positive_for_pairs_that_fit_and_undoes_the_noise() -> None:
+def test_the_wasserstein_bound_is_positive_for_correct_pairs_and_corrects_for_noise() -> None:
     joint = _joint(diagonal)
     x = torch.eye(ITEMS, dtype=torch.float64)
     lam = 1 / 2
@@ -133,7 +133,7 @@ def test_the_wasserstein_bound_is_positive_for_pairs_that_fit_and_undoes_the_noi
     assert bound(0.5) == pytest.approx(bound(0.0), rel=1e-9)
 
 
-def test_without_the_condition_on_lam_there_is_no_bound() -> None:
+def test_the_bound_fails_without_the_condition_on_lam() -> None:
     """Independent pairs have I_W = 0, and a small lam makes -L positive all the same: hence the
     refusal."""
     joint = _independent(_joint(diagonal))

@@ -1,5 +1,5 @@
-"""What every loss keeps: shapes, types, symmetry, refusals, blocks, precision, derivatives, and its
-module."""
+"""Test what all losses have in common: shapes, types, symmetry, errors, blocks, precision,
+derivatives, and modules."""
 
 import contextlib
 import functools
@@ -23,17 +23,15 @@ from vldebias.losses.catalog import BUILT_IN
 
 @dataclass(frozen=True)
 class Case:
-    """A loss with settings; `extra` gives what it takes of a batch of n rows beside the
-    features."""
+    """A loss with settings; `extra` returns its arguments after the features for n rows."""
 
     name: str
     function: Callable[..., Tensor]
     module: Any
     settings: dict[str, Any] = field(default_factory=dict)
     extra: Callable[[int], tuple[Tensor, ...]] = lambda n: ()
-    squashed: bool = (
-        False  # q / t is above what float32 holds: a constant multiple of the equation's value
-    )
+    # q / t is too large for float32: the value is a constant multiple of the equation's.
+    squashed: bool = False
 
     def __call__(self, x: Tensor, y: Tensor, **options: Any) -> Tensor:
         extra = (value.to(x.device) for value in self.extra(len(x)))
@@ -41,7 +39,7 @@ class Case:
 
 
 def _global(x: Tensor, y: Tensor, index: Tensor, *, temperature: Any, **options: Any) -> Tensor:
-    """A fresh state every time; its temperature is a number."""
+    """Return the loss of a new module, whose temperature must be a number."""
     loss = losses.GlobalContrastiveLoss(
         2 * len(x), temperature=float(torch.as_tensor(temperature).detach()), **options
     )
@@ -61,7 +59,7 @@ EXTRA: dict[str, Callable[[int], tuple[Tensor, ...]]] = {
 
 
 def declared(loss: Loss) -> Case:
-    """The declared loss with its defaults."""
+    """Return a case for a declared loss with its defaults."""
     return Case(
         loss.name,
         getattr(losses, loss.function),
@@ -72,7 +70,7 @@ def declared(loss: Loss) -> Case:
 
 
 rince = functools.partial(Case, function=losses.rince, module=losses.RINCELoss)
-# Every declared loss, and settings that take another way through the code.
+# Every declared loss, and settings that take other branches.
 SUMS = [
     *(declared(loss) for loss in BUILT_IN if loss.function),
     rince("rince-warm", settings={"q": 0.01}),
@@ -123,7 +121,9 @@ def _features(n: int = 7, d: int = 5, **options: Any) -> tuple[Tensor, Tensor]:
 @cases
 @within
 @pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
-def test_a_loss_per_pair_and_their_mean(loss: Case, within_view: bool, device: str) -> None:
+def test_the_loss_is_the_mean_of_the_losses_per_pair(
+    loss: Case, within_view: bool, device: str
+) -> None:
     for dtype in (torch.float32, torch.float64):
         x, y = _features(device=device, dtype=dtype)
         loss_of_pairs = loss(x, y, temperature=0.2, reduction="none", within_view=within_view)
@@ -140,7 +140,7 @@ def test_a_loss_per_pair_and_their_mean(loss: Case, within_view: bool, device: s
 
 @cases
 @within
-def test_both_directions_count_alike_and_the_order_of_the_rows_does_not(
+def test_swapping_directions_or_permuting_rows_does_not_change_the_loss(
     loss: Case, within_view: bool
 ) -> None:
     x, y = _features()
@@ -158,9 +158,9 @@ X = unit_rows(4, 3)
 
 
 @cases
-def test_features_and_options_that_do_not_fit(loss: Case) -> None:
+def test_invalid_features_and_options_raise_errors(loss: Case) -> None:
     for x, y, options, named in (
-        (X, X[:3], {}, r"one shape.* \(4, 3\) and \(3, 3\)"),
+        (X, X[:3], {}, r"same shape.* \(4, 3\) and \(3, 3\)"),
         (X[0], X[0], {}, r"image_features.* \(3,\)"),
         (X, X.float(), {}, "float64 and torch.float32"),
         (X.long(), X.long(), {}, "image_features.* torch.int64"),
@@ -197,7 +197,7 @@ of_items = losses.GlobalContrastiveLoss(4)
     (calling("rince", lam="0.1"), "^lam: .* got '0.1'"),
     (calling("rince", chunk_size=2.5), "^chunk_size: .* whole number .* got 2.5"),
     (calling("info_nce", chunk_size=True), "^chunk_size: .* got True"),
-    (lambda: losses.info_nce(X, X.to("meta"), temperature=1.0), "one device, got cpu and meta"),
+    (lambda: losses.info_nce(X, X.to("meta"), temperature=1.0), "same device, got cpu and meta"),
     (calling("rince", lam=1.5), "^lam: "),
     (calling("info_nce", temperature=torch.ones(1)), "^temperature: "),
     (calling("sigmoid", bias=torch.ones(1)), r"^bias: .* \(1,\)"),
@@ -216,7 +216,7 @@ of_items = losses.GlobalContrastiveLoss(4)
     ),
     (
         calling("debiased_contrastive", (X[:, None], X[:, None].expand(-1, 2, -1))),
-        "^positives: .* of the same M",
+        r"^positives: .* got \(4, 1, 3\), \(4, 2, 3\)",
     ),
     (calling("hard_negative_contrastive", beta=-1.0), "^beta: "),
     (calling("hard_negative_contrastive", floor=-1.0), "^floor: "),
@@ -235,13 +235,13 @@ of_items = losses.GlobalContrastiveLoss(4)
         "^temperature: .* minimum 0.01, got",
     ),
 )
-def test_what_is_outside_of_its_range_or_of_another_shape(call: Any) -> None:
+def test_values_out_of_range_and_wrong_shapes_raise_errors(call: Any) -> None:
     call()
 
 
 @pytest.mark.parametrize("loss", SUMS, ids=lambda loss: loss.name)
-def test_a_second_derivative_is_right_or_refused(loss: Any) -> None:
-    """`torch.autograd.grad` does not run the node by which torch refuses one."""
+def test_a_second_derivative_is_correct_or_raises_an_error(loss: Any) -> None:
+    """With torch's own decorator, `torch.autograd.grad` would return a wrong derivative."""
     x, y = _features()
     x = x.double().requires_grad_()
 
@@ -277,9 +277,9 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_functions_and_modules_have_the_defaults_that_are_documented(name: str) -> None:
-    """As published: tau+ = .1 and beta = 1, q of the thesis's section 5.3.3, SigLIP's bias; lam is
-    one over the rows that an anchor is compared with."""
+def test_functions_and_modules_have_the_published_defaults(name: str) -> None:
+    """tau+ = .1 and beta = 1, q of section 5.3.3 of the thesis, SigLIP's bias; lam is one over the
+    number of rows that an anchor is compared with."""
     x, y = _features()
     loss = next(row for row in SUMS if row.name == name)
     options = {"temperature": 0.2}
@@ -294,13 +294,12 @@ def test_functions_and_modules_have_the_defaults_that_are_documented(name: str) 
         )
     torch.testing.assert_close(losses.InfoNCELoss()(x, y), losses.info_nce(x, y, temperature=0.07))
     torch.testing.assert_close(losses.SigmoidLoss()(x, y), losses.sigmoid(x, y, temperature=0.1))
-    assert len(list(losses.SigmoidLoss().parameters())) == 2, (
-        "it learns its temperature and its bias"
-    )
+    # The sigmoid loss learns its temperature and its bias.
+    assert len(list(losses.SigmoidLoss().parameters())) == 2
 
 
 class LargestTensor(TorchDispatchMode):
-    """Numbers in the largest tensor that any operation returned."""
+    """Record the size of the largest tensor that an operation returned."""
 
     size = 0
 
@@ -313,8 +312,8 @@ class LargestTensor(TorchDispatchMode):
 
 
 def _derived(loss: Case, n: int, chunk_size: int | None, **options: Any) -> list[Tensor | None]:
-    """Per-sample losses, and the gradients of a weighted sum of them for features and
-    temperature."""
+    """Return the losses of pairs, and the gradients of their weighted sum with respect to features
+    and temperature."""
     t = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
     how = {"chunk_size": chunk_size, **options}
     return derived(
@@ -425,7 +424,7 @@ def test_half_precision_features_cost_no_precision_of_the_loss(
 
 @sums
 @pytest.mark.parametrize("chunk_size", [None, 3])
-def test_autocast_leaves_the_loss_alone(loss: Case, chunk_size: int | None) -> None:
+def test_autocast_does_not_change_the_loss(loss: Case, chunk_size: int | None) -> None:
     """Forward, and in backward(), which must not round what it multiplies or computes again."""
     x, y = (features.float().requires_grad_() for features in _pairs("random"))
     plain = loss(x, y, temperature=0.05, chunk_size=chunk_size)
@@ -447,7 +446,7 @@ OPTIONS: dict[str, Any] = {
 
 
 @sums
-def test_a_module_is_its_function(loss: Case) -> None:
+def test_a_module_returns_the_value_of_its_function(loss: Case) -> None:
     x, y = _features()
     ours = loss.module(**loss.settings, **OPTIONS)(x, y, *loss.extra(7))
     torch.testing.assert_close(ours, loss(x, y, **OPTIONS), rtol=1e-6, atol=1e-6)

@@ -1,8 +1,10 @@
-"""The declarations of losses: complete, readable without torch, and what a wrong one is told."""
+"""Test the declarations of losses: completeness, imports, and errors for invalid ones."""
 
+import ast
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from pydantic import BaseModel
 from test_equations import CASES
 from torch import Tensor, nn
 
+from vldebias import losses
 from vldebias.errors import InvalidInputError
 from vldebias.losses import LOSSES, Contrast, ContrastiveLoss, Loss, register_loss
 from vldebias.losses.catalog import BUILT_IN
@@ -53,7 +56,7 @@ def test_every_declared_loss_trains_with_its_defaults(loss: Loss) -> None:
 @pytest.mark.parametrize("loss", [loss for loss in BUILT_IN if loss.function], ids=lambda x: x.name)
 def test_every_declared_loss_is_compared_with_its_equation(loss: Loss) -> None:
     tested = {name for name, _ in CASES} | {"sigmoid"}  # which has a test of its own
-    assert loss.function in tested, f"CASES of test_equations.py lacks {loss.function}"
+    assert loss.function in tested, f"add {loss.function} to CASES in test_equations.py"
 
 
 @built_in
@@ -62,7 +65,7 @@ def test_every_setting_of_a_declaration_is_described(loss: Loss) -> None:
         assert field.description, name
 
 
-def test_declarations_are_read_without_torch_and_numpy() -> None:
+def test_declarations_import_neither_torch_nor_numpy() -> None:
     script = """
 import sys
 from vldebias.data.catalog import DATA
@@ -80,12 +83,22 @@ print(sorted({"torch", "numpy"} & set(sys.modules)))
 @pytest.mark.parametrize(
     ("wrong", "meant"), [("rinse", "rince"), ("hard-negative", "hard_negative")]
 )
-def test_a_misspelt_loss_is_answered_with_the_one_that_is_meant(wrong: str, meant: str) -> None:
+def test_the_error_for_a_misspelt_loss_suggests_the_closest_name(wrong: str, meant: str) -> None:
     with pytest.raises(InvalidInputError, match=f"got '{wrong}'; did you mean '{meant}'"):
         load_settings(loss=wrong)
 
 
-# ---- the first mistakes of an author
+def test_type_checkers_see_the_same_names_as_programs() -> None:
+    """The imports for type checkers are the only list of losses outside the catalog."""
+    source = Path(str(losses.__file__)).read_text(encoding="utf-8")
+    imported = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module != "typing":
+            imported.update(alias.asname for alias in node.names if alias.asname)
+    assert imported == set(losses.__all__)
+
+
+# ---- mistakes that authors of losses make
 
 
 def plain(image_features: Tensor, text_features: Tensor, **options: Any) -> Tensor:
@@ -125,7 +138,7 @@ def declared(module: Any = None, **changed: Any) -> Loss:
         (lambda: register_loss(declared(name="rince")), "'rince': this name is taken by"),
         (
             lambda: declared(plain),
-            r"'plain', which is no class; derive .* function = staticmethod\(plain\)",
+            r"'plain', which is not a class; derive .* function = staticmethod\(plain\)",
         ),
         (lambda: declared(nn.Linear), "Linear has no from_settings; derive it from .*Contrastive"),
         (lambda: declared(made(None)), "Made sets no function; add"),
@@ -140,12 +153,14 @@ def declared(module: Any = None, **changed: Any) -> Loss:
         (lambda: declared(summary=""), "summary is empty"),
         (
             lambda: declared("vldebias.losses:Rince").load_module(),
-            "expected 'package.module:Class'",
+            "expected the import path of an existing class",
         ),
-        (lambda: declared("vldebias.losses").load_module(), "expected 'package.module:Class'"),
+        (lambda: declared("vldebias.losses").load_module(), "'package.module:Class'"),
     ],
 )
-def test_a_first_mistake_in_a_loss_gets_a_sentence(call: Callable[[], Any], message: str) -> None:
+def test_mistakes_in_a_declaration_raise_errors_that_explain_them(
+    call: Callable[[], Any], message: str
+) -> None:
     with pytest.raises(InvalidInputError, match=message):
         call()
 
@@ -163,7 +178,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda x, y, **_: x, r"got \(8, 5\) from its forward"),
     ],
 )
-def test_a_loss_that_returns_no_number_gets_a_sentence(function: Any, message: str) -> None:
+def test_a_loss_that_returns_no_number_raises_an_error(function: Any, message: str) -> None:
     register_loss(declared(made(function)))
     objective = Objective(LossSettings(loss="new"), temperature=T, items=N)
     with pytest.raises(InvalidInputError, match=f"loss 'new': {message}"):
@@ -173,7 +188,7 @@ def test_a_loss_that_returns_no_number_gets_a_sentence(function: Any, message: s
 @pytest.mark.usefixtures("_own_registry")
 def test_a_loss_cannot_take_the_name_of_a_setting_of_every_training() -> None:
     class Taken(BaseModel):
-        """A setting that is one of the optimizer."""
+        """A setting whose name is a setting of the optimizer."""
 
         lr: float = 1.0
 

@@ -1,5 +1,5 @@
-"""Every loss is its equation: value, per-sample value and gradients against the loops of
-slow_losses."""
+"""Compare every loss with its equation, written as loops in slow_losses: value, value per pair and
+gradients."""
 
 import functools
 import itertools
@@ -69,7 +69,8 @@ def _equation(
 
 
 def _inputs(t: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Half of the pairs fit, so that some rows are below the floor of g and some are not."""
+    """Return features in which half of the pairs match, so that g is below its floor for some rows
+    and above for others."""
     x = slow.unit_rows(N, D, seed=1)
     y = slow.unit_rows(N, D, seed=2)
     y[::2] = torch.nn.functional.normalize(3 * x[::2] + y[::2], dim=1)
@@ -80,12 +81,12 @@ def _inputs(t: float) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-# The equation holds for the largest lam too, which is no setting to train with.
+# The equation is also valid for the largest lam, although it is unsuitable for training.
 @pytest.mark.filterwarnings("ignore:rince. lam 1 times")
 @pytest.mark.parametrize("t", [0.07, 0.5])
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize(("name", "settings"), CASES)
-def test_a_loss_is_its_equation(
+def test_a_loss_matches_its_equation(
     name: str, settings: dict[str, Any], within: bool, t: float
 ) -> None:
     inputs = (*_inputs(t), *(value for value in settings.values() if isinstance(value, Tensor)))
@@ -102,8 +103,8 @@ def test_a_loss_is_its_equation(
 
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("bias", [-10.0, 0.5])
-def test_the_sigmoid_loss_is_its_equation(bias: float, within: bool) -> None:
-    """Of each pair, and their mean, which is another sum."""
+def test_the_sigmoid_loss_matches_its_equation(bias: float, within: bool) -> None:
+    """The losses of pairs and their mean are computed differently."""
 
     def rows(x: Tensor, y: Tensor, t: Tensor, b: Tensor) -> Tensor:
         return slow.both(slow.of_rows, x, y, slow.sigmoid_row(b), t, within)

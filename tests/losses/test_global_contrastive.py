@@ -33,7 +33,7 @@ def _features(seed: int, n: int = B) -> tuple[Tensor, Tensor]:
         {"gamma": 0.8, "popularity_lr": 0.5, "within_view": True},
     ],
 )
-def test_it_is_algorithm_1(settings: dict[str, Any], chunk_size: int | None) -> None:
+def test_the_loss_matches_algorithm_1(settings: dict[str, Any], chunk_size: int | None) -> None:
     """Within a view phi_i runs over both views of the other items, each with zeta of its item."""
     loss = GlobalContrastiveLoss(N, temperature=TAU, chunk_size=chunk_size, **settings).double()
     lr = settings.get("popularity_lr", 0.0)
@@ -126,7 +126,7 @@ def test_the_gradient_of_the_convex_objective_vanishes() -> None:
     (gradient,) = torch.autograd.grad(popularity_objective(zeta, e, temperature=TAU), zeta)
     assert float(gradient.norm()) <= 2e-12
     assert abs(float(zeta.detach().mean())) < 1e-12  # of all constants that could be added
-    with pytest.warns(VldebiasWarning, match=r"after 3 iterations.* asked for 1\.0e-12"):
+    with pytest.warns(VldebiasWarning, match=r"after 3 iterations.* expected 1\.0e-12"):
         estimate_popularity(e, temperature=TAU, max_iterations=3)
     with pytest.raises(ValueError, match=r"\(15, 14\)"):
         estimate_popularity(e[:, 1:], temperature=TAU)
@@ -140,7 +140,7 @@ def test_equation_9_holds_and_its_matrix_is_doubly_stochastic() -> None:
     torch.testing.assert_close((share / q).sum(1), torch.ones(15, dtype=torch.float64))
 
 
-def test_the_true_popularity_is_found_where_it_can_be_computed() -> None:
+def test_the_estimate_matches_the_true_popularity_of_a_known_distribution() -> None:
     """Section 3.3: x in a half disc, y in a square, p(y | x) known. Uniform popularity is much
     further off."""
     generator = torch.Generator().manual_seed(0)

@@ -1,5 +1,5 @@
-"""Laws between the losses, where their exponentials are large, and what their settings and
-temperatures do."""
+"""Test relations between the losses, large exponentials, and the effect of settings and
+temperatures."""
 
 import itertools
 import math
@@ -20,14 +20,14 @@ T = 0.1
 N = 8
 X = unit_rows(N, 16, seed=3)
 Y = normalize(X + unit_rows(N, 16, seed=4), dim=1)
-# q = 1 at the temperature of CLIP is where it says that pairs that do not fit have no gradient
+# With q = 1 at the temperature of CLIP, the loss warns that gradients underflow.
 pytestmark = pytest.mark.filterwarnings("ignore:rince. q / temperature is")
 large_lam = pytest.mark.filterwarnings("ignore:rince. lam 1 times")
 
 
 @large_lam
 @pytest.mark.parametrize("lam", [0.01, 1.0])
-def test_rince_goes_to_info_nce_plus_log_lam(lam: float) -> None:
+def test_rince_converges_to_info_nce_plus_log_lam(lam: float) -> None:
     """Lemma 5.2, in value and gradient, and at the rate of q."""
     x = X.clone().requires_grad_()
     y = Y.clone().requires_grad_()
@@ -63,7 +63,7 @@ def test_the_default_lam_of_rince_balances_pull_and_push_at_every_batch_size(
     assert (pushed > 0).all()
 
 
-def test_rince_warns_once_of_a_lam_that_is_too_large_for_the_batch() -> None:
+def test_rince_warns_once_if_lam_is_too_large_for_the_batch() -> None:
     rows = torch.eye(401)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -72,13 +72,13 @@ def test_rince_warns_once_of_a_lam_that_is_too_large_for_the_batch() -> None:
     (warning,) = caught
     assert "lam 0.01 times 400 negatives is 4, above 3" in str(warning.message)
     assert "the default is 1 / (negatives + 1) = 0.0025" in str(warning.message)
-    # Silent: three times the negatives' share, a smaller batch, and the default.
+    # No warning for lam K = 3, a smaller batch, or the default.
     losses.rince(rows, rows, temperature=1.0, lam=0.0075)
     losses.rince(rows, rows, temperature=1.0)
     losses.rince(rows[:301], rows[:301], temperature=1.0, lam=0.01)
 
 
-def test_hcl_with_large_beta_sees_the_hardest_negative() -> None:
+def test_hcl_with_large_beta_depends_only_on_the_hardest_negative() -> None:
     """Proposition 4.3 on a finite batch."""
     scores = X @ Y.T / T
     hidden = scores.masked_fill(torch.eye(N, dtype=torch.bool), -torch.inf)
@@ -89,7 +89,7 @@ def test_hcl_with_large_beta_sees_the_hardest_negative() -> None:
     torch.testing.assert_close(ours, (rows[0] + rows[1]) / 2, rtol=1e-6, atol=1e-6)
 
 
-def test_a_zero_floor_serves_features_without_norm() -> None:
+def test_a_floor_of_zero_supports_features_that_are_not_normalised() -> None:
     """Their g may lie below e^{-1/t}, where the default floor would raise it; negative estimates
     are cut at 0."""
     x = 0.1 * X - 2
@@ -102,9 +102,8 @@ def test_a_zero_floor_serves_features_without_norm() -> None:
     assert torch.isfinite(nothing_left).all()
 
 
-def test_repulsion_pulls_a_collapsed_class_apart_and_attraction_does_not() -> None:
-    """The reason of the loss: at a collapsed class, a little spread lowers L_repel and raises
-    L_attract."""
+def test_repulsion_spreads_a_collapsed_class_and_attraction_does_not() -> None:
+    """If a class has collapsed, a small spread lowers L_repel and raises L_attract."""
     labels = torch.tensor([0, 0, 0, 1, 1, 1])
     centre = torch.eye(2, dtype=torch.float64)[labels]
     spread_out = normalize(centre + 0.05 * unit_rows(6, 2, seed=5), dim=1)
@@ -123,7 +122,7 @@ def test_supcon_with_one_positive_is_info_nce(within: bool) -> None:
     assert not torch.allclose(losses.supcon(X, Y, torch.arange(N) // 2, **options), ours)
 
 
-def test_supcon_is_lowest_where_every_class_is_one_point() -> None:
+def test_supcon_is_lowest_if_every_class_is_a_point() -> None:
     labels = torch.tensor([0, 0, 0, 1, 1, 1])
     centre = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)[labels]
     collapsed = losses.supcon(centre, centre, labels, temperature=0.5)
@@ -132,7 +131,7 @@ def test_supcon_is_lowest_where_every_class_is_one_point() -> None:
         assert losses.supcon(apart, apart, labels, temperature=0.5) > collapsed
 
 
-def test_gce_pushes_no_image_away_from_its_own_words() -> None:
+def test_gce_pushes_no_image_away_from_its_own_caption() -> None:
     """Two rows that say the same: doubling a row of the batch changes the loss of none, and
     InfoNCE's of all."""
     twice = [torch.cat([rows, rows[:1]]) for rows in (X, Y)]
@@ -158,26 +157,25 @@ def test_gce_pushes_no_image_away_from_its_own_words() -> None:
         (0.0016, 1.0, torch.float64, False),
     ],
 )
-def test_rince_says_where_its_gradient_is_lost(
+def test_rince_warns_if_gradients_underflow(
     temperature: float, q: float, dtype: torch.dtype, lost: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """Told are exactly the settings at which pairs of cosine 0 have none whose square float32 can
-    hold."""
+    """The warning is issued exactly if the squared gradient of pairs with cosine 0 underflows."""
     x = torch.eye(4, 8, dtype=dtype).requires_grad_()
     y = torch.eye(4, 8, dtype=dtype).roll(4, 1)  # every cosine is 0
     (gradient,) = torch.autograd.grad(losses.rince(x, y, temperature=temperature, q=q), x)
     messages = [
         str(warning.message)
         for warning in recwarn
-        if "have a gradient of 0" in str(warning.message)
+        if "so the gradient of pairs with a cosine below" in str(warning.message)
     ]
     assert bool(messages) == lost
     squared = gradient if dtype == torch.float16 else gradient.square()
     assert bool((squared == 0).all()) == lost
 
 
-def test_rince_says_that_features_are_not_normalised() -> None:
-    with pytest.warns(UserWarning, match=r"rince: rows of norm 1\.2, expected 1"):
+def test_rince_warns_if_features_are_not_normalised() -> None:
+    with pytest.warns(UserWarning, match=r"rince: expected rows of norm 1, got 1\.2"):
         losses.rince(X.float(), 1.2 * Y.float(), temperature=T)
 
 
@@ -192,12 +190,12 @@ def test_rince_says_that_features_are_not_normalised() -> None:
         (torch.float64, 300, 1.0, 0.002),
     ],
 )
-def test_the_scale_of_rince_changes_no_direction(
+def test_the_scale_of_rince_does_not_change_the_direction_of_the_gradient(
     dtype: torch.dtype, limit: float, q: float, t: float
 ) -> None:
-    """Above the limit x of a type the loss is a constant multiple of the equation's, e^{x - q/t},
-    as are its gradients, for a learned temperature too, and the squares of these are numbers. Those
-    of float16 fit it: at most 65504.
+    """Above the limit x of a dtype, loss and gradients are those of the equation times e^{x - q/t},
+    also for a learned temperature. Squared gradients are finite; float16 gradients are at most
+    65504.
     """
 
     def inputs(wide: torch.dtype) -> list[Tensor]:
@@ -243,7 +241,7 @@ def test_rince_learns_at_the_temperature_of_clip() -> None:
     assert hits() == 1.0
 
 
-def test_a_temperature_comes_back_from_its_minimum() -> None:
+def test_a_temperature_can_leave_its_minimum() -> None:
     """A clamp in the graph would have no gradient below the bound, and the parameter would stay
     there."""
     temperature = losses.Temperature(0.02, learnable=True)
@@ -283,7 +281,7 @@ LOSSES = torch.tensor([1.0, 3.0, 3.5, 9.0], dtype=torch.float64)
 GROUPS = torch.tensor([0, 0, 2, -1])
 
 
-def test_group_weights_are_algorithm_1_of_group_dro() -> None:
+def test_group_weights_match_algorithm_1_of_group_dro() -> None:
     weights = losses.GroupWeights(3, step=0.1).double()
     assert set(weights.state_dict()) == {"log_weights"}
     q = [1 / 3] * 3
@@ -313,7 +311,7 @@ def test_group_weights_are_algorithm_1_of_group_dro() -> None:
         ),
     ],
 )
-def test_state_stands_still_in_evaluation_and_without_gradients(
+def test_state_is_constant_in_evaluation_mode_and_without_gradients(
     module: nn.Module, inputs: tuple[Tensor, ...]
 ) -> None:
     module(*inputs)

@@ -1,4 +1,4 @@
-"""Test losses whose similarities have factors in half precision, and a block of memory."""
+"""Test losses with half precision factors of similarities, and the size of blocks."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ FORMS = {
 
 
 def pairs() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return features of pairs that lie near one another, as those of a trained model."""
+    """Return features of similar pairs, as from a trained model."""
     generator = torch.Generator().manual_seed(0)
     images = normalize(torch.randn(N, DIM, generator=generator), dim=1)
     texts = normalize(images + 0.15 * torch.randn(N, DIM, generator=generator), dim=1)
@@ -47,7 +47,7 @@ def step(loss, precision: str, temperature: float, rounds: bool = False, **form)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_half_precision_is_near_float32(name, form, precision):
+def test_half_precision_is_close_to_float32(name, form, precision):
     loss = partial(LOSSES[name], **FORMS[form])
     for temperature in (0.07, 0.02):
         exact, exact_gradients = step(loss, "float32", temperature)
@@ -69,14 +69,14 @@ def test_autocast_rounds_nothing_on_a_cpu():
         assert torch.equal(losses.info_nce(images, texts, temperature=0.07), exact)
 
 
-def test_an_unknown_precision_is_refused():
+def test_an_unknown_precision_raises_an_error():
     images, texts = pairs()
     with pytest.raises(losses.checks.InvalidInputError, match="precision"):
         losses.info_nce(images, texts, temperature=0.07, precision="int8")
 
 
-def test_a_gpu_has_room_for_blocks_and_not_for_three_matrices(monkeypatch):
-    """Blocks of any height give what one block gives; here as high as on a GPU of little memory."""
+def test_the_height_of_blocks_on_a_gpu_follows_its_memory(monkeypatch):
+    """Blocks of any height give the same value, also those of a GPU with little memory."""
     large = torch.empty(65536, 1, device="meta")
     assert sums._rows_at_once(large, large) * len(large) <= 1 << 26
     expected = step(losses.info_nce, "float32", 0.07)
@@ -87,7 +87,7 @@ def test_a_gpu_has_room_for_blocks_and_not_for_three_matrices(monkeypatch):
         torch.testing.assert_close(gradient, before, rtol=1e-4, atol=1e-6)
 
 
-def test_autocast_decides_on_a_gpu(monkeypatch):
+def test_autocast_decides_the_precision_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float16)
     assert contrast._factor_dtype("autocast", "cuda") is torch.float16

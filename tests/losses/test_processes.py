@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vldebias import losses
 from vldebias.errors import InvalidInputError
 from vldebias.losses import processes
+from vldebias.losses.catalog import BUILT_IN
 
 # N rows in the joint batch
 WORLD = 2
@@ -39,8 +40,8 @@ STEPS = [
 ]
 
 
-class Weighed(nn.Module):
-    """InfoNCE, weighed by group DRO."""
+class WeightedLoss(nn.Module):
+    """InfoNCE, weighted by group DRO."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -53,27 +54,38 @@ class Weighed(nn.Module):
         return self.groups(loss_of_rows, labels) if self.reduction == "mean" else loss_of_rows
 
 
+# Options of losses whose defaults leave out a branch.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "rince": LEARNED | {"q": 0.5, "chunk_size": 2},
+    "hard_negative": LEARNED | {"beta": 0.5, "chunk_size": 2},
+    "spread": LEARNED | {"alpha": 0.4, "chunk_size": 2},
+    "supcon": LEARNED | {"chunk_size": 2},
+    "gce": LEARNED | {"q": 0.5, "smoothing": 0.1},
+    "sigmoid": {"bias": -1.0},
+    "sogclr": {"dataset_size": 10, "temperature": 0.3},
+    "nuclr": NUCLR,
+}
 CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "info_nce": (losses.InfoNCELoss, LEARNED, ""),
+    **{
+        loss.name: (loss.load_module(), OPTIONS.get(loss.name, LEARNED), loss.reads)
+        for loss in BUILT_IN
+    },
     "info_nce-chunks-within": (
         losses.InfoNCELoss,
         LEARNED | {"chunk_size": 2, "within_view": True},
         "",
     ),
-    "rince": (losses.RINCELoss, LEARNED | {"q": 0.5, "chunk_size": 2}, ""),
-    "dcl": (losses.DebiasedContrastiveLoss, LEARNED | {"tau_plus": 0.2}, "positives"),
-    "hcl": (
-        losses.HardNegativeContrastiveLoss,
-        LEARNED | {"beta": 0.5, "chunk_size": 2},
+    "debiased-positives": (
+        losses.DebiasedContrastiveLoss,
+        LEARNED | {"tau_plus": 0.2},
         "positives",
     ),
-    "spread": (losses.SpreadLoss, LEARNED | {"alpha": 0.4, "chunk_size": 2}, "labels"),
-    "supcon": (losses.SupConLoss, LEARNED | {"chunk_size": 2}, "labels"),
-    "gce": (losses.GCELoss, LEARNED | {"q": 0.5, "smoothing": 0.1}, "labels"),
-    "sigmoid": (losses.SigmoidLoss, {"bias": -1.0}, ""),
-    "sogclr": (losses.GlobalContrastiveLoss, {"dataset_size": 10, "temperature": 0.3}, "index"),
-    "nuclr": (losses.GlobalContrastiveLoss, NUCLR, "index"),
-    "group_dro": (Weighed, {}, "labels"),
+    "hard_negative-positives": (
+        losses.HardNegativeContrastiveLoss,
+        OPTIONS["hard_negative"],
+        "positives",
+    ),
+    "group_dro": (WeightedLoss, {}, "labels"),
 }
 
 
@@ -94,15 +106,22 @@ class Towers(nn.Module):
 def _outcome(
     name: str, process_rows: slice, wrap: Callable[[nn.Module], nn.Module] | None = None
 ) -> dict[str, list[float]]:
-    """Three steps of gradient descent on the rows `own`; values, last gradients, per-sample losses
-    and state."""
+    """Run three steps of gradient descent on some rows; return values, last gradients, losses of
+    pairs, and state."""
     loss_type, options, kind = CASES[name]
     towers = Towers(loss_type(**options, **({"gather": True} if wrap else {})))
     model = wrap(towers) if wrap else towers
     values = []
     for step in range(len(STEPS)):
         model.zero_grad()
-        extra = {"": [], "labels": [LABELS], "positives": [POSITIVES], "index": [STEPS[step]]}[kind]
+        extra_of_kind = {
+            "": [],
+            "labels": [LABELS],
+            "captions": [LABELS],
+            "positives": [POSITIVES],
+            "index": [STEPS[step]],
+        }
+        extra = extra_of_kind[kind]
         rows = (unit_rows(N, D, seed=20 + step), unit_rows(N, D, seed=30 + step), *extra)
         value = model(*(row[process_rows] for row in rows))
         value.backward()
@@ -202,7 +221,7 @@ def _in_threads(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def outcomes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Any]]:
-    """What each of the two found."""
+    """Return the results of both processes."""
     if request.param == "threads":
         with pytest.MonkeyPatch.context() as patch:
             return _in_threads(patch)
@@ -212,11 +231,10 @@ def outcomes(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_are_one_on_the_joint_batch(
+def test_two_processes_match_one_process_with_the_joint_batch(
     name: str, outcomes: list[dict[str, Any]]
 ) -> None:
-    """Values, per-sample losses of the own rows, gradients after DDP's averaging, and the state,
-    over three steps."""
+    """Compare values, losses of pairs, gradients averaged by DDP, and state, over three steps."""
     joint = _outcome(name, slice(None))
     assert outcomes[0][name]["samples"] + outcomes[1][name]["samples"] == pytest.approx(
         joint.pop("samples"), rel=1e-9
@@ -225,15 +243,16 @@ def test_two_processes_are_one_on_the_joint_batch(
         for key, expected in joint.items():
             assert outcome[name][key] == pytest.approx(expected, rel=1e-8, abs=1e-10), key
         assert outcome[f"{name}, apart"] == _outcome(name, OWN[rank]), (
-            "without `gather` it is the loss of the own rows"
+            "without `gather`, the loss is computed from the rows of each process"
         )
 
 
-def test_rows_that_differ_in_number_are_refused_on_every_process(
+def test_different_numbers_of_rows_raise_errors_on_all_processes(
     outcomes: list[dict[str, Any]],
 ) -> None:
     expected = (
-        "gather: expected as many rows on every process, got [2, 3]; drop the last incomplete batch"
+        "gather: expected the same number of rows on every process, got [2, 3]; drop the last"
+        " incomplete batch"
     )
     assert [outcome["refusal"] for outcome in outcomes] == [expected] * WORLD
     assert losses.gather_rows(LABELS) is LABELS, "without a process group"

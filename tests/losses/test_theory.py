@@ -155,7 +155,7 @@ def test_theorem_3_4_bounds_the_tail_of_the_distance(n: int, m: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_theorem_3_3_the_debiased_loss_nears_its_limit_as_n_and_m_grow(seed: int) -> None:
+def test_theorem_3_3_the_debiased_loss_converges_as_n_and_m_grow(seed: int) -> None:
     def bound(tau_plus: float, n: int, m: int) -> float:
         by_m = tau_plus * math.sqrt(math.pi / (2 * m))
         return math.e**1.5 / (1 - tau_plus) * (math.sqrt(math.pi / (2 * n)) + by_m)
@@ -500,7 +500,7 @@ def test_theorem_8_7_the_k_variance_of_samples_varies_less_with_larger_k() -> No
     assert spreads[0] > spreads[1] > spreads[2]
 
 
-def test_figure_8_2_normalised_margins_tell_random_labels_apart_on_digits() -> None:
+def test_figure_8_2_normalised_margins_distinguish_random_labels_on_digits() -> None:
     """Margins divided by the k-variance of the features fall further with the labels corrupted than
     plain ones, though both networks fit all of their labels."""
     clean = medians(0, 0.0)

@@ -17,6 +17,7 @@ from training_parts import SIZE, Stream, equal, letters_of, plain, tiny_towers
 
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.errors import InvalidInputError
+from vldebias.losses.catalog import BUILT_IN
 from vldebias.training.batches import Batch, StreamBatches
 from vldebias.training.loop import (
     HISTORY,
@@ -436,7 +437,7 @@ def test_what_is_frozen_is_asked_in_evaluation_mode_and_the_rest_in_training_mod
 
 MICRO = 3
 LOSSES: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("debiased", "sogclr", "spread")},
+    **{loss.name: {} for loss in BUILT_IN},
     "info_nce": {"learn_temperature": True, "chunk_size": 5},
     "rince": {"q": 0.5},
     "hard_negative": {"beta": 2.0},

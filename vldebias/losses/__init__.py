@@ -1,86 +1,66 @@
-"""Compute contrastive losses of images and captions or two views: functions, modules that hold the
-settings, and a declaration of each loss."""
+"""Compute contrastive losses of images and captions, or of two views of the images.
+
+Each loss is available as a function, as a module that stores its settings, and as a declaration
+that can be read without torch.
+"""
 
 from typing import TYPE_CHECKING
 
 from vldebias.errors import lazy_names
+from vldebias.losses.catalog import BUILT_IN
 
 if TYPE_CHECKING:
-    from vldebias.losses.bounds import mutual_information_bound, wasserstein_dependency_bound
-    from vldebias.losses.catalog import LOSSES, Loss, register_loss
-    from vldebias.losses.contrast import Contrast, ContrastiveLoss, Temperature
-    from vldebias.losses.debiased import (
-        DebiasedContrastiveLoss,
-        HardNegativeContrastiveLoss,
-        debiased_contrastive,
-        hard_negative_contrastive,
-    )
-    from vldebias.losses.gce_loss import GCELoss, generalized_cross_entropy
-    from vldebias.losses.global_contrastive import GlobalContrastiveLoss, estimate_popularity
-    from vldebias.losses.groups import GroupWeights
-    from vldebias.losses.info_nce_loss import InfoNCELoss, info_nce
-    from vldebias.losses.processes import gather_rows
-    from vldebias.losses.rince_loss import RINCELoss, q_warmup, rince
-    from vldebias.losses.sigmoid_loss import SigmoidLoss, sigmoid
-    from vldebias.losses.spread_loss import SpreadLoss, spread
-    from vldebias.losses.supcon_loss import SupConLoss, supcon
+    # For type checkers, which cannot read the table below.
+    from vldebias.losses.bounds import mutual_information_bound as mutual_information_bound
+    from vldebias.losses.bounds import wasserstein_dependency_bound as wasserstein_dependency_bound
+    from vldebias.losses.catalog import LOSSES as LOSSES
+    from vldebias.losses.catalog import Loss as Loss
+    from vldebias.losses.catalog import register_loss as register_loss
+    from vldebias.losses.contrast import Contrast as Contrast
+    from vldebias.losses.contrast import ContrastiveLoss as ContrastiveLoss
+    from vldebias.losses.contrast import Temperature as Temperature
+    from vldebias.losses.debiased import DebiasedContrastiveLoss as DebiasedContrastiveLoss
+    from vldebias.losses.debiased import HardNegativeContrastiveLoss as HardNegativeContrastiveLoss
+    from vldebias.losses.debiased import debiased_contrastive as debiased_contrastive
+    from vldebias.losses.debiased import hard_negative_contrastive as hard_negative_contrastive
+    from vldebias.losses.gce_loss import GCELoss as GCELoss
+    from vldebias.losses.gce_loss import generalized_cross_entropy as generalized_cross_entropy
+    from vldebias.losses.global_contrastive import GlobalContrastiveLoss as GlobalContrastiveLoss
+    from vldebias.losses.global_contrastive import estimate_popularity as estimate_popularity
+    from vldebias.losses.groups import GroupWeights as GroupWeights
+    from vldebias.losses.info_nce_loss import InfoNCELoss as InfoNCELoss
+    from vldebias.losses.info_nce_loss import info_nce as info_nce
+    from vldebias.losses.processes import gather_rows as gather_rows
+    from vldebias.losses.rince_loss import RINCELoss as RINCELoss
+    from vldebias.losses.rince_loss import q_warmup as q_warmup
+    from vldebias.losses.rince_loss import rince as rince
+    from vldebias.losses.sigmoid_loss import SigmoidLoss as SigmoidLoss
+    from vldebias.losses.sigmoid_loss import sigmoid as sigmoid
+    from vldebias.losses.spread_loss import SpreadLoss as SpreadLoss
+    from vldebias.losses.spread_loss import spread as spread
+    from vldebias.losses.supcon_loss import SupConLoss as SupConLoss
+    from vldebias.losses.supcon_loss import supcon as supcon
 
-# Imported when first used: the declarations of the losses are read without torch. No module has
-# the name of a function, which importing the module would hide.
-_NAMES_OF_HOME = {
-    "vldebias.losses.bounds": ("mutual_information_bound", "wasserstein_dependency_bound"),
-    "vldebias.losses.catalog": ("LOSSES", "Loss", "register_loss"),
-    "vldebias.losses.contrast": ("Contrast", "ContrastiveLoss", "Temperature"),
-    "vldebias.losses.debiased": (
-        "DebiasedContrastiveLoss",
-        "HardNegativeContrastiveLoss",
-        "debiased_contrastive",
-        "hard_negative_contrastive",
-    ),
-    "vldebias.losses.gce_loss": ("GCELoss", "generalized_cross_entropy"),
-    "vldebias.losses.global_contrastive": ("GlobalContrastiveLoss", "estimate_popularity"),
-    "vldebias.losses.groups": ("GroupWeights",),
-    "vldebias.losses.info_nce_loss": ("InfoNCELoss", "info_nce"),
-    "vldebias.losses.processes": ("gather_rows",),
-    "vldebias.losses.rince_loss": ("RINCELoss", "q_warmup", "rince"),
-    "vldebias.losses.sigmoid_loss": ("SigmoidLoss", "sigmoid"),
-    "vldebias.losses.spread_loss": ("SpreadLoss", "spread"),
-    "vldebias.losses.supcon_loss": ("SupConLoss", "supcon"),
+# Imported on first use, so that the declarations can be read without torch. No module may have the
+# name of a function, because importing the module would hide the function.
+_NAMES_OF_HOME: dict[str, set[str]] = {
+    "vldebias.losses.bounds": {"mutual_information_bound", "wasserstein_dependency_bound"},
+    "vldebias.losses.catalog": {"LOSSES", "Loss", "register_loss"},
+    "vldebias.losses.contrast": {"Contrast", "ContrastiveLoss", "Temperature"},
+    "vldebias.losses.global_contrastive": {"estimate_popularity"},
+    "vldebias.losses.groups": {"GroupWeights"},
+    "vldebias.losses.processes": {"gather_rows"},
+    "vldebias.losses.rince_loss": {"q_warmup"},
 }
-__all__ = [
-    "LOSSES",
-    "Contrast",
-    "ContrastiveLoss",
-    "DebiasedContrastiveLoss",
-    "GCELoss",
-    "GlobalContrastiveLoss",
-    "GroupWeights",
-    "HardNegativeContrastiveLoss",
-    "InfoNCELoss",
-    "Loss",
-    "RINCELoss",
-    "SigmoidLoss",
-    "SpreadLoss",
-    "SupConLoss",
-    "Temperature",
-    "debiased_contrastive",
-    "estimate_popularity",
-    "gather_rows",
-    "generalized_cross_entropy",
-    "hard_negative_contrastive",
-    "info_nce",
-    "mutual_information_bound",
-    "q_warmup",
-    "register_loss",
-    "rince",
-    "sigmoid",
-    "spread",
-    "supcon",
-    "wasserstein_dependency_bound",
-]
+# The class and the function of each loss, as declared.
+for _loss in BUILT_IN:
+    _home, _, _class_name = str(_loss.module).partition(":")
+    _NAMES_OF_HOME.setdefault(_home, set()).update({_class_name, _loss.function} - {""})
+
+__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
 
 __getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return list(__all__)

@@ -1,7 +1,8 @@
-"""Compute lower bounds of dependence that the losses maximise: mutual information and Wasserstein
-dependency.
+"""Compute the lower bounds on dependence that the losses maximise: mutual information and
+Wasserstein dependency.
 
-Source: chapter 6 of the thesis. Both take the expected loss; a single batch may lie above.
+Source: chapter 6 of the thesis. Both take the expected loss; the value of a single batch may
+exceed the true dependence.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from vldebias.losses.checks import check_interval, check_temperature
 
 
 def mutual_information_bound(loss: float | Tensor, *, negatives: int) -> float:
-    """Return log K - E[L_InfoNCE] <= I(phi(X), phi(V)) in nats, section 6.1.
+    """Return a lower bound on the mutual information of the representations in nats, section 6.1.
+
+        log K - E[L_InfoNCE] <= I(phi(X), phi(V))
 
     Args:
-        loss: expected `info_nce`, of pairs that may include wrong ones: the information is theirs.
-        negatives: K >= 1 negatives per row: n - 1 in a batch of n. log(K + 1) instead of log K is a
-            bound as well.
+        loss: expected `info_nce`. If some pairs are wrong, the bound is on the mutual information
+            of the wrong and correct pairs together.
+        negatives: K >= 1 negatives per row, n - 1 in a batch of n. The bound also holds with
+            log(K + 1) instead of log K.
     """
     check_interval("negatives", negatives, "[1, inf)")
     return math.log(negatives) - _number(loss)
@@ -35,22 +39,23 @@ def wasserstein_dependency_bound(
     eta: float = 0.0,
     lipschitz: float = 1.0,
 ) -> float:
-    """Return a lower bound on I_W = W1(P_XV, P_X P_V) of the representations, theorems 6.1 (eta =
-    0) and 6.2.
+    """Return a lower bound on the Wasserstein dependency of the representations.
 
-        -E[L_RINCE] <= (1 - eta) Lip(f) (1 - lam) e^{1/t} / t * I_W        at q = 1
+    Theorem 6.1 (eta = 0) and theorem 6.2, for q = 1:
 
-    W1 under the metric ||x - x'|| + ||v - v'||. The pairs come from (1 - eta) P_XV + eta P_X P_V, a
-    share eta of wrong pairs, and the bound is on the dependency WITHOUT the noise: what RINCE
-    maximises is still there.
+        -E[L_RINCE] <= (1 - eta) Lip(f) (1 - lam) e^{1/t} / t * I_W,   I_W = W1(P_XV, P_X P_V)
 
-    Theorem 6.2 asks for a larger lam, but its last step needs only lam K >= 1 - lam, the condition
-    of theorem 6.1, which is checked here. The default lam of `rince`, 1 / (K + 1), meets it
-    exactly.
+    W1 uses the metric ||x - x'|| + ||v - v'||. The pairs are samples of (1 - eta) P_XV +
+    eta P_X P_V, with a share eta of wrong pairs, but the bound is on the dependency WITHOUT this
+    noise: RINCE maximises the dependency of the correct pairs even if some pairs are wrong.
+
+    Theorem 6.2 assumes a larger lam, but its last step needs only lam K >= 1 - lam, the condition
+    of theorem 6.1, which is checked here. The default lam of `rince`, 1 / (K + 1), satisfies it
+    with equality.
 
     Args:
-        loss: expected `rince` with q = 1 and the same lam and temperature. Take float64: there its
-            value is the equation's own down to t = 1/300, in float32 to 1/30.
+        loss: expected `rince` with q = 1 and the same lam and temperature. Use float64, whose
+            values are not rescaled down to t = 1/300; float32 values are, below t = 1/30.
         negatives: K >= 1.
         temperature: t > 0, the temperature of the loss.
         lam: lambda, in (0, 1).
@@ -58,7 +63,7 @@ def wasserstein_dependency_bound(
         lipschitz: Lip(f) of the projection head f, whose outputs have norm 1; 1 without a head.
 
     Raises:
-        InvalidInputError: lam K < 1 - lam, or an argument outside its interval.
+        InvalidInputError: lam K < 1 - lam, or an argument is outside its interval.
     """
     check_temperature(temperature)
     check_interval("negatives", negatives, "[1, inf)")

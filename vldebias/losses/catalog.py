@@ -1,7 +1,8 @@
-"""Declare each loss once: its name, purpose, source, settings and inputs, readable without torch.
+"""Declare each loss once: name, purpose, source, settings and inputs. Importing it needs no torch.
 
-`vldebias train` and `vldebias losses`, the tables of the documentation and the tests all read these
-declarations. The mathematics is in the module that a declaration names.
+`vldebias train`, `vldebias losses`, the tables in the documentation and the tests all read these
+declarations. The mathematics is in the module that each declaration refers to. To add a loss, write
+its module and add a row to `BUILT_IN`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ Column = Literal["", "index", "labels", "captions"]
 
 
 class NoSettings(BaseModel):
-    """Hold nothing: the settings of a loss that has none of its own."""
+    """Settings of a loss without settings of its own."""
 
 
 class RINCESettings(BaseModel):
-    """Hold the settings of `rince`."""
+    """Settings of `rince`."""
 
     q: float = Field(0.4, gt=0, le=1, description="from 0 (InfoNCE) to 1 (symmetric, most robust).")
     q_start: float | None = Field(None, gt=0, le=1, description="warm q up from here to q.")
@@ -37,47 +38,51 @@ class RINCESettings(BaseModel):
 
 
 class DebiasedSettings(BaseModel):
-    """Hold the settings of `debiased_contrastive`."""
+    """Settings of `debiased_contrastive`."""
 
     tau_plus: float = Field(0.1, ge=0, lt=1, description="share of false negatives.")
-    floor: float | None = Field(None, ge=0, description="least estimate. Default: e^(-1/t).")
-    below_floor: Literal["floor", "biased"] = Field(
-        "floor", description="what a row below the floor gets: the floor, or the biased estimate."
+    floor: float | None = Field(
+        None, ge=0, description="lower bound of the estimate. Default: e^(-1/t)."
     )
-    positives: int = Field(1, ge=1, description="M; all but one are more views of the image.")
+    below_floor: Literal["floor", "biased"] = Field(
+        "floor", description="estimate for rows below the floor: the floor, or the biased one."
+    )
+    positives: int = Field(
+        1, ge=1, description="M, positives per pair; all but one are further views of the image."
+    )
 
 
 class HardNegativeSettings(DebiasedSettings):
-    """Hold the settings of `hard_negative_contrastive`."""
+    """Settings of `hard_negative_contrastive`."""
 
     beta: float = Field(1.0, ge=0, description="concentration on hard negatives.")
     beta_changes: int | None = Field(
-        None, ge=1, description="lower beta towards 0 this many times. Default: never."
+        None, ge=1, description="number of times that beta is lowered towards 0. Default: never."
     )
 
 
 class SogCLRSettings(BaseModel):
-    """Hold the settings of `GlobalContrastiveLoss` without margins."""
+    """Settings of `GlobalContrastiveLoss` without margins."""
 
-    gamma: float = Field(0.8, gt=0, le=1, description="weight of the newest estimate of a sum.")
+    gamma: float = Field(
+        0.8, gt=0, le=1, description="weight of the new estimate in the moving average."
+    )
 
 
 class NUCLRSettings(SogCLRSettings):
-    """Hold the settings of `GlobalContrastiveLoss` with learned margins."""
+    """Settings of `GlobalContrastiveLoss` with learned margins."""
 
     zeta_init: float = Field(
-        0.0, description="first margin of every item; -0.05 in the paper on CC3M."
+        0.0, description="initial margin of every item; -0.05 in the paper on CC3M."
     )
-    popularity_lr: float = Field(
-        0.1, gt=0, description="step size of the popularity, in units of t."
-    )
+    popularity_lr: float = Field(0.1, gt=0, description="step size of the log popularity.")
     popularity_wait: float = Field(
         0.2, ge=0, lt=1, description="share of the steps before popularity is learned."
     )
 
 
 class SpreadSettings(BaseModel):
-    """Hold the settings of `spread`."""
+    """Settings of `spread`."""
 
     spread_alpha: float = Field(
         0.5, ge=0, le=1, description="weight of attraction against repulsion."
@@ -85,7 +90,7 @@ class SpreadSettings(BaseModel):
 
 
 class GCESettings(BaseModel):
-    """Hold the settings of `generalized_cross_entropy`."""
+    """Settings of `generalized_cross_entropy`."""
 
     gce_q: float = Field(
         0.7, ge=0, le=1, description="from 0 (cross-entropy) to 1 (mean absolute error)."
@@ -100,23 +105,23 @@ class Loss:
     """Describe a loss to `vldebias train`, its listings and the documentation.
 
     Attributes:
-        name: what `--loss` takes; no spaces or commas.
+        name: value of `--loss`; no spaces or commas.
         title: name in tables, such as "RINCE".
-        summary: what the loss is for, in a few words.
+        summary: when to use the loss, in a few words.
         source: paper and equation.
-        module: class of the loss, or where it is ("package.module:Class"), which keeps the
-            declaration free of torch. Usually derived from `vldebias.losses.ContrastiveLoss`.
-        function: public function of `vldebias.losses` with the mathematics, if there is one.
+        module: class of the loss, or its import path ("package.module:Class"), which avoids
+            importing torch. Usually a subclass of `vldebias.losses.ContrastiveLoss`.
+        function: public function of `vldebias.losses` that computes the loss, if there is one.
         formula: the loss of a pair in LaTeX.
         settings: pydantic model of the settings of this loss, each with a default. They are
-            given as `--set name=value`.
-        reads: column of the batch that the loss takes after the features: the number of each row
-            in the data set ("index"), its class ("labels") or its caption ("captions").
-        least_temperature: lowest temperature that is taken from the model by default.
+            passed as `--set name=value`.
+        reads: column of the batch that the loss takes after the features: the row numbers in the
+            data set ("index"), the classes ("labels") or the captions ("captions").
+        least_temperature: lower limit for a temperature that is taken from the model.
         fixed_temperature: why the temperature cannot be learned; empty if it can.
 
     Raises:
-        InvalidInputError: an empty summary, settings without a default, or an unknown column.
+        InvalidInputError: an empty summary, a setting without a default, or an unknown column.
     """
 
     name: str
@@ -156,10 +161,10 @@ class Loss:
             self._check_module(self.module)
 
     def load_module(self) -> type[nn.Module]:
-        """Return the class of the loss, imported if need be.
+        """Return the class of the loss; import it if necessary.
 
         Raises:
-            InvalidInputError: no such class, or an object that is no loss.
+            InvalidInputError: the class does not exist, or is not a loss.
         """
         module: object = self.module
         if isinstance(module, str):
@@ -168,18 +173,18 @@ class Loss:
                 module = getattr(import_module(home), attribute)
             except (AttributeError, ValueError):
                 raise InvalidInputError(
-                    f"loss {self.name!r}: module: got {module!r}; expected 'package.module:Class',"
-                    " the place of an existing class"
+                    f"loss {self.name!r}: module: got {module!r}; expected the import path of an"
+                    " existing class, 'package.module:Class'"
                 ) from None
         return self._check_module(module)
 
     def _check_module(self, module: object) -> type[nn.Module]:
-        """Refuse a function, or a class that `vldebias train` could not build and call."""
+        """Return the class; raise an error if `vldebias train` cannot build and call it."""
         where = f"loss {self.name!r}"
         if not isinstance(module, type):
             label = getattr(module, "__name__", repr(module))
             raise InvalidInputError(
-                f"{where}: module: got {label!r}, which is no class; derive a class from"
+                f"{where}: module: got {label!r}, which is not a class; derive a class from"
                 f" vldebias.losses.ContrastiveLoss that sets function = staticmethod({label})"
             )
         for method in ("from_settings", "schedule", "forward"):
@@ -188,12 +193,12 @@ class Loss:
                     f"{where}: {module.__name__} has no {method}; derive it from"
                     " vldebias.losses.ContrastiveLoss"
                 )
-        if hasattr(module, "reads_labels"):  # a ContrastiveLoss: its mathematics is a function
+        if hasattr(module, "reads_labels"):  # a ContrastiveLoss, which wraps a function
             self._check_function(module)
         return module
 
     def _check_function(self, module: type[object]) -> None:
-        """Refuse a loss function that does not take features, column and options as they come."""
+        """Raise an error if the loss function does not take features, a column and options."""
         where = f"loss {self.name!r}"
         function = getattr(module, "function", None)
         if function is None:
@@ -217,138 +222,133 @@ class Loss:
 
 
 LOSSES: Registry[Loss] = Registry("loss", "vldebias.losses", Loss)
-"""The losses by name: those of this package, registered ones, and those of entry points."""
+"""All losses by name: built in, registered, and from entry points."""
 
 
 def register_loss(loss: Loss) -> Loss:
-    """Register a loss under its name for `vldebias train` and `vldebias losses`, and return it.
+    """Register a loss for `vldebias train` and `vldebias losses`, and return it.
 
     Raises:
-        InvalidInputError: it is no `Loss`, or another one has the name.
+        InvalidInputError: not a `Loss`, or the name is taken.
     """
     return LOSSES.register(loss)
 
 
-_IN_UNITS_OF_T = "its running averages are in units of t"
-BUILT_IN = tuple(
-    map(
-        register_loss,
-        (
-            Loss(
-                "info_nce",
-                title="InfoNCE",
-                summary="correct pairs; the loss of CLIP",
-                source="van den Oord et al., 2018; Radford et al., 2021",
-                module="vldebias.losses.info_nce_loss:InfoNCELoss",
-                function="info_nce",
-                formula=r"-\log \frac{e^{s^+}}{e^{s^+} + \sum_i e^{s_i^-}}",
-            ),
-            Loss(
-                "rince",
-                title="RINCE",
-                summary="captions of which many belong to other images",
-                source="Chuang et al., 2022; section 5.2 of the thesis",
-                module="vldebias.losses.rince_loss:RINCELoss",
-                function="rince",
-                formula=(
-                    r"-\frac{e^{q s^+}}{q}"
-                    r" + \frac{(\lambda (e^{s^+} + \sum_i e^{s_i^-}))^q}{q}"
-                ),
-                settings=RINCESettings,
-                # Pairs weigh e^(q s / t): at CLIP's .01 a few would outweigh all others.
-                least_temperature=0.1,
-                fixed_temperature=(
-                    "its value falls without bound as t falls, whatever the features are"
-                ),
-            ),
-            Loss(
-                "debiased",
-                title="DCL (debiased)",
-                summary="negatives that share the class of the pair at a known rate",
-                source="Chuang et al., Debiased Contrastive Learning, 2020; eq. 3.6 of the thesis",
-                module="vldebias.losses.debiased:DebiasedContrastiveLoss",
-                function="debiased_contrastive",
-                formula=(
-                    r"-\log \frac{e^{s^+}}{e^{s^+} + N g},\;"
-                    r" g = \max\!\left(\frac{\bar e^- - \tau^+ \bar e^+}{1 - \tau^+},"
-                    r"\, e^{-1/t}\right)"
-                ),
-                settings=DebiasedSettings,
-            ),
-            Loss(
-                "hard_negative",
-                title="HCL (hard negatives)",
-                summary="captions that are coarser than the classes you need",
-                source="Robinson et al., 2021; eq. 4.4 of the thesis",
-                module="vldebias.losses.debiased:HardNegativeContrastiveLoss",
-                function="hard_negative_contrastive",
-                formula=r"\text{as debiased, with negatives weighted by } e^{\beta s^-}",
-                settings=HardNegativeSettings,
-            ),
-            Loss(
-                "sogclr",
-                title="SogCLR",
-                summary="small batches",
-                source="Yuan et al., 2022",
-                module="vldebias.losses.global_contrastive:GlobalContrastiveLoss",
-                formula=r"t \log(1 + u),\; u \text{ a moving average of } \sum_i e^{s_i^- - s^+}",
-                settings=SogCLRSettings,
-                reads="index",
-                fixed_temperature=_IN_UNITS_OF_T,
-            ),
-            Loss(
-                "nuclr",
-                title="NUCLR",
-                summary="small batches, and items of uneven popularity",
-                source="Wang et al., NUCLR (2024), Algorithm 1",
-                module="vldebias.losses.global_contrastive:GlobalContrastiveLoss",
-                formula=r"\text{as SogCLR, with } s_i^- - \zeta_i / t \text{ and learned } \zeta_i",
-                settings=NUCLRSettings,
-                reads="index",
-                fixed_temperature=_IN_UNITS_OF_T,
-            ),
-            Loss(
-                "sigmoid",
-                title="SigLIP",
-                summary="pairs that are classified one by one, without a softmax over the batch",
-                source="Zhai et al., 2023, eq. 1",
-                module="vldebias.losses.sigmoid_loss:SigmoidLoss",
-                function="sigmoid",
-                formula=r"-\log \sigma(s^+ + b) - \sum_i \log \sigma(-(s_i^- + b))",
-            ),
-            Loss(
-                "spread",
-                title="spread",
-                summary="classes whose parts must stay apart",
-                source="Fu et al., The Details Matter (2022), eq. 1-3",
-                module="vldebias.losses.spread_loss:SpreadLoss",
-                function="spread",
-                formula=r"\alpha L_{attract} + (1 - \alpha) L_{repel}",
-                settings=SpreadSettings,
-                reads="labels",
-            ),
-            Loss(
-                "supcon",
-                title="SupCon",
-                summary="labelled classes, if their parts need not stay apart",
-                source="Khosla et al., 2020, eq. 2",
-                module="vldebias.losses.supcon_loss:SupConLoss",
-                function="supcon",
-                formula=r"-\frac{1}{|P|} \sum_p \log \frac{e^{s_p}}{\sum_a e^{s_a}}",
-                reads="labels",
-            ),
-            Loss(
-                "gce",
-                title="GCE",
-                summary="wrong captions, without settings to tune",
-                source="Zhang and Sabuncu (2018), eq. 6",
-                module="vldebias.losses.gce_loss:GCELoss",
-                function="generalized_cross_entropy",
-                formula=r"(1 - p^q) / q,\; p \text{ the softmax of the caption}",
-                settings=GCESettings,
-                reads="captions",
-            ),
+_IN_UNITS_OF_T = "its running averages depend on t"
+BUILT_IN = (
+    Loss(
+        "info_nce",
+        title="InfoNCE",
+        summary="correct pairs; the loss of CLIP",
+        source="van den Oord et al., 2018; Radford et al., 2021",
+        module="vldebias.losses.info_nce_loss:InfoNCELoss",
+        function="info_nce",
+        formula=r"-\log \frac{e^{s^+}}{e^{s^+} + \sum_i e^{s_i^-}}",
+    ),
+    Loss(
+        "rince",
+        title="RINCE",
+        summary="many captions belong to other images",
+        source="Chuang et al., 2022; section 5.2 of the thesis",
+        module="vldebias.losses.rince_loss:RINCELoss",
+        function="rince",
+        formula=(
+            r"-\frac{e^{q s^+}}{q}"
+            r" + \frac{(\lambda (e^{s^+} + \sum_i e^{s_i^-}))^q}{q}"
         ),
-    )
+        settings=RINCESettings,
+        # The weight of a pair is e^(q s / t): at CLIP's .01, a few pairs outweigh all others.
+        least_temperature=0.1,
+        fixed_temperature="its value falls without bound as t falls, whatever the features are",
+    ),
+    Loss(
+        "debiased",
+        title="DCL (debiased)",
+        summary="a known share of the negatives has the class of the pair",
+        source="Chuang et al., Debiased Contrastive Learning, 2020; eq. 3.6 of the thesis",
+        module="vldebias.losses.debiased:DebiasedContrastiveLoss",
+        function="debiased_contrastive",
+        formula=(
+            r"-\log \frac{e^{s^+}}{e^{s^+} + N g},\;"
+            r" g = \max\!\left(\frac{\bar e^- - \tau^+ \bar e^+}{1 - \tau^+},"
+            r"\, e^{-1/t}\right)"
+        ),
+        settings=DebiasedSettings,
+    ),
+    Loss(
+        "hard_negative",
+        title="HCL (hard negatives)",
+        summary="captions are coarser than the classes you need",
+        source="Robinson et al., 2021; eq. 4.4 of the thesis",
+        module="vldebias.losses.debiased:HardNegativeContrastiveLoss",
+        function="hard_negative_contrastive",
+        formula=r"\text{as debiased, with negatives weighted by } e^{\beta s^-}",
+        settings=HardNegativeSettings,
+    ),
+    Loss(
+        "sogclr",
+        title="SogCLR",
+        summary="small batches",
+        source="Yuan et al., 2022",
+        module="vldebias.losses.global_contrastive:GlobalContrastiveLoss",
+        formula=r"t \log(1 + u),\; u \text{ a moving average of } \sum_i e^{s_i^- - s^+}",
+        settings=SogCLRSettings,
+        reads="index",
+        fixed_temperature=_IN_UNITS_OF_T,
+    ),
+    Loss(
+        "nuclr",
+        title="NUCLR",
+        summary="small batches, and some items are more popular than others",
+        source="Wang et al., NUCLR (2024), Algorithm 1",
+        module="vldebias.losses.global_contrastive:GlobalContrastiveLoss",
+        formula=r"\text{as SogCLR, with } s_i^- - \zeta_i / t \text{ and learned } \zeta_i",
+        settings=NUCLRSettings,
+        reads="index",
+        fixed_temperature=_IN_UNITS_OF_T,
+    ),
+    Loss(
+        "sigmoid",
+        title="SigLIP",
+        summary="every pair is classified on its own, without a softmax over the batch",
+        source="Zhai et al., 2023, eq. 1",
+        module="vldebias.losses.sigmoid_loss:SigmoidLoss",
+        function="sigmoid",
+        formula=r"-\log \sigma(s^+ + b) - \sum_i \log \sigma(-(s_i^- + b))",
+    ),
+    Loss(
+        "spread",
+        title="spread",
+        summary="labelled classes whose subclasses must stay distinct",
+        source="Fu et al., The Details Matter (2022), eq. 1-3",
+        module="vldebias.losses.spread_loss:SpreadLoss",
+        function="spread",
+        formula=r"\alpha L_{attract} + (1 - \alpha) L_{repel}",
+        settings=SpreadSettings,
+        reads="labels",
+    ),
+    Loss(
+        "supcon",
+        title="SupCon",
+        summary="labelled classes whose subclasses need not stay distinct",
+        source="Khosla et al., 2020, eq. 2",
+        module="vldebias.losses.supcon_loss:SupConLoss",
+        function="supcon",
+        formula=r"-\frac{1}{|P|} \sum_p \log \frac{e^{s_p}}{\sum_a e^{s_a}}",
+        reads="labels",
+    ),
+    Loss(
+        "gce",
+        title="GCE",
+        summary="wrong captions, without tuning any settings",
+        source="Zhang and Sabuncu (2018), eq. 6",
+        module="vldebias.losses.gce_loss:GCELoss",
+        function="generalized_cross_entropy",
+        formula=r"(1 - p^q) / q,\; p \text{ the softmax of the caption}",
+        settings=GCESettings,
+        reads="captions",
+    ),
 )
-"""The losses of this package, in the order of listings."""
+"""The losses of this package, in the order in which they are listed."""
+for _loss in BUILT_IN:
+    register_loss(_loss)

@@ -1,4 +1,4 @@
-"""Check the arguments that all losses share."""
+"""Validate the arguments that all losses share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both (n, d), half precision promoted to float32: at t = .01 a bfloat16 logit is off by
-    .25.
+    """Validate both features (n, d) and return them; promote half precision to float32.
 
     Args:
         image_features: (n, d), of a floating point type.
         text_features: (n, d), of the same type and on the same device.
+
+    Raises:
+        InvalidInputError: not floating point, or different shapes, dtypes or devices.
     """
     for name, features in (("image_features", image_features), ("text_features", text_features)):
         if not isinstance(features, Tensor):
@@ -34,29 +36,31 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
             raise InvalidInputError(f"{name}: expected shape (n, d), got {tuple(features.shape)}")
     if image_features.shape != text_features.shape:
         raise InvalidInputError(
-            "expected image_features and text_features of one shape, row i belonging with row i, "
-            f"got {tuple(image_features.shape)} and {tuple(text_features.shape)}"
+            "expected image_features and text_features of the same shape, where the rows i are a"
+            f" pair, got {tuple(image_features.shape)} and {tuple(text_features.shape)}"
         )
     if image_features.device != text_features.device:
         raise InvalidInputError(
-            f"expected one device, got {image_features.device} and {text_features.device}; move one"
-            " of them"
+            "expected features on the same device, got"
+            f" {image_features.device} and {text_features.device}; move one of them"
         )
     if image_features.dtype != text_features.dtype:
         raise InvalidInputError(
-            f"expected one dtype, got {image_features.dtype} and {text_features.dtype}; convert one"
-            " of them"
+            "expected features of the same dtype, got"
+            f" {image_features.dtype} and {text_features.dtype}; convert one of them"
         )
-    # bfloat16 has 8 significant bits: between 64 and 128,
-    # where logits at t = .01 lie, its numbers are .5 apart.
+    # bfloat16 has 8 significant bits. Logits at t = .01 lie between 64 and 128, where its numbers
+    # are .5 apart, so a logit would be off by up to .25.
     if image_features.dtype in _HALF:
         return image_features.float(), text_features.float()
     return image_features, text_features
 
 
 def check_temperature(temperature: float | Tensor) -> None:
-    """Check that a temperature is positive, or a tensor (), whose sign is not read to avoid a wait
-    for the GPU."""
+    """Raise an error unless the temperature is a positive number or a floating point tensor ().
+
+    The sign of a tensor is not checked, because reading it would wait for the GPU.
+    """
     if isinstance(temperature, Tensor):
         if temperature.ndim or not temperature.is_floating_point():
             raise InvalidInputError(
@@ -68,15 +72,15 @@ def check_temperature(temperature: float | Tensor) -> None:
 
 
 def check_interval(name: str, value: float, interval: str) -> None:
-    """Refuse a `value` outside an interval written as in "(0, 1]".
+    """Raise an error if a value lies outside an interval.
 
     Args:
-        name: of the argument, for the message.
-        value: what was passed.
-        interval: the allowed values, with [ or ] for an end that is allowed itself.
+        name: name of the argument, for the message.
+        value: value of the argument.
+        interval: the interval in mathematical notation, such as "(0, 1]".
     """
     low, high = (float(end) for end in interval[1:-1].split(","))
-    # NaN compares false with both ends, so it is refused too.
+    # Comparisons with NaN are false, so NaN is rejected too.
     is_inside = isinstance(value, (Real, Tensor)) and bool(low <= value <= high)
     if interval[0] == "(":
         is_inside = is_inside and value != low
@@ -87,12 +91,12 @@ def check_interval(name: str, value: float, interval: str) -> None:
 
 
 def check_count(name: str, value: int, least: int) -> None:
-    """Refuse a `value` that is no whole number from `least` on.
+    """Raise an error unless a value is a whole number of at least `least`.
 
     Args:
-        name: of the argument, for the message.
-        value: what was passed.
-        least: the smallest number that is allowed.
+        name: name of the argument, for the message.
+        value: value of the argument.
+        least: smallest allowed number.
     """
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_whole or value < least:
@@ -102,23 +106,23 @@ def check_count(name: str, value: int, least: int) -> None:
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a `value` that is none of the choices.
+    """Raise an error if a value is not among the choices.
 
     Args:
-        name: of the argument, for the message.
-        value: what was passed.
-        choices: the values that are allowed.
+        name: name of the argument, for the message.
+        value: value of the argument.
+        choices: allowed values.
     """
     if value not in choices:
         raise InvalidInputError(f"{name}: expected {' or '.join(choices)}, got {value!r}")
 
 
 def check_labels(name: str, labels: Tensor, n: int) -> None:
-    """Check that labels are integers (n,), one per row of the features.
+    """Raise an error unless labels are integers (n,), one per row of the features.
 
     Args:
-        name: of the argument, for the message.
-        labels: what was passed.
+        name: name of the argument, for the message.
+        labels: value of the argument.
         n: number of rows of the features.
     """
     received = type(labels).__name__

@@ -1,10 +1,8 @@
-"""Define the data flow and the options of every loss, and the modules that hold the settings of
-one.
+"""Define the data flow and the options that all losses share, and the base class of their modules.
 
-A loss of n pairs is a function of s+ (n,), the similarity of each pair, and of sums over its
-negatives, (2, n): row 0 with the images as anchors, row 1 with the texts. `Contrast` has both, with
-what is the same for all losses: both directions, the negatives within a view, the gathering of all
-processes, the blocks.
+A loss of n pairs is a function of s+ (n,), the similarity of each pair, and of sums (2, n) over its
+negatives: row 0 with the images as anchors, row 1 with the texts. `Contrast` computes both, and
+implements both directions, negatives within a view, gathering across processes, and blocks.
 """
 
 from __future__ import annotations
@@ -12,11 +10,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, Literal, Required, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import checkpoint
 
 from vldebias.errors import InvalidInputError, did_you_mean
@@ -33,9 +32,9 @@ _PRECISIONS = {
 
 
 def _factor_dtype(precision: str, device: str) -> torch.dtype | None:
-    """Return the dtype to which the factors of similarities are rounded; None: they are not.
+    """Return the dtype to which factors of similarities are rounded; None if they are not.
 
-    Autocast rounds them on a GPU alone: few CPUs multiply half precision faster.
+    Autocast rounds them on GPUs only, because few CPUs multiply half precision faster.
     """
     if precision == "autocast" and device == "cuda" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -46,7 +45,7 @@ Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class BatchOptions(TypedDict, total=False):
-    """Hold how a loss reads its batch; see `vldebias.losses.info_nce`."""
+    """Options of a loss for reading its batch; see `vldebias.losses.info_nce`."""
 
     reduction: Literal["mean", "none"]
     chunk_size: int | None
@@ -56,20 +55,31 @@ class BatchOptions(TypedDict, total=False):
 
 
 class LossOptions(BatchOptions, total=False):
-    """Hold the options of every loss; see `vldebias.losses.info_nce`."""
+    """Options of every loss function; see `vldebias.losses.info_nce`."""
 
     temperature: Required[float | Tensor]
 
 
+class ModuleOptions(BatchOptions, total=False):
+    """Options of every loss module; see `ContrastiveLoss`."""
+
+    temperature: Required[float]
+    learnable_temperature: bool
+    minimum_temperature: float
+
+
 class Contrast:
-    """Hold n pairs and their negatives. Options and Raises: see `vldebias.losses.info_nce`.
+    """Compute similarities of n pairs and sums over their negatives.
+
+    Options and Raises: see `vldebias.losses.info_nce`.
 
     Attributes:
-        anchors: the images and the texts of this process, (n, d) each, divided by the temperature.
-        joint: the images and the texts of all processes, (N, d) each.
-        rows: the rows of `joint` that this process holds. whole: they are all of them.
+        anchors: images and texts of this process, (n, d) each, divided by the temperature.
+        joint: images and texts of all processes, (N, d) each.
+        rows: slice of the rows of `joint` that belong to this process.
+        whole: True if all rows belong to this process.
         positive: (n,) s+, the scaled similarity of each pair.
-        count: K, the number of negatives of an anchor.
+        count: K, number of negatives per anchor.
     """
 
     def __init__(
@@ -99,12 +109,13 @@ class Contrast:
         self._dtype = _factor_dtype(precision, self._device)
         with self.precise():
             self.joint = [gather_rows(image), gather_rows(text)] if self.gather else [image, text]
-            # One factor alone is divided by t, so that a product is s = <x, y> / t.
+            # Only one factor is divided by t, so that a product is s = <x, y> / t.
             self.anchors = [image / temperature, text / temperature]
             joint = len(self.joint[0])
             if joint < 2:
                 raise InvalidInputError(
-                    f"expected n >= 2 rows, since the other rows are the negatives, got n = {joint}"
+                    "expected n >= 2 rows, because the other rows are the negatives, got"
+                    f" n = {joint}"
                 )
             self.whole = joint == len(image)
             start = 0 if self.whole else rank() * len(image)
@@ -113,20 +124,24 @@ class Contrast:
         self.count = (joint - 1) * (2 if self.within_view else 1)
 
     def precise(self) -> torch.autocast:
-        """Switch autocast off, since it would round the similarities, which the division by t makes
-        large."""
+        """Return a context without autocast, which would round similarities.
+
+        The division by t makes them large, so the rounding errors would be large too.
+        """
         return torch.autocast(self._device, enabled=False)
 
     def sums(self, *scales: float, margin: Tensor | None = None) -> list[Tensor]:
         """Return log sum_j e^{scale s_j} (2, n) over the negatives of every anchor, for each scale.
 
-        margin: (2, N), with the scale 1 alone: taken from the similarity to each row of the joint
-        batch as a negative;
-            row 0 from those of the texts to images, row 1 from those of the images to texts.
+        Args:
+            scales: factors of the similarities.
+            margin: (2, N), only with scale 1: subtracted from the similarities to each row of the
+                joint batch as a negative. Row 0 applies if images are the anchors, row 1 if texts
+                are.
         """
         with self.precise():
             if self.whole and margin is None:
-                # Images over texts are the rows of one matrix, texts over images its columns.
+                # The anchors are the rows of one matrix (images) and its columns (texts).
                 both = matrix_sums(
                     scales,
                     self.anchors[0],
@@ -136,30 +151,30 @@ class Contrast:
                 )
                 sums = torch.stack(both, dim=1)
             elif self.whole and margin is not None:
-                # s_ij - m_0j - m_1i serves both: an anchor's own comes back outside of the sum. A
-                # margin is not part of a unit row, so it is not rounded.
+                # s_ij - m_0j - m_1i is used for both directions; the anchor's own margin is added
+                # back outside the sum. Margins are not similarities of unit rows, so they are not
+                # rounded.
                 images = _extended(self.anchors[0], 1.0, -margin[1])
                 texts = _extended(self.joint[1], -margin[0], 1.0)
                 both = matrix_sums(scales, images, texts, chunk_size=self.chunk_size)
                 sums = torch.stack(both, dim=1) + margin.flip(0)
             else:
-                # The rows of this process over all: each direction has a matrix.
+                # This process has only some of the rows, so each direction needs its own matrix.
                 directions = [self._row_sums(scales, k, 1 - k, margin) for k in (0, 1)]
                 sums = torch.stack(directions, dim=1)
             if self.within_view:
-                # In its own view, the anchor itself stands at the pair's place, and is left out.
+                # Within a view, the diagonal is the anchor itself, which is left out like a pair.
                 within = [self._row_sums(scales, k, k, margin) for k in (0, 1)]
                 sums = torch.logaddexp(sums, torch.stack(within, dim=1))
             return list(sums)
 
     def mean_total(self, bias: Tensor) -> Tensor:
-        """Return the mean () over the anchors of both directions of sum_j log(1 + e^{s_j + bias})
-        over negatives j."""
+        """Return sum_j log(1 + e^{s_j + bias}) over negatives j, mean () over all anchors."""
         x, y = self.anchors
         start = self.rows.start
         matrices = [(x, self.joint[1])]
         if not self.whole:
-            # Of all rows one matrix serves both directions; of a part each has its own.
+            # With all rows, both directions share a matrix; otherwise, each needs its own.
             matrices.append((y, self.joint[0]))
         if self.within_view:
             matrices += [(x, self.joint[0]), (y, self.joint[1])]
@@ -169,12 +184,15 @@ class Contrast:
                 for a, b in matrices
             ]
             if self.whole:
-                # It is the sum over the rows' negatives and, seen from the columns, over theirs.
+                # The matrix counts for the anchors in its rows and for those in its columns.
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 
     def _row_sums(self, scales: tuple[float, ...], k: int, j: int, margin: Tensor | None) -> Tensor:
-        """Return the sums (T, n) of the anchors k over the joint rows j: 0 images, 1 texts."""
+        """Return the sums (T, n) of the anchors of side k over the joint rows of side j.
+
+        Side 0 are the images, side 1 the texts.
+        """
         a = self.anchors[k]
         b = self.joint[j]
         dtype = self._dtype
@@ -187,16 +205,17 @@ class Contrast:
         return matrix_sums(scales, a, b, pair=pair, chunk_size=size, both=False, dtype=dtype)[0]
 
     def each_row(self, row_loss: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """Return a loss (2, n) that is not a function of sums: `row_loss` of the similarities (c,
-        N) of some anchors.
+        """Return a loss (2, n) that cannot be computed from sums.
 
-        The columns are the rows of the other view, followed with `within_view` by those of the
-        anchor's own view; -inf where they are no negatives. The slice selects these anchors among
-        those of this process.
+        Args:
+            row_loss: function of the similarities (c, N) of some anchors and of their slice among
+                the anchors of this process; it returns their losses (c,). The columns are the rows
+                of the other view; with `within_view`, those of the anchor's own view follow.
+                Entries that are not negatives are -inf.
         """
         with self.precise():
             n = len(self.positive)
-            # Without blocks and with all rows here, one product serves both directions.
+            # Without blocks, and with all rows in this process, both directions share a product.
             shared: tuple[Tensor, Tensor] | None = None
             if self.chunk_size is None and self.whole:
                 scores = _Scores.apply(self.anchors[0], self.joint[1], 0, self._dtype)
@@ -220,14 +239,23 @@ class Contrast:
             for k in (0, 1):
                 blocks = []
                 for block in row_blocks(n, self.chunk_size):
-                    # A block is computed again backward, or all (n, N) similarities were kept.
+                    # Blocks are recomputed in the backward pass; otherwise all (n, N) similarities
+                    # would be kept.
                     blocks.append(checkpoint(loss_of_block, k, block, use_reentrant=False))
                 losses.append(torch.cat(blocks))
             return torch.stack(losses)
 
+    def column_labels(self, labels: Tensor) -> Tensor:
+        """Return the labels of the columns that `each_row` passes, from those of the rows (n,)."""
+        joint = gather_rows(labels) if self.gather else labels
+        return torch.cat([joint, joint]) if self.within_view else joint
+
     def samples(self, features: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-        """Return similarities (2, n, M) of the anchors to M further rows each, (n, M, d), or two
-        for both sides."""
+        """Return the similarities (2, n, M) of each anchor to M rows of its own.
+
+        Args:
+            features: (n, M, d) for both directions, or a tuple of two.
+        """
         sides = features if isinstance(features, tuple) else (features, features)
         with self.precise():
             moved = [side.to(self.positive.dtype) for side in sides]
@@ -237,18 +265,19 @@ class Contrast:
             )
 
     def reduce(self, losses: Tensor) -> Tensor:
-        """Return the means (n,) of both directions (2, n) or, by `reduction`, the mean over the
-        joint batch."""
-        # (2, n) losses of images and of texts -> (n,) of pairs.
+        """Reduce the losses (2, n) of both directions to those of pairs (n,), or to their mean ().
+
+        The `reduction` decides; the mean is over the joint batch of all processes.
+        """
         pairs = losses.mean(0)
         if self.reduction == "none":
             return pairs
-        # All processes hold the same value, as the convention of `processes` expects.
+        # The mean is the same on all processes, as the gradient convention of `processes` requires.
         return mean_over_processes(pairs.mean()) if self.gather else pairs.mean()
 
 
 def _extended(rows: Tensor, *columns: float | Tensor) -> Tensor:
-    """Return the rows (n, d) with further columns, each a number or (n,)."""
+    """Append columns, each a number or (n,), to rows (n, d)."""
     further = [
         torch.as_tensor(c, dtype=rows.dtype, device=rows.device).expand(len(rows))[:, None]
         for c in columns
@@ -256,16 +285,25 @@ def _extended(rows: Tensor, *columns: float | Tensor) -> Tensor:
     return torch.cat([rows, *further], dim=1)
 
 
-class _Scores(torch.autograd.Function):
-    """Compute S = A B^T (n, N), with -inf where row i meets column `pair` + i, which is no negative
-    of it.
+class _ScoresContext(FunctionCtx):
+    """Values that `_Scores` keeps for the backward pass."""
 
-    dtype: to which the factors are rounded, see `product`. Autocast rounds neither this product nor
+    saved_tensors: tuple[Tensor, ...]
+    pair: int
+    dtype: torch.dtype | None
+
+
+class _Scores(torch.autograd.Function):
+    """Compute S = A B^T (n, N), with -inf at row i and column `pair` + i, which are a pair.
+
+    The factors are rounded to `dtype`, see `product`. Autocast affects neither this product nor
     those of the gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None) -> Tensor:
+    def forward(
+        ctx: _ScoresContext, a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None
+    ) -> Tensor:
         ctx.save_for_backward(a, b)
         ctx.pair = pair
         ctx.dtype = dtype
@@ -274,10 +312,10 @@ class _Scores(torch.autograd.Function):
         return s
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: _ScoresContext, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
         a, b = ctx.saved_tensors
         slope = outer[0].clone()
-        # The pair's score is a constant; where it was used as -inf, NaN may have come back.
+        # The scores of pairs are constants. Their gradients may be NaN, because they are -inf.
         slope.diagonal(ctx.pair).zero_()
         dtype = slope_dtype(ctx.dtype)
         with torch.autocast(a.device.type, enabled=False):
@@ -287,12 +325,16 @@ class _Scores(torch.autograd.Function):
 
 
 class Temperature(nn.Module):
-    """Hold a temperature, fixed or learned as CLIP learns it: in the logarithm, and never below
-    `minimum`.
+    """A temperature that is fixed, or learned as in CLIP: as its logarithm, and at least `minimum`.
 
-    The parameter is put back into its range before it is used; a clamp inside the graph would stop
-    its gradient for good once it had crossed the bound. Keep it out of weight decay, which would
-    pull the temperature towards 1.
+    The parameter is clamped before it is used, outside the graph: inside, its gradient would be
+    zero forever once it had crossed the bound. Exclude it from weight decay, which would pull the
+    temperature towards 1.
+
+    Args:
+        temperature: the temperature, or its initial value.
+        learnable: learn the temperature.
+        minimum: lower bound of a learned temperature.
     """
 
     def __init__(
@@ -311,7 +353,7 @@ class Temperature(nn.Module):
         )
 
     def forward(self) -> float | Tensor:
-        """Return the number, or the tensor () to differentiate."""
+        """Return the temperature: a number if it is fixed, else a tensor () with a gradient."""
         if self.log_temperature is None:
             return self.fixed
         with torch.no_grad():
@@ -320,20 +362,23 @@ class Temperature(nn.Module):
 
 
 class ContrastiveLoss(nn.Module, Generic[Settings]):
-    """Hold a loss function's settings, which are attributes and may change from step to step.
+    """Base class of loss modules, which store the settings of a loss function.
 
-    The settings are the keywords of `function` and those below. Put it inside the module that
-    DistributedDataParallel wraps, or each process learns a temperature of its own.
+    Settings are the keyword arguments of `function` and those below. They are attributes, and may
+    change from step to step. The module must be part of the module that DistributedDataParallel
+    wraps; otherwise each process learns its own temperature.
 
     Attributes:
-        function: the loss function, which a subclass sets. reads_labels: it takes an integer of
-            each row after the features.
+        function: the loss function, which subclasses set.
+        reads_labels: True if the function takes an integer per row after the features.
 
     Args:
-        temperature: t, or its first value if it is learned; .07, where CLIP begins.
-        learnable_temperature: t becomes a parameter, kept at or above `minimum_temperature`, .01,
-            as CLIP clips its scale 1/t at 100.
-        reduction, chunk_size, gather, within_view, precision: see `vldebias.losses.info_nce`.
+        temperature: t, or its initial value if it is learned; .07 is the initial value of CLIP.
+        learnable_temperature: learn t.
+        minimum_temperature: lower bound of a learned t. The default of .01 corresponds to CLIP,
+            which clips 1/t at 100.
+        settings: keyword arguments of `function`, and reduction, chunk_size, gather, within_view
+            and precision, see `vldebias.losses.info_nce`.
     """
 
     function: ClassVar[Callable[..., Tensor]]
@@ -349,7 +394,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         **settings: object,
     ) -> None:
         super().__init__()
-        # The function's own keywords come first, then those that every loss passes to `Contrast`.
+        # First the keywords of the function itself, then those that it passes to `Contrast`.
         defaults = {**_keywords(self.function), **_keywords(Contrast)}
         unknown = [name for name in settings if name not in defaults]
         if unknown:
@@ -363,7 +408,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         self.keywords = tuple(defaults)
         for name, value in (defaults | settings).items():
             setattr(self, name, value)
-        # The function itself refuses settings: it is called once on two rows.
+        # The function validates the settings, so it is called once on two rows.
         rows = torch.eye(2)
         labels = (torch.arange(2),) if self.reads_labels else ()
         self.function(
@@ -371,26 +416,26 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         )
 
     @classmethod
-    def from_settings(cls, settings: Settings, **options: Any) -> Self:
+    def from_settings(cls, settings: Settings, **options: Unpack[ModuleOptions]) -> Self:
         """Build the loss of a training run.
 
-        Override it if a setting has another name than the keyword of the function.
+        Override it if the name of a setting differs from the keyword of the function.
 
         Args:
             settings: the settings that the loss declares, `Loss.settings`.
-            options: the other keywords of the constructor, such as temperature and chunk_size.
+            options: other keyword arguments of the constructor, such as temperature.
         """
         known = _keywords(cls.function)
         values = {name: value for name, value in settings if name in known}
         return cls(**values, **options)
 
     def schedule(self, settings: Settings, step: int, steps: int) -> None:
-        """Set what changes in the course of a training; nothing, unless a loss overrides it.
+        """Update scheduled settings before a training step; losses with a schedule override it.
 
         Args:
             settings: the settings that the loss declares.
-            step: the update that comes next, from 0.
-            steps: number of updates of the whole training.
+            step: index of the next update, from 0.
+            steps: total number of updates.
         """
 
     def forward(
@@ -402,7 +447,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
             image_features: (n, d), rows of norm 1.
             text_features: (n, d), rows of norm 1.
             values: further positional arguments of the function, such as labels.
-            named: further keywords of the function.
+            named: further keyword arguments of the function.
         """
         settings = {name: getattr(self, name) for name in self.keywords}
         return self.function(
@@ -420,8 +465,10 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
 
 
 def _keywords(function: Callable[..., object]) -> dict[str, Any]:
-    """Return the keyword-only parameters of a function or class and their defaults, without the
-    temperature."""
+    """Return the defaults of the keyword-only parameters of a function or class.
+
+    The temperature is left out.
+    """
     defaults = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "temperature":

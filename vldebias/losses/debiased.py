@@ -1,10 +1,9 @@
-"""Compute DCL and HCL: negatives are corrected for false negatives of random sampling, and weighted
-by hardness."""
+"""Compute DCL and HCL: correct the negatives for false negatives, and weight them by hardness."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self, Unpack
+from typing import Literal, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -12,17 +11,17 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.catalog import DebiasedSettings, HardNegativeSettings
 from vldebias.losses.checks import check_choice, check_interval
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
 from vldebias.losses.sums import softplus
 
 Positives = Tensor | tuple[Tensor, Tensor]
 BelowFloor = Literal["floor", "biased"]
-# Temperature under which many rows of a batch lie below the floor of the debiased estimate.
+# Below this temperature, the debiased estimate of many rows is below its floor.
 _FLOORED = 0.05
 
 
 def _check_positives(positives: Positives, image_features: Tensor) -> None:
-    """Refuse positives that are not M >= 1 vectors per row, or two of different M."""
+    """Raise an error unless positives are M >= 1 vectors per row, with the same M on both sides."""
     sides = positives if isinstance(positives, tuple) else (positives, positives)
     shapes = [tuple(side.shape) for side in sides]
     n, d = image_features.shape
@@ -33,9 +32,10 @@ def _check_positives(positives: Positives, image_features: Tensor) -> None:
     )
     if not fits or not all(side.is_floating_point() for side in sides):
         raise InvalidInputError(
-            f"positives: expected floating point features ({n}, M, {d}) with M >= 1, one for both"
-            f" directions or two of the same M, got {', '.join(map(str, shapes))} {sides[0].dtype};"
-            " stack the M samples along the second axis"
+            f"positives: expected floating point features ({n}, M, {d}) with M >= 1, one tensor for"
+            " both directions or a tuple of two, got"
+            f" {', '.join(map(str, shapes))} {sides[0].dtype}; stack the M samples along the second"
+            " axis"
         )
 
 
@@ -48,20 +48,20 @@ def _log_debiased(
 ) -> Tensor:
     """Return log g = log max((e^{log_all} - tau+ e^{log_positive}) / (1 - tau+), e^log_floor).
 
-    Where the estimate lies below the floor, g is the floor (eq. 3.6) or, with "biased", the mean
-    over all negatives, `log_all` (appendix A.1.1).
+    If the estimate is below the floor, g is the floor (eq. 3.6) or, with "biased", the mean over
+    all negatives, `log_all` (appendix A.1.1).
     """
-    # Nothing is corrected, and log tau+ has no value.
+    # There is nothing to correct, and log tau+ is undefined.
     if tau_plus == 0:
         if below_floor == "biased":
             return log_all
         return torch.where(log_all > log_floor, log_all, log_floor)
-    # From a ratio of 1 (log 0) on, the correction takes away more than there is.
+    # If the ratio is 1 or more (its log 0 or more), the correction exceeds the mean.
     ratio = log_positive + math.log(tau_plus) - log_all
     defined = ratio < 0
-    # the replaced value keeps log(0) and its infinite gradient out of the branch that is not taken
+    # The branch that is not taken must not compute log(0), whose gradient is infinite.
     safe = torch.where(defined, ratio, -1.0)
-    # log(e^all - e^positive) = all + log(1 - e^ratio), where expm1 loses no digits near 0.
+    # log(e^all - e^positive) = all + log(1 - e^ratio); expm1 loses no digits near 0.
     log_g = log_all + torch.log(-torch.expm1(safe)) - math.log1p(-tau_plus)
     above = defined & (log_g > log_floor)
     if below_floor == "biased":
@@ -70,12 +70,12 @@ def _log_debiased(
 
 
 def _log_floor(floor: float | None, temperature: float | Tensor, tau_plus: float) -> float | Tensor:
-    """Return the log of the least value of g."""
+    """Return the log of the lower bound of g."""
     if floor is None and tau_plus == 0:
-        # A mean that is not corrected is never below its minimum.
+        # Without a correction, the mean cannot be below its minimum.
         return -math.inf
     if floor is None:
-        # Rows of norm 1 have s >= -1/t.
+        # s >= -1/t for rows of norm 1.
         return -1 / temperature
     if floor == 0:
         return -math.inf
@@ -92,33 +92,36 @@ def debiased_contrastive(
     below_floor: BelowFloor = "floor",
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return -log e^{s+} / (e^{s+} + N g) with g from eq. 3.6 of the thesis, mean of both
-    directions.
+    """Return the debiased contrastive loss (DCL), mean of both directions.
 
+    With N negatives u and M positives v per row (eq. 3.6 of the thesis):
+
+        -log e^{s+} / (e^{s+} + N g)
         g = max((mean_u e^{s_u} - tau+ mean_v e^{s_v}) / (1 - tau+), e^{-1/t})
 
-    over the N negatives u and M positives v of a row: a share tau+ of randomly sampled rows are of
-    the anchor's own class, and their contribution is estimated from the positives and taken out
-    (Chuang et al., Debiased Contrastive Learning, 2020). tau+ = 0 without a floor is `info_nce`;
-    `hard_negative_contrastive` with beta = 0 is this loss.
+    A share tau+ of randomly sampled rows has the anchor's class. Their contribution is estimated
+    from the positives and subtracted (Chuang et al., Debiased Contrastive Learning, 2020). With
+    tau+ = 0 and no floor, this is `info_nce`; `hard_negative_contrastive` with beta = 0 is this
+    loss.
 
-    lightly's `DCLLoss` is DEcoupled contrastive learning, which drops the positive below; this is
-    DEbiased.
+    Note that lightly's `DCLLoss` is DEcoupled contrastive learning, which drops the positive from
+    the denominator; this loss is DEbiased.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
         positives: (n, M, d), M samples v of each row's class for both directions, such as further
-            views; or two: what the images are compared with, such as M other captions of each, and
-            what the texts are. (The cosines of two images lie elsewhere than those with texts.)
-            None is M = 1, the row that the anchor belongs with.
-        tau_plus: tau+ in [0, 1), the probability that a randomly sampled row has the anchor's
-            class.
-        floor: least value of g; None is e^{-1/t}, its minimum for features of norm 1; 0 for others.
-        below_floor: what a row has whose estimate lies below the floor. "floor": the floor, as in
-            eq. 3.6; its negatives then have no gradient. "biased": the loss without the correction,
-            the authors' rule for small temperatures (appendix A.1.1). At CLIP's .01 many rows are
-            below.
+            views; or a tuple of two: samples that the images are compared with, such as M other
+            captions of each, and samples that the texts are compared with. (Cosines between images
+            and cosines between images and texts are on different scales.) Default: the other half
+            of the pair, M = 1.
+        tau_plus: tau+ in [0, 1), probability that a randomly sampled row has the anchor's class.
+        floor: lower bound of g. Default: e^{-1/t}, its minimum for features of norm 1. Use 0 for
+            other features.
+        below_floor: how to treat rows whose estimate is below the floor, of which there are many
+            at CLIP's temperature of .01. "floor": use the floor, as in eq. 3.6; the negatives of
+            these rows then get no gradient. "biased": do not correct these rows, the authors' rule
+            for low temperatures (appendix A.1.1).
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -146,30 +149,29 @@ def hard_negative_contrastive(
     below_floor: BelowFloor = "floor",
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return the loss of eq. 4.4 of the thesis: `debiased_contrastive` with negatives weighed by
-    e^{beta s}.
+    """Return the hard negative loss (HCL): `debiased_contrastive` with importance weights.
 
-    Nothing is sampled: both means of eq. 3.6 become means under importance weights, over the
-    negatives u and the positives v,
+    Nothing is sampled. The two means of eq. 3.6, over negatives u and positives v, become weighted
+    means with weights e^{beta s} (eq. 4.4 of the thesis):
 
-        sum_u e^{(beta + 1) s_u} / sum_u e^{beta s_u}  sum_v e^{(beta + 1) s_v} / sum_v e^{beta s_v}
+        sum_u e^{(beta + 1) s_u} / sum_u e^{beta s_u}
+        sum_v e^{(beta + 1) s_v} / sum_v e^{beta s_v}
 
-    and the gradient goes through the weights (Robinson et al., Contrastive Learning with Hard
-    Negative Samples, 2021). beta = 0 is `debiased_contrastive`; beta to infinity is the hardest
-    negative.
+    The gradient includes the weights (Robinson et al., Contrastive Learning with Hard Negative
+    Samples, 2021). beta = 0 is `debiased_contrastive`; as beta goes to infinity, only the hardest
+    negative counts.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
         positives: see `debiased_contrastive`.
         tau_plus: see `debiased_contrastive`.
-        beta: concentration, >= 0. The thesis uses .2 to 2; 6 hurt.
+        beta: concentration on hard negatives, >= 0. The thesis uses .2 to 2; 6 is too much.
         floor: see `debiased_contrastive`.
         below_floor: see `debiased_contrastive`.
         options: temperature and the other options of `info_nce`.
 
-    Returns and Raises: see `debiased_contrastive`; beta negative or infinite
-    is refused too.
+    Returns and Raises: see `debiased_contrastive`.
     """
     check_interval("tau_plus", tau_plus, "[0, 1)")
     check_interval("beta", beta, "[0, inf)")
@@ -181,7 +183,7 @@ def hard_negative_contrastive(
     if positives is not None and isinstance(image_features, Tensor) and image_features.ndim == 2:
         _check_positives(positives, image_features)
     batch = Contrast(image_features, text_features, **options)
-    # (2, n, M) similarities of the anchors to their positives: M = 1 is the pair's own
+    # (2, n, M) similarities of the anchors to their positives.
     if positives is None:
         scores = batch.positive.expand(2, -1)[..., None]
     else:
@@ -205,7 +207,7 @@ def hard_negative_contrastive(
 
 
 class DebiasedContrastiveLoss(ContrastiveLoss[DebiasedSettings]):
-    """Apply `debiased_contrastive` with its settings; `forward` also takes positives."""
+    """Apply `debiased_contrastive`; `forward` also takes positives."""
 
     function = staticmethod(debiased_contrastive)
     tau_plus: float
@@ -213,15 +215,14 @@ class DebiasedContrastiveLoss(ContrastiveLoss[DebiasedSettings]):
     below_floor: BelowFloor
 
     @classmethod
-    def from_settings(cls, settings: DebiasedSettings, **options: Any) -> Self:
-        """Build the loss, and warn if many estimates would lie below the floor."""
+    def from_settings(cls, settings: DebiasedSettings, **options: Unpack[ModuleOptions]) -> Self:
+        """Build the loss; warn if many estimates would be below the floor."""
         _warn_of_floor("debiased", settings, options["temperature"])
         return super().from_settings(settings, **options)
 
 
 class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
-    """Apply `hard_negative_contrastive` with its settings; `forward` also takes positives, and
-    `beta` may change."""
+    """Apply `hard_negative_contrastive`; `forward` also takes positives."""
 
     function = staticmethod(hard_negative_contrastive)
     tau_plus: float
@@ -230,19 +231,20 @@ class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
     below_floor: BelowFloor
 
     @classmethod
-    def from_settings(cls, settings: HardNegativeSettings, **options: Any) -> Self:
-        """Build the loss, and warn if many estimates would lie below the floor."""
+    def from_settings(
+        cls, settings: HardNegativeSettings, **options: Unpack[ModuleOptions]
+    ) -> Self:
+        """Build the loss; warn if many estimates would be below the floor."""
         _warn_of_floor("hard_negative", settings, options["temperature"])
         return super().from_settings(settings, **options)
 
     def schedule(self, settings: HardNegativeSettings, step: int, steps: int) -> None:
-        """Lower beta by its share once in every `steps / changes` steps, if the settings ask for
-        changes (appendix A.2.2).
+        """Lower beta in `settings.beta_changes` equal steps, if set (appendix A.2.2).
 
         Args:
             settings: the settings that the loss declares.
-            step: the update that comes next, from 0.
-            steps: number of updates of the whole training.
+            step: index of the next update, from 0.
+            steps: total number of updates.
         """
         if settings.beta_changes is not None:
             changes = step * settings.beta_changes // steps
@@ -250,12 +252,12 @@ class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
 
 
 def _warn_of_floor(name: str, settings: DebiasedSettings, temperature: float) -> None:
-    """Warn that at a low temperature the negatives of many rows have no gradient."""
+    """Warn if the temperature is so low that the negatives of many rows get no gradient."""
     has_floor = settings.below_floor == "floor" and settings.floor != 0
-    # Without tau_plus nothing is estimated.
+    # Without tau_plus, nothing is corrected.
     if has_floor and settings.tau_plus > 0 and temperature < _FLOORED:
         warn(
-            f"{name} at temperature {temperature:.3g}: the debiased estimate of many rows lies"
-            " below its floor, and their negatives have no gradient; set below_floor=biased (the"
-            " authors' rule) or a temperature of 0.1"
+            f"{name} at temperature {temperature:.3g}: the debiased estimate of many rows is below"
+            " its floor, so their negatives get no gradient; set below_floor=biased (the authors'"
+            " rule) or a temperature of 0.1"
         )

@@ -1,17 +1,16 @@
-"""Compute generalised cross-entropy over the distinct captions of a batch: equal captions are one
-class."""
+"""Compute the generalised cross-entropy over the distinct captions of a batch; each distinct
+caption is a class."""
 
 from __future__ import annotations
 
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import torch
 from torch import Tensor
 
 from vldebias.losses.catalog import GCESettings
 from vldebias.losses.checks import check_interval, check_labels
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
-from vldebias.losses.processes import gather_rows
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
 
 
 def generalized_cross_entropy(
@@ -23,23 +22,22 @@ def generalized_cross_entropy(
     smoothing: float = 0.0,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return (1 - p^q) / q of the right caption's probability p, eq. 6 of Zhang and Sabuncu (2018),
-    both directions.
+    """Return (1 - p^q) / q for the probability p of the correct caption, mean of both directions.
 
-        p_i = a_i(c_i) / sum_c a_i(c)  a_i(c) = mean of e^{s_ij} over the rows j whose caption is c
+        p_i = a_i(c_i) / sum_c a_i(c),   a_i(c) = mean of e^{s_ij} over the rows j with caption c
 
-    Rows of the same caption form one class, with the mean of its rows, so no image is pushed away
-    from its own words. q = 0 is the cross-entropy -log p, which on captions that all differ is
-    `info_nce`; q = 1 is 1 - p, the mean absolute error, which wrong captions pull on least. Its
-    value is at most 1 / q at every temperature.
+    Zhang and Sabuncu (2018), eq. 6. Rows with the same caption form one class, represented by
+    their mean, so that no image is pushed away from its own caption. q = 0 is the cross-entropy
+    -log p, which equals `info_nce` if all captions differ; q = 1 is the mean absolute error 1 - p,
+    the least sensitive to wrong captions. The loss is at most 1 / q at every temperature.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
-        captions: (n,) integers, equal where two rows have the same caption.
+        captions: (n,) integers, equal for rows with the same caption.
         q: in [0, 1]; .7 in the paper.
-        smoothing: in [0, 1), epsilon of label smoothing: this share of the target is spread evenly
-            over the captions of the batch, as cross-entropy.
+        smoothing: label smoothing in [0, 1): the weight of the cross-entropy with a uniform
+            distribution over the captions of the batch.
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -49,17 +47,15 @@ def generalized_cross_entropy(
     if isinstance(image_features, Tensor):
         check_labels("captions", captions, len(image_features))
     batch = Contrast(image_features, text_features, **options)
-    columns = gather_rows(captions) if batch.gather else captions
-    if batch.within_view:
-        columns = torch.cat([columns, columns])
+    columns = batch.column_labels(captions)
     _, place, counts = torch.unique(columns, return_inverse=True, return_counts=True)
-    # A caption of k rows is the mean of their e^s: each counts 1/k.
+    # A caption with k rows is represented by the mean of e^s, so each row has the weight 1/k.
     weight = -counts[place].to(batch.positive.dtype).log()
     positions = torch.arange(len(columns), device=columns.device)
     pairs = positions[batch.rows]
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
-        # The scores have -inf where the pair stands.
+        # The scores are -inf at the pairs; insert the similarities of the pairs.
         s = torch.where(positions == pairs[rows, None], batch.positive[rows, None], s)
         is_class = captions[rows, None] == columns
         weighted = s + weight
@@ -68,12 +64,12 @@ def generalized_cross_entropy(
         if q == 0:
             loss = -log_p
         else:
-            # (1 - p^q) / q, without losing digits where p is near 1.
+            # (1 - p^q) / q, without losing digits if p is near 1.
             loss = -torch.expm1(q * log_p) / q
         if not smoothing:
             return loss
         counted = s > -torch.inf
-        # The replaced score keeps the infinite ones out of the gradient.
+        # Infinite scores are replaced, so that the gradient stays finite.
         finite = torch.where(counted, s, 0.0)
         surprise = torch.where(counted, total[:, None] - finite, 0.0) * weight.exp()
         return (1 - smoothing) * loss + smoothing * surprise.sum(1) / len(counts)
@@ -82,7 +78,7 @@ def generalized_cross_entropy(
 
 
 class GCELoss(ContrastiveLoss[GCESettings]):
-    """Apply `generalized_cross_entropy` with its settings. Options: see `ContrastiveLoss`."""
+    """Apply `generalized_cross_entropy`. Options: see `ContrastiveLoss`."""
 
     function = staticmethod(generalized_cross_entropy)
     reads_labels = True
@@ -90,6 +86,6 @@ class GCELoss(ContrastiveLoss[GCESettings]):
     smoothing: float
 
     @classmethod
-    def from_settings(cls, settings: GCESettings, **options: Any) -> Self:
+    def from_settings(cls, settings: GCESettings, **options: Unpack[ModuleOptions]) -> Self:
         """Build the loss of a training run."""
         return cls(q=settings.gce_q, smoothing=settings.smoothing, **options)

@@ -1,5 +1,4 @@
-"""Weight the loss of a batch by group DRO: groups with a high loss gain weight from step to
-step."""
+"""Weight the loss of a batch with group DRO, which raises the weight of groups with a high loss."""
 
 from __future__ import annotations
 
@@ -17,19 +16,20 @@ from vldebias.losses.processes import (
 
 
 class GroupWeights(nn.Module):
-    """Compute sum_g q_g L_g with q_g <- q_g exp(step L_g), normalised: Algorithm 1 of Sagawa et al.
-    (2020), online.
+    """Weight the loss of each group with online group DRO, Algorithm 1 of Sagawa et al. (2020).
 
-    L_g is the mean loss of the rows of group g in the batch, 0 where it has none. The weights are
-    in the buffer log_weights (G,); they move in training mode with gradients enabled, before they
-    are used, and are only read otherwise. It helps the worst group with few steps or strong
-    regularisation (the source, section 3).
+        sum_g q_g L_g,   q_g <- q_g exp(step L_g), normalised
+
+    L_g is the mean loss of the rows of group g in the batch, 0 if it has none. The weights are
+    stored in the buffer log_weights (G,). In training mode with gradients enabled, they are updated
+    before they are used; otherwise they are constant. Group DRO helps the worst group after few
+    steps or with strong regularisation (section 3 of the paper).
 
     Args:
         groups: G >= 2, the number of groups.
-        step: step size of the weights per unit of the loss, > 0; .01 in the source, for a
+        step: step size of the weights per unit of the loss, > 0; .01 in the paper, for a
             cross-entropy.
-        gather: batches of all processes count together; each calls it with its own rows.
+        gather: use the losses of all processes, each of which passes its own rows.
     """
 
     log_weights: Tensor
@@ -43,12 +43,11 @@ class GroupWeights(nn.Module):
         self.register_buffer("log_weights", torch.full((groups,), 1 / groups).log())
 
     def forward(self, losses: Tensor, groups: Tensor) -> Tensor:
-        """Return the weighted loss () of rows (n,), whose groups are (n,) integers; negative ones
-        are not counted.
+        """Return the weighted loss () of a batch.
 
         Args:
             losses: (n,), the loss of each row.
-            groups: (n,) integers, the group of each row; rows with negative ones are not counted.
+            groups: (n,) integers, the group of each row. Rows with negative integers are ignored.
         """
         check_labels("groups", groups, len(losses))
         size = len(self.log_weights)
@@ -58,7 +57,7 @@ class GroupWeights(nn.Module):
             raise InvalidInputError(f"groups: expected at most {size - 1}, got {highest}")
         # -1 is a row whose group is unknown.
         known = joint_groups[joint_groups >= 0]
-        # (G,); a group without rows has the sum 0, so that dividing it by 1 gives its mean, 0.
+        # (G,); at least 1, so that the mean of a group without rows is 0.
         counts = torch.bincount(known, minlength=size).clamp(min=1).to(losses.dtype)
         has_group = groups >= 0
         sums = losses.new_zeros(size).index_add(0, groups[has_group], losses[has_group])
@@ -66,11 +65,11 @@ class GroupWeights(nn.Module):
             joint_sums = sum_over_processes(sums) if self.gather else sums.detach()
             means = joint_sums / counts
             self.log_weights += self.step * means.to(self.log_weights.dtype)
-            # The weights sum to 1 again.
+            # Normalise the weights to a sum of 1.
             self.log_weights -= self.log_weights.logsumexp(0)
         total = (self.log_weights.exp().to(losses.dtype) / counts * sums).sum()
         if self.gather:
-            # Each process has the sums of its own rows over
-            # the counts of all: together they are a sum.
+            # Each process divides the sums of its own rows by the counts of all processes, so the
+            # values of the processes are added.
             return mean_over_processes(total) * world_size()
         return total

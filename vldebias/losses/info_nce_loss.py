@@ -1,4 +1,4 @@
-"""Compute InfoNCE, the symmetric softmax loss of CLIP and, within a view, of SimCLR."""
+"""Compute InfoNCE, the symmetric softmax loss of CLIP and, with `within_view`, of SimCLR."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ from vldebias.losses.sums import softplus
 def info_nce(
     image_features: Tensor, text_features: Tensor, **options: Unpack[LossOptions]
 ) -> Tensor:
-    """Return -log e^{s+} / (e^{s+} + sum_i e^{s_i}), eq. 5.2 of the thesis, mean of both
-    directions (van den Oord et al., 2018; of images and captions, Radford et al., 2021).
+    """Return InfoNCE, eq. 5.2 of the thesis, mean of both directions.
 
-    s = <image, text> / t. Row i belongs with row i; the other rows are its K negatives.
+        -log e^{s+} / (e^{s+} + sum_i e^{s_i}),   s = <image, text> / t
+
+    The rows i of both features are a pair; the other rows are its K negatives (van den Oord et al.,
+    2018; for images and captions, Radford et al., 2021).
 
     Args:
-        image_features: (n, d), rows of norm 1. Two views of one modality go in as images and texts.
+        image_features: (n, d), rows of norm 1. Pass two views of one modality as images and texts.
         text_features: (n, d), rows of norm 1.
-        temperature: t > 0, a number or a tensor (), which then receives its gradient.
+        temperature: t > 0, a number or a tensor (), which receives a gradient.
         reduction: "mean", or "none" for the loss (n,) of every pair.
-        chunk_size: None keeps the n x n similarities. A number of rows computes them in blocks of
-            this height, twice (again for the backward pass): same value, same gradient, memory
-            linear in n.
-        gather: negatives from all processes of torch.distributed, with gradients. Value and, after
-            the averaging of DistributedDataParallel, gradient are those of one process on the joint
-            batch; "none" gives the own rows.
-        within_view: the other rows of the anchor's own view are negatives too, K = 2 (n - 1), as in
-            SimCLR.
-        precision: to which dtype the factors of the similarities are rounded, and those of their
-            gradients: "float32" (not at all), "bfloat16", "float16", or "autocast": that of
-            autocast on a GPU, where it doubles the speed, and none on a CPU. Sums, exponentials and
-            similarities themselves are float32 in any case; the value stays within 1e-3.
+        chunk_size: number of rows of the similarity matrix that are computed at once; each block
+            is recomputed in the backward pass. Value and gradient are the same, and memory is
+            linear in n. Default: keep the n x n similarities.
+        gather: use negatives from all processes of torch.distributed, with gradients. The value
+            and, after averaging by DistributedDataParallel, the gradient are those of one process
+            with the joint batch. With reduction "none", the losses of this process are returned.
+        within_view: also use the other rows of the anchor's own view as negatives, as in SimCLR,
+            K = 2 (n - 1).
+        precision: dtype to which the factors of similarities and of their gradients are rounded:
+            "float32" (no rounding), "bfloat16", "float16" or "autocast". The latter is the dtype of
+            autocast on GPUs, where it doubles the speed, and no rounding on CPUs. Sums,
+            exponentials and similarities are always float32; the value changes by less than 1e-3.
 
     Returns:
         () or (n,), in the dtype of the features; half precision is promoted to float32, and
-            autocast is off.
+            autocast is disabled.
 
     Raises:
-        InvalidInputError: shapes or dtypes that differ, n < 2, a temperature that is not positive,
-            an unknown reduction, chunk_size < 1, or processes with different numbers of rows.
+        InvalidInputError: different shapes or dtypes, n < 2, a temperature that is not positive, an
+            unknown reduction, chunk_size < 1, or processes with different numbers of rows.
     """
     batch = Contrast(image_features, text_features, **options)
     (log_sum,) = batch.sums(1.0)
@@ -52,6 +54,6 @@ def info_nce(
 
 
 class InfoNCELoss(ContrastiveLoss[NoSettings]):
-    """Apply `info_nce` with its settings."""
+    """Apply `info_nce`. Options: see `ContrastiveLoss`."""
 
     function = staticmethod(info_nce)

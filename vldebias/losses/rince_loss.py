@@ -1,11 +1,10 @@
-"""Compute RINCE, an InfoNCE that is robust to wrong pairs: a symmetric exponential loss raised to
-the power q."""
+"""Compute RINCE, a variant of InfoNCE that is robust to wrong pairs."""
 
 from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import torch
 from torch import Tensor
@@ -13,58 +12,59 @@ from torch import Tensor
 from vldebias.errors import warn
 from vldebias.losses.catalog import RINCESettings
 from vldebias.losses.checks import check_interval
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
 
-# Exponents up to here are left as they are. e^30 / t still has a square that float32 can hold,
-# which Adam computes. The gradient of float16 features is float16: there e^x / t itself has to be
-# below its largest number, with a factor of 4 for rows that several others pull on.
+# Larger exponents are reduced. Adam computes squares of gradients, and the square of e^30 / t does
+# not overflow in float32. The gradient of float16 features is float16, so e^x / t itself must be
+# below the largest number, with a factor of 4 for gradients that add up.
 _LARGEST_EXPONENT = {torch.float32: 30.0, torch.float64: 300.0}
 _LARGEST_HALF = torch.finfo(torch.float16).max / 4
-# Below e^-x a gradient is lost: as an entry of half precision, or as the square of an entry.
+# Gradients below e^-x underflow: in half precision the entry itself, else its square.
 _SMALLEST_EXPONENT = {
     torch.float16: 16.0,
     torch.bfloat16: 43.0,
     torch.float32: 43.0,
     torch.float64: 350.0,
 }
-_LONGEST = 1.1  # norm of a row that rounding can explain
-# Above this many times the balance 1 / K, the push of the negatives outweighs the pull of the pair.
+_LONGEST = 1.1  # largest norm of a normalised row, with rounding
+# Pull and push balance at lam K = 1. Above this value, the push of the negatives dominates.
 _LARGEST_LAM_TIMES_NEGATIVES = 3.0
-_STEEP = 20  # q / t above which a few pairs outweigh all others
+_STEEP = 20  # above this q / t, a few pairs outweigh all others
 
 
 @cache
 def _warn_of_large_lam(lam: float, negatives: int) -> None:
-    """Warn that lam is too large for the number of negatives; cached, so that a training run warns
-    once instead of at every step."""
+    """Warn that lam is too large for the number of negatives.
+
+    The function is cached, so that a training run warns once instead of at every step.
+    """
     warn(
         f"rince: lam {lam:g} times {negatives:,} negatives is {lam * negatives:.3g}, above"
-        f" {_LARGEST_LAM_TIMES_NEGATIVES:g}. Negatives then push more than pairs pull, and with a q"
-        " of about 0.4 or more a pretrained model loses what it knows. Leave lam unset: the default"
-        f" is 1 / (negatives + 1) = {1 / (negatives + 1):.2g}"
+        f" {_LARGEST_LAM_TIMES_NEGATIVES:g}. The push of negatives then outweighs the pull of"
+        " pairs, and with q of about 0.4 or more a pretrained model forgets what it has learned."
+        f" Leave lam unset: the default is 1 / (negatives + 1) = {1 / (negatives + 1):.2g}"
     )
 
 
 def _warn_of_lost_gradients(
     image_features: Tensor, text_features: Tensor, q: float, temperature: Tensor, limit: Tensor
 ) -> None:
-    """Warn of gradients that are lost in rounding, and of features longer than 1; only on the CPU,
-    where reading a number does not wait for the GPU.
+    """Warn of gradients that underflow, and of features that are not normalised.
 
-    limit: the largest exponent whose gradient the dtype of the features can hold, ().
+    Only values on the CPU are checked, because reading values on a GPU would wait for it. `limit`
+    () is the largest exponent whose gradient does not overflow in the dtype of the features.
     """
     if temperature.device.type == "cpu":
-        # A pair of cosine c has the exponent x - (1 - c) q/t: with x the largest and -y the least
-        # that count, it is lost below c = 1 - (x + y) t/q.
+        # The exponent of a pair with cosine c is x - (1 - c) q/t. Its gradient underflows below the
+        # exponent -y, which is at c = 1 - (x + y) t/q.
         steepness = q / float(temperature)
         dtype = image_features.dtype
         span = float(limit) + _SMALLEST_EXPONENT[dtype]
         if steepness > span:
             warn(
-                f"rince: q / temperature is {steepness:.3g}, so in"
-                f" {str(dtype).removeprefix('torch.')} pairs with a cosine below"
-                f" {1 - span / steepness:.2f} have a gradient of 0; raise temperature (0.1), or"
-                " lower q"
+                f"rince: q / temperature is {steepness:.3g}, so the gradient of pairs with a cosine"
+                f" below {1 - span / steepness:.2f} is 0 in {str(dtype).removeprefix('torch.')};"
+                " raise temperature (0.1), or lower q"
             )
     if image_features.device.type == "cpu" and len(image_features):
         norm = max(
@@ -73,8 +73,8 @@ def _warn_of_lost_gradients(
         )
         if norm > _LONGEST:
             warn(
-                f"rince: rows of norm {norm:.3g}, expected 1, or it overflows; normalise the"
-                " features"
+                f"rince: expected rows of norm 1, got {norm:.3g}; normalise the features, or the"
+                " loss may overflow"
             )
 
 
@@ -86,35 +86,37 @@ def rince(
     lam: float | None = None,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return -e^{q s+} / q + (lam (e^{s+} + sum_i e^{s_i}))^q / q: Robust InfoNCE, section 5.2 of
-    the thesis (Chuang et al., 2022).
+    """Return Robust InfoNCE, mean of both directions.
 
-    q steers between two losses. q -> 0 is `info_nce` + log lam, in value and gradient (Lemma 5.2),
-    and learns from hard pairs; q = 1 is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and does
-    not follow pairs that do not fit, such as wrong captions. The thesis uses q in [.1, .5] and
-    warms it up (`vldebias.losses.q_warmup`), with lam = .01 for images and .025 for graphs.
+        -e^{q s+} / q + (lam (e^{s+} + sum_i e^{s_i}))^q / q
 
-    The safe lam depends on the number K of negatives. If all similarities are equal, pull and push
+    Section 5.2 of the thesis (Chuang et al., 2022). q interpolates between two losses. As q -> 0,
+    value and gradient approach those of `info_nce` + log lam (Lemma 5.2), which learns from hard
+    pairs. With q = 1, the loss is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and robust to
+    wrong pairs, such as wrong captions. The thesis uses q in [.1, .5] with a warm-up
+    (`vldebias.losses.q_warmup`), and lam = .01 for images and .025 for graphs.
+
+    A safe lam depends on the number K of negatives. If all similarities are equal, pull and push
     balance at lam = 1 / (K + 1), the default. A lam several times as large pushes all pairs apart:
-    with q = .4 a pretrained model is ruined if lam K passes 5 to 10 (`batch_sizes` in
-    eval/experiments). So the thesis's .01 is for batches of up to about 300, and a lam above 3 / K
-    is warned about.
+    with q = .4, a pretrained model is ruined if lam K exceeds 5 to 10 (`batch_sizes` in
+    eval/experiments). The thesis's .01 is thus for batches of up to about 300, and a warning is
+    issued if lam exceeds 3 / K.
 
-    The value is often negative: the best one is near -e^{q/t} (1 - lam^q) / q, not 0.
-    Features of norm 1 have s <= 1/t, so no exponent is above q/t (up to the logarithm of n). Where
-    q/t exceeds a limit x, as q = .5 does at CLIP's t = .01, the loss and with it the gradient is
-    multiplied by the constant e^{x - q/t}: minimisers and the direction of the gradient stay. Below
-    that the value is the equation's own. x is 30, of float64 features 300, of float16 features
-    log(16376 t): similarities and sums are float32 then, the gradient is float16. The gradient of
-    pairs that do not fit is lost where q/t exceeds x + 43 (float16: x + 16), which it warns of, as
-    of features that are longer than 1.
+    The value is often negative: its minimum is near -e^{q/t} (1 - lam^q) / q, not 0.
+
+    For features of norm 1, s <= 1/t, so exponents are at most q/t (plus the logarithm of n). If q/t
+    exceeds a limit x, as for q = .5 at CLIP's t = .01, the loss and its gradient are multiplied by
+    the constant e^{x - q/t}, which changes neither the minimisers nor the direction of the
+    gradient. x is 30, 300 for float64 features, and log(16376 t) for float16 features, whose
+    gradient is float16 although similarities and sums are float32. If q/t exceeds x + 43 (x + 16
+    for float16), the gradient of some pairs underflows and a warning is issued.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
         q: in (0, 1].
-        lam: in (0, 1], the weight of the denominator. None: 1 / (K + 1) with the K negatives of
-            this call, those of all processes with `gather` and of both views with `within_view`.
+        lam: in (0, 1], weight of the denominator. Default: 1 / (K + 1), with the K negatives of
+            this call (of all processes with `gather`, of both views with `within_view`).
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -131,15 +133,15 @@ def rince(
     positive = batch.positive
     # log(lam (e^{s+} + sum_i e^{s_i}))
     total = torch.logaddexp(positive, log_sum) + math.log(lam)
-    # (e^{q total} - e^{q positive}) / q: the larger exponential is taken out, and of the gap, at
-    # most 0, expm1 loses no digits.
+    # (e^{q total} - e^{q positive}) / q: the larger exponential is factored out, and expm1 of the
+    # gap, which is at most 0, loses no digits.
     is_total_larger = total >= positive
     larger = torch.where(is_total_larger, total, positive)
     gap = torch.where(is_total_larger, positive - total, total - positive)
     sign = torch.where(is_total_larger, -1.0, 1.0)
-    # The largest exponent of features of norm 1 is q/t. How far it lies above what the gradient,
-    # which has the dtype of the features, can hold is taken off: a constant factor. Detached: a
-    # learned t must not be drawn towards a more convenient scale of the loss.
+    # For features of norm 1, the largest exponent is q/t. If it exceeds the limit for gradients in
+    # the dtype of the features, all exponents are reduced by the excess, a constant factor. It is
+    # detached, because a learned t must not change to rescale the loss.
     temperature = options["temperature"]
     if isinstance(temperature, Tensor):
         t = temperature.detach()
@@ -157,46 +159,44 @@ def rince(
 
 
 class RINCELoss(ContrastiveLoss[RINCESettings]):
-    """Apply `rince` with its settings; `q` may change every step, for a warm-up. Options: see
-    `ContrastiveLoss`."""
+    """Apply `rince`. Options: see `ContrastiveLoss`."""
 
     function = staticmethod(rince)
     q: float
     lam: float | None
 
     @classmethod
-    def from_settings(cls, settings: RINCESettings, **options: Any) -> Self:
-        """Build the loss, and warn if a few pairs would outweigh all others."""
-        # At t = .01 and q = .4 a cosine that is lower by .1 weighs 55 times less.
+    def from_settings(cls, settings: RINCESettings, **options: Unpack[ModuleOptions]) -> Self:
+        """Build the loss; warn if a few pairs would outweigh all others."""
+        # At t = .01 and q = .4, the weight of a pair whose cosine is lower by .1 is 55 times less.
         steepness = settings.q / options["temperature"]
         if steepness > _STEEP:
             warn(
-                f"rince at temperature {options['temperature']:.3g} and q {settings.q} weighs close"
-                f" pairs up to e^{steepness:.0f} times more; raise temperature to 0.1"
+                f"rince at temperature {options['temperature']:.3g} and q {settings.q} gives close"
+                f" pairs up to e^{steepness:.0f} times more weight; raise temperature to 0.1"
             )
         return super().from_settings(settings, **options)
 
     def schedule(self, settings: RINCESettings, step: int, steps: int) -> None:
-        """Warm q up, if the settings have a q to start from.
+        """Warm up q, if `q_start` is set.
 
         Args:
             settings: the settings that the loss declares.
-            step: the update that comes next, from 0.
-            steps: number of updates of the whole training.
+            step: index of the next update, from 0.
+            steps: total number of updates.
         """
         if settings.q_start is not None:
             self.q = q_warmup(step, steps, start=settings.q_start, end=settings.q)
 
 
 def q_warmup(step: int, total_steps: int, *, start: float = 0.01, end: float = 0.4) -> float:
-    """Return q of RINCE, linear from `start` at step 0 to `end` at the last step (section 5.3.3 of
-    the thesis).
+    """Return q of RINCE at a step of a linear warm-up (section 5.3.3 of the thesis).
 
-    A small q explores; a large one ignores the pairs that turned out not to fit.
+    A small q explores; a large q ignores pairs that turn out to be wrong.
 
     Args:
         step: in 0 .. total_steps - 1.
-        total_steps: number of steps of the whole training.
+        total_steps: total number of steps.
         start: q at the first step.
         end: q at the last step.
 

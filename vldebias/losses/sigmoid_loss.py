@@ -1,5 +1,4 @@
-"""Compute SigLIP's sigmoid loss, for comparison: every pair of rows is a binary classification of
-its own."""
+"""Compute SigLIP's sigmoid loss, for comparison: each pair of rows is classified on its own."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses.catalog import NoSettings
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
 from vldebias.losses.sums import softplus
 
 
@@ -21,18 +20,20 @@ def sigmoid(
     bias: float | Tensor = -10.0,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return 1/n sum_ij log(1 + e^{-z_ij (s_ij + bias)}), z = 1 for a pair and -1 elsewhere.
+    """Return the sigmoid loss, with z = 1 for pairs and -1 for negatives.
+
+        1/n sum_ij log(1 + e^{-z_ij (s_ij + bias)})
 
     Zhai et al., Sigmoid Loss for Language Image Pre-Training (2023), eq. 1. Both directions are the
-    same sum, so the mean is the paper's loss; per sample it is half the sum of the row and half
-    that of the column. Unlike in `info_nce` no row competes with another, and the bias makes up for
-    n - 1 negatives to one positive.
+    same sum, so their mean is the paper's loss; the loss of a pair is the mean of the sums over its
+    row and over its column. Unlike in `info_nce`, rows do not compete with each other, and the bias
+    compensates for n - 1 negatives per positive.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
-        bias: added to every similarity, a number or a tensor (); SigLIP learns it from -10, and t
-            from .1.
+        bias: added to every similarity, a number or a tensor (). SigLIP learns it, with the initial
+            value -10, and t, with the initial value .1.
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -43,18 +44,18 @@ def sigmoid(
         )
     batch = Contrast(image_features, text_features, **options)
     offset = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
-    # A mean needs one number of the whole matrix; the losses of single pairs need every row's.
+    # The mean needs one sum over the whole matrix; losses of pairs need the sums of all rows.
     if batch.reduction == "mean":
         negatives = batch.mean_total(offset)[None]
     else:
         negatives = batch.each_row(lambda s, rows: softplus(s + offset).sum(1))
     losses = softplus(-batch.positive - offset) + negatives
-    # (1, n) where the negatives are already a mean over anchors, else (2, n).
+    # (1, n) if the negatives are already averaged over anchors, else (2, n).
     return batch.reduce(losses.reshape(-1, len(batch.positive)))
 
 
 class SigmoidLoss(ContrastiveLoss[NoSettings]):
-    """Apply `sigmoid` with its settings; the bias is learned, and the temperature by default."""
+    """Apply `sigmoid`. The bias is always learned, and the temperature by default."""
 
     function = staticmethod(sigmoid)
     bias: nn.Parameter
@@ -65,10 +66,11 @@ class SigmoidLoss(ContrastiveLoss[NoSettings]):
         super().__init__(
             temperature=temperature, learnable_temperature=learnable_temperature, **settings
         )
-        # A module cannot register a parameter under the name of an attribute that it has.
+        # A parameter cannot have the name of an existing attribute.
         self.bias = nn.Parameter(torch.tensor(float(self.__dict__.pop("bias"))))
 
     @classmethod
-    def from_settings(cls, settings: NoSettings, **options: Any) -> Self:
-        """Build the loss of a training run; SigLIP has no negatives within a view."""
-        return super().from_settings(settings, **options | {"within_view": False})
+    def from_settings(cls, settings: NoSettings, **options: Unpack[ModuleOptions]) -> Self:
+        """Build the loss of a training run, without negatives within a view."""
+        options["within_view"] = False
+        return super().from_settings(settings, **options)

@@ -1,4 +1,4 @@
-"""Compute the spread loss: classes attract, and items within a class repel, so that subclasses stay
+"""Compute the spread loss: items of a class attract and repel each other, so that subclasses stay
 distinct."""
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from torch import Tensor
 
 from vldebias.losses.catalog import SpreadSettings
 from vldebias.losses.checks import check_interval, check_labels
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
-from vldebias.losses.processes import gather_rows
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
 from vldebias.losses.sums import softplus
 
 
@@ -23,16 +22,16 @@ def spread(
     alpha: float = 0.5,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return alpha L_attract + (1 - alpha) L_repel, eq. 1-3 of Fu et al., The Details Matter
-    (2022), on class collapse.
+    """Return alpha L_attract + (1 - alpha) L_repel, which prevents class collapse.
 
         L_attract = -1/|P| sum_{p in P} log e^{s_p} / (e^{s_p} + sum_{a in N} e^{s_a})
         L_repel   = -log e^{s+} / sum_{p in P} e^{s_p}
 
-    P are the rows of the anchor's class in the batch, its own other view s+ among them and itself
-    not, N those of other classes. The batch is both views; `within_view=False` makes it the
-    opposite view alone, as for images and captions. alpha = 1 is a supervised contrastive loss,
-    under which a class collapses to one point; alpha = 0 with a single class is `info_nce`.
+    Eq. 1-3 of Fu et al., The Details Matter (2022). P are the rows of the batch that have the
+    anchor's class, including the anchor's other view s+ but not the anchor; N are the rows of other
+    classes. By default, the batch contains both views; pass `within_view=False` to use only the
+    opposite view, as for images and captions. alpha = 1 is a supervised contrastive loss, with
+    which each class collapses to a point; alpha = 0 with a single class is `info_nce`.
 
     Args:
         image_features: (n, d), rows of norm 1.
@@ -46,35 +45,31 @@ def spread(
     check_interval("alpha", alpha, "[0, 1]")
     if isinstance(image_features, Tensor):
         check_labels("labels", labels, len(image_features))
-    within_view = options.setdefault("within_view", True)
+    options.setdefault("within_view", True)
     batch = Contrast(image_features, text_features, **options)
-    columns = gather_rows(labels) if batch.gather else labels
-    if within_view:
-        columns = torch.cat([columns, columns])
+    columns = batch.column_labels(labels)
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
         positive = batch.positive[rows]
-        # (c, N); the pair is a classmate too, with the
-        # score -inf here, and is added by itself below.
-        classmate = labels[rows, None] == columns
-        log_negatives = torch.logsumexp(s.masked_fill(classmate, -torch.inf), dim=1)
-        counted = classmate & (s > -torch.inf)
-        # The replaced score keeps the infinite ones out of the gradient.
+        # (c, N). The pair has the same class, but its score is -inf here; it is added below.
+        has_same_class = labels[rows, None] == columns
+        log_negatives = torch.logsumexp(s.masked_fill(has_same_class, -torch.inf), dim=1)
+        counted = has_same_class & (s > -torch.inf)
+        # Infinite scores are replaced, so that the gradient stays finite.
         finite = torch.where(counted, s, 0.0)
         rest = torch.where(counted, softplus(log_negatives[:, None] - finite), 0.0).sum(1)
-        # Eq. 2, the mean over the positives; the other view of the anchor is one.
+        # Eq. 2, the mean over the positives, including the other view of the anchor.
         attract = (softplus(log_negatives - positive) + rest) / (counted.sum(1) + 1)
         # Eq. 3.
-        log_classmates = torch.logsumexp(s.masked_fill(~classmate, -torch.inf), dim=1)
-        repel = softplus(log_classmates - positive)
+        log_same_class = torch.logsumexp(s.masked_fill(~has_same_class, -torch.inf), dim=1)
+        repel = softplus(log_same_class - positive)
         return alpha * attract + (1 - alpha) * repel
 
     return batch.reduce(batch.each_row(row_loss))
 
 
 class SpreadLoss(ContrastiveLoss[SpreadSettings]):
-    """Apply `spread` with its settings. Options: see `ContrastiveLoss`; `within_view` is True
-    here."""
+    """Apply `spread`. Options: see `ContrastiveLoss`; `within_view` is True by default."""
 
     function = staticmethod(spread)
     reads_labels = True
@@ -84,6 +79,6 @@ class SpreadLoss(ContrastiveLoss[SpreadSettings]):
         super().__init__(within_view=within_view, **settings)
 
     @classmethod
-    def from_settings(cls, settings: SpreadSettings, **options: Any) -> Self:
+    def from_settings(cls, settings: SpreadSettings, **options: Unpack[ModuleOptions]) -> Self:
         """Build the loss of a training run."""
         return cls(alpha=settings.spread_alpha, **options)

@@ -1,37 +1,43 @@
-"""Compute log-sums over the rows and the columns of one similarity matrix together, in blocks.
+"""Compute log-sums over the rows and the columns of a similarity matrix together, in blocks.
 
 Most losses are functions of a few sums per anchor, log sum_j e^{scale s_ij} over the negatives j.
-The anchors of one direction are the rows of S = A B^T, those of the other its columns. So the
-matrix is multiplied once forward and its gradient, the sum of both directions', twice backward:
-three products where a direction at a time takes six.
+The anchors are the rows of S = A B^T in one direction and its columns in the other. Computing both
+directions together takes one matrix product in the forward pass and two in the backward pass,
+instead of six.
 
     A (n, d), B (N, d)  --blocks of rows-->  S (c, N)
     S (c, N)  --T scales-->  over columns (T, n), over rows (T, N)
 
-With a `chunk_size` nothing of a block outlives it but its sums, and the backward pass computes it
-again: four products, and memory O(chunk_size * N).
+With a `chunk_size`, only the sums of a block are kept, and the backward pass recomputes the block:
+four products, and memory O(chunk_size * N).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from vldebias.errors import InvalidInputError
 
-# 256 rows against a batch of 2,000 are 2 MB in float32, which stay in a core's cache.
-_CACHED = 256  # rows
-_AT_ONCE = 1 << 26  # similarities that a GPU works on at once, a quarter of a gigabyte in float32
+P = ParamSpec("P")
+R = TypeVar("R")
+# Rows per block on a CPU: 256 rows and a batch of 2,000 are 2 MB in float32, which fit in a cache.
+_CACHED = 256
+# Similarities per block on a GPU, a quarter of a gigabyte in float32.
+_AT_ONCE = 1 << 26
 
 
 def softplus(x: Tensor) -> Tensor:
-    """Return log(1 + e^x) to double precision: the default threshold of torch cuts at 20, an error
-    of 2e-9."""
+    """Return log(1 + e^x) to double precision.
+
+    torch's default threshold of 20 causes an error of 2e-9.
+    """
     return F.softplus(x, threshold=50.0)
 
 
@@ -45,94 +51,108 @@ def matrix_sums(
     both: bool = True,
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, ...]:
-    """Return log sum_j e^{scale s_ij} of every row of S = A B^T (T, n) and, with `both`, of every
-    column (T, N).
+    """Return log-sums over the negatives of all rows of S = A B^T and, with `both`, of all columns.
 
     Args:
-        scales: T numbers, a sum over the negatives of an anchor for each.
+        scales: T factors of the similarities; there is a sum for each.
         a: (n, d), divided by the temperature if `b` is not.
         b: (N, d).
-        pair: the column that row 0 belongs with; row i belongs with `pair` + i.
-        chunk_size: rows per block; None is one block, which is kept for the backward pass.
-        both: the columns are anchors too; N = n then.
-        dtype: to which the factors of products are rounded, see `product`; None for that of a, b.
+        pair: column that is the pair of row 0; the pair of row i is column `pair` + i.
+        chunk_size: rows per block. Default: keep the whole matrix for the backward pass.
+        both: use the columns as anchors too, which requires N = n.
+        dtype: dtype to which the factors of products are rounded, see `product`.
+
+    Returns:
+        log sum_j e^{scale s_ij} of the rows (T, n) and, with `both`, of the columns (T, N).
     """
     sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, scales, pair, chunk_size, both, dtype)
     return sums
 
 
 def product(a: Tensor, b: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Return A B (n, N) in the dtype of A, of factors that are rounded to a half precision.
+    """Return A B (n, N) in the dtype of A, with factors that are rounded to half precision.
 
-    The terms are summed in float32, as tensor cores do, and the result is not rounded: of unit rows
-    over t = .01 a similarity is off by some .005, where a rounded one would be off by .25.
+    Terms are summed in float32, as in tensor cores, and the result is not rounded. For unit rows
+    divided by t = .01, the error of a similarity is about .005; rounding it would cause .25.
 
     Args:
         a: (n, d).
         b: (d, N).
-        dtype: half precision that the factors are rounded to; None: not at all.
+        dtype: dtype to which the factors are rounded. None: do not round.
     """
     if dtype is None:
         return a @ b
     rounded_a = a.to(dtype)
     rounded_b = b.to(dtype)
     if a.device.type == "cuda" and a.dtype == torch.float32:
-        # Tensor cores multiply half precision and add in float32; without this the sum is rounded.
+        # Tensor cores multiply in half precision and add in float32. Without out_dtype, the sum
+        # would be rounded.
         return torch.mm(rounded_a, rounded_b, out_dtype=torch.float32)
-    # Elsewhere float32 multiplies the rounded factors: the same numbers, without the speed.
+    # Other devices multiply the rounded factors in float32: the same numbers, but slower.
     return rounded_a.to(a.dtype) @ rounded_b.to(a.dtype)
 
 
 def slope_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
-    """Return the dtype of products with slopes: a softmax over many rows is too small for
-    float16."""
+    """Return the dtype for products with gradients.
+
+    It is bfloat16 even for float16, in which a softmax over many rows would underflow.
+    """
     return None if dtype is None else torch.bfloat16
 
 
 def _scores(a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None, out: Tensor) -> Tensor:
-    """Write the similarities of all rows into `out` and return it; -inf where row i meets column
-    `pair` + i."""
+    """Write all similarities into `out` and return it, with -inf for pairs, see `matrix_sums`."""
     if dtype is None:
         torch.mm(a, b.T, out=out)
     else:
         out.copy_(product(a, b.T, dtype))
-    # A pair is no negative: e^-inf = 0 leaves it out of every sum.
+    # Pairs are not negatives; e^-inf = 0 leaves them out of every sum.
     out.diagonal(pair).fill_(-torch.inf)
     return out
 
 
 def _scaled(s: Tensor, scale: float) -> Tensor:
-    # A product with 1 would only copy the matrix.
+    # Multiplying by 1 would only copy the matrix.
     return s if scale == 1 else scale * s
 
 
-def _once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse to differentiate a gradient again.
+def _once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
+    """Raise an error if a gradient is differentiated again.
 
-    torch's own decorator of this name lets `torch.autograd.grad` return a wrong second derivative,
-    since the node that would raise is not on the way to the inputs.
+    With torch's decorator of the same name, `torch.autograd.grad` returns a wrong second
+    derivative, because the node that would raise an error is not on the path to the inputs.
     """
 
     @wraps(backward)
-    def checked(ctx: Any, *outer: Tensor) -> Any:
-        # Only with create_graph=True.
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        # Gradients are only enabled with create_graph=True.
         if torch.is_grad_enabled():
             raise InvalidInputError(
-                "create_graph=True: expected a loss that is differentiated once; the gradients of"
-                " these losses have no derivative. Leave create_graph out, or write the loss in"
-                " plain torch"
+                "create_graph=True: the gradients of this loss cannot be differentiated again;"
+                " leave create_graph out, or write the loss in plain torch"
             )
-        return backward(ctx, *outer)
+        return backward(*args, **kwargs)
 
     return checked
 
 
+class _SumsContext(FunctionCtx):
+    """Values that `_MatrixSums` keeps for the backward pass."""
+
+    saved_tensors: tuple[Tensor, ...]
+    scales: Sequence[float]
+    pair: int
+    size: int
+    dtype: torch.dtype | None
+    keeps_scores: bool
+
+
 class _MatrixSums(torch.autograd.Function):
-    """Compute `matrix_sums`, which has the arguments, and its gradient in the same blocks."""
+    """Compute `matrix_sums`, which documents the arguments, and its gradient in the same blocks."""
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _SumsContext,
         a: Tensor,
         b: Tensor,
         scales: Sequence[float],
@@ -144,9 +164,10 @@ class _MatrixSums(torch.autograd.Function):
         size = chunk_size or _rows_at_once(a, b)
         keeps_scores = chunk_size is None
         rows = a.new_empty(len(scales), len(a))
-        # A block has all negatives of its rows, but a part of each column's: these begin at log 0.
+        # A block contains all negatives of its rows, but only some of those of the columns, whose
+        # sums are accumulated from log 0.
         columns = a.new_full((len(scales), len(b)), -torch.inf)
-        # Scores that are not kept are written into the buffer of one block, again and again.
+        # If the scores are not kept, all blocks share one buffer.
         scores = a.new_empty(len(a) if keeps_scores else min(size, len(a)), len(b))
         for block in row_blocks(len(a), size):
             buffer = scores[block] if keeps_scores else scores[: block.stop - block.start]
@@ -161,15 +182,17 @@ class _MatrixSums(torch.autograd.Function):
         ctx.pair = pair
         ctx.size = size
         ctx.dtype = dtype
-        ctx.save_for_backward(a, b, scores if keeps_scores else None, *sums)
+        ctx.keeps_scores = keeps_scores
+        kept = (scores,) if keeps_scores else ()
+        ctx.save_for_backward(a, b, *sums, *kept)
         return sums
 
     @staticmethod
     @_once_differentiable
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
-        # kept: the scores, or None. sums: of the rows and, where they are anchors, of the columns.
-        a, b, kept, *sums = ctx.saved_tensors
-        # Where backward() is called under autocast, it would round the products.
+    def backward(ctx: _SumsContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        a, b, *sums = ctx.saved_tensors
+        kept = sums.pop() if ctx.keeps_scores else None
+        # If backward() is called under autocast, autocast would round the products.
         with torch.autocast(a.device.type, enabled=False):
             slope_of_a = torch.empty_like(a)
             slope_of_b = torch.zeros_like(b)
@@ -184,7 +207,7 @@ class _MatrixSums(torch.autograd.Function):
                     s = kept[block]
                 slope.zero_()
                 _add_softmax(slope, s, ctx.scales, sums[0][:, block], outer[0][:, block], weights)
-                # The columns are anchors too: seen from them, the same similarities are S^T.
+                # If the columns are anchors too, their similarities are S^T.
                 if len(sums) == 2:
                     _add_softmax(slope.T, s.T, ctx.scales, sums[1], outer[1], weights.T)
                 _add_slopes(slope, a, b, block, ctx.dtype, slope_of_a, slope_of_b)
@@ -199,16 +222,17 @@ def _add_softmax(
     total_slope: Tensor,
     weights: Tensor,
 ) -> None:
-    """Add the gradient through the log-sums of rows to the gradient of similarities (c, N).
+    """Add the gradient through the log-sums of rows to the gradient of the similarities.
 
     Args:
-        slope: the gradient of the similarities.
-        s: the similarities.
+        slope: (c, N), gradient with respect to the similarities.
+        s: (c, N), the similarities.
         scales: T numbers.
-        total, total_slope: (T, c), the log-sums, and the gradient of the loss in them.
-        weights: buffer (c, N).
+        total: (T, c), the log-sums.
+        total_slope: (T, c), gradient with respect to the log-sums.
+        weights: (c, N), a buffer.
     """
-    # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}; a pair, s = -inf, gets 0.
+    # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}; 0 for pairs, whose s is -inf.
     for k, scale in enumerate(scales):
         torch.sub(_scaled(s, scale), total[k][:, None], out=weights).exp_()
         slope.addcmul_(weights, _scaled(total_slope[k], scale)[:, None])
@@ -223,10 +247,12 @@ def _add_slopes(
     slope_of_a: Tensor,
     slope_of_b: Tensor,
 ) -> None:
-    """Write the gradient of a block of rows of A, and add the block's part to the gradient of B,
-    from the gradient `slope` of its similarities."""
+    """Backpropagate the gradient `slope` of a block of similarities to A and B.
+
+    The rows of A are written, and the block's contribution is added to the gradient of B.
+    """
     if dtype is None:
-        # From S = A B^T follow dA = slope B and dB = slope^T A, the latter summed over the blocks.
+        # S = A B^T gives dA = slope B, and dB = slope^T A, which is summed over the blocks.
         torch.mm(slope, b, out=slope_of_a[block])
         slope_of_b.addmm_(slope.T, a[block])
         return
@@ -244,11 +270,10 @@ def matrix_total(
     chunk_size: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Return sum_ij log(1 + e^{s_ij + bias}) () over the negatives of S = A B^T; for the arguments
-    see `matrix_sums`.
+    """Return sum_ij log(1 + e^{s_ij + bias}) () over the negatives of S = A B^T.
 
-    The gradient of this sum is known with the similarities, up to one factor: it is taken with each
-    block, so that no block is kept or computed again.
+    The gradient of this sum depends on the similarities and a single factor. It is computed with
+    each block in the forward pass, so that no block is kept or recomputed.
 
     Args:
         a: (n, d), see `matrix_sums`.
@@ -263,12 +288,19 @@ def matrix_total(
     return total
 
 
+class _TotalContext(FunctionCtx):
+    """Values that `_SoftplusTotal` keeps for the backward pass."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+
 class _SoftplusTotal(torch.autograd.Function):
-    """Compute `matrix_total` in blocks of `size` rows, and its gradient with it."""
+    """Compute `matrix_total` and its gradient in blocks of `size` rows."""
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _TotalContext,
         a: Tensor,
         b: Tensor,
         bias: Tensor,
@@ -283,11 +315,12 @@ class _SoftplusTotal(torch.autograd.Function):
         slope_of_bias = torch.zeros_like(bias)
         for block in row_blocks(len(a), size):
             s = product(a[block], b.T, dtype).add_(bias)
-            # Pairs add nothing to value or slope: softplus and sigmoid of -inf are 0.
+            # Pairs contribute neither to the value nor to the slope: softplus(-inf) = 0, and so is
+            # sigmoid(-inf).
             s.diagonal(pair + block.start).fill_(-torch.inf)
             total += softplus(s).sum()
             if needs_gradient:
-                # The derivative of log(1 + e^s), written over s, which is not needed any more.
+                # The derivative of log(1 + e^s) overwrites s, which is not needed any more.
                 slope = s.sigmoid_()
                 slope_of_bias += slope.sum()
                 _add_slopes(slope, a, b, block, dtype, slope_of_a, slope_of_b)
@@ -296,17 +329,17 @@ class _SoftplusTotal(torch.autograd.Function):
 
     @staticmethod
     @_once_differentiable
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: _TotalContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
         slope_of_a, slope_of_b, slope_of_bias = ctx.saved_tensors
         slope = outer[0]
         return slope * slope_of_a, slope * slope_of_b, slope * slope_of_bias, None, None, None
 
 
 def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
-    """Return how many rows to process at once where the caller sets no limit.
+    """Return the default number of rows per block.
 
-    On a CPU those whose similarities stay in its cache; on a GPU so many that the buffers of the
-    backward pass stay small against the whole matrix.
+    On a CPU, the similarities of a block fit in its cache. On a GPU, the buffers of the backward
+    pass are small compared to the whole matrix.
     """
     if rows.device.type == "cpu":
         return _CACHED
@@ -314,11 +347,11 @@ def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
 
 
 def row_blocks(n: int, size: int) -> Iterator[slice]:
-    """Yield the rows of each block.
+    """Yield the slice of rows of each block.
 
     Args:
         n: number of rows.
-        size: height of a block; the last may be lower.
+        size: rows per block; the last block may be smaller.
     """
     for start in range(0, n, size):
         yield slice(start, min(start + size, n))

@@ -1,4 +1,4 @@
-"""Compute the supervised contrastive loss: all rows of a class attract each other."""
+"""Compute the supervised contrastive loss: all items of a class attract each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 from vldebias.losses.catalog import NoSettings
 from vldebias.losses.checks import check_labels
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
-from vldebias.losses.processes import gather_rows
 
 
 def supcon(
@@ -20,10 +19,10 @@ def supcon(
 
         -1/|P| sum_{p in P} log e^{s_p} / sum_{a in A} e^{s_a}
 
-    A are all rows of the batch except the anchor, and P those of its class, including its other
-    view. If no two items share a class, this is `info_nce`. Unlike the attracting part of `spread`,
-    the denominator includes the other positives. The batch is both views by default; pass
-    `within_view=False` for images and captions.
+    A are all rows of the batch except the anchor; P are those that have the anchor's class,
+    including its other view. If no two items share a class, this is `info_nce`. Unlike in the
+    attracting part of `spread`, the denominator includes the other positives. By default, the batch
+    contains both views; pass `within_view=False` for images and captions.
 
     Args:
         image_features: (n, d), rows of norm 1.
@@ -35,15 +34,13 @@ def supcon(
     """
     if isinstance(image_features, Tensor):
         check_labels("labels", labels, len(image_features))
-    within_view = options.setdefault("within_view", True)
+    options.setdefault("within_view", True)
     batch = Contrast(image_features, text_features, **options)
-    columns = gather_rows(labels) if batch.gather else labels
-    if within_view:
-        columns = torch.cat([columns, columns])
+    columns = batch.column_labels(labels)
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
         pair = batch.positive[rows]
-        # (c, N); scores of -inf are the anchor itself, or its pair, which is added separately.
+        # (c, N). Scores are -inf for the anchor itself, and for its pair, which is added below.
         is_positive = (labels[rows, None] == columns) & (s > -torch.inf)
         log_all = torch.logaddexp(torch.logsumexp(s, dim=1), pair)
         positives = torch.where(is_positive, s, 0.0).sum(1) + pair
@@ -53,8 +50,7 @@ def supcon(
 
 
 class SupConLoss(ContrastiveLoss[NoSettings]):
-    """Apply `supcon` with its settings. Options: see `ContrastiveLoss`; `within_view` is True by
-    default."""
+    """Apply `supcon`. Options: see `ContrastiveLoss`; `within_view` is True by default."""
 
     function = staticmethod(supcon)
     reads_labels = True

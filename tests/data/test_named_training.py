@@ -73,9 +73,13 @@ def test_what_a_named_data_set_brings_can_be_set_otherwise() -> None:
         InvalidInputError, match=r"fairface: expected label.* gender or race or age"
     ):
         load_settings(data="fairface")
-    with pytest.raises(InvalidInputError, match=r"data_root .* goes with data: waterbirds"):
+    with pytest.raises(
+        InvalidInputError, match=r"data_root .* would have no effect; it needs data: waterbirds"
+    ):
         load_settings(data="birds", data_root="x")
-    with pytest.raises(InvalidInputError, match=r"streaming .* goes with data of your own"):
+    with pytest.raises(
+        InvalidInputError, match=r"streaming .* would have no effect; it needs your own data"
+    ):
         load_settings(data="waterbirds", streaming=True)
 
 

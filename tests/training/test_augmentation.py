@@ -37,7 +37,7 @@ def pixels(image: Tensor) -> Tensor:
     return image * torch.tensor(STD)[:, None, None] + torch.tensor(MEAN)[:, None, None]
 
 
-def test_a_crop_of_all_is_a_resize_and_a_normalisation() -> None:
+def test_a_crop_of_the_whole_image_only_resizes_and_normalises() -> None:
     image = noisy_picture((16, 12))  # of the ratio and size that are asked for
     seed = next(
         seed
@@ -52,7 +52,9 @@ def test_a_crop_of_all_is_a_resize_and_a_normalisation() -> None:
 
 @pytest.mark.parametrize("bounds", [{}, {"crop": 0.08}])
 @pytest.mark.parametrize("size", [(30, 40), (90, 20)])
-def test_crops_have_the_law_of_torchvision(bounds: dict[str, float], size: tuple[int, int]) -> None:
+def test_crops_are_distributed_as_in_torchvision(
+    bounds: dict[str, float], size: tuple[int, int]
+) -> None:
     theirs = v2.RandomResizedCrop(8, scale=(bounds.get("crop", 0.9), 1.0))
     blank = torch.zeros(3, *size)
     # torchvision before 0.21 calls it `_get_params`.
@@ -102,7 +104,7 @@ def test_jitter_moves_brightness_contrast_saturation_and_hue() -> None:
     assert np.std(hues) > 0.01
 
 
-def test_grayscale_takes_the_colours_of_its_share_of_images() -> None:
+def test_grayscale_converts_the_given_share_of_images() -> None:
     image = noisy_picture()
     gray = 0
     for seed in range(200):
@@ -111,7 +113,7 @@ def test_grayscale_takes_the_colours_of_its_share_of_images() -> None:
     assert 35 <= gray <= 85, "a binomial of 200 at .3, four deviations"
 
 
-def test_blur_keeps_the_mean_and_takes_fine_detail_of_its_share() -> None:
+def test_blur_preserves_the_mean_and_removes_fine_detail() -> None:
     augment = Augmentation((32, 32), MEAN, STD, crop=1.0, blur=0.5)
     sharp = Augmentation((32, 32), MEAN, STD, crop=1.0)
     image = noisy_picture((32, 32))
@@ -127,7 +129,7 @@ def test_blur_keeps_the_mean_and_takes_fine_detail_of_its_share() -> None:
 
 
 @pytest.mark.parametrize("draws", [{}, {"crop": 0.08, "flip": True, "jitter": 1.0}])
-def test_it_reads_its_generator_alone(draws: dict[str, Any]) -> None:
+def test_augmentation_depends_only_on_its_generator(draws: dict[str, Any]) -> None:
     augment = augmentation(**draws)
     image = noisy_picture()
     state = torch.random.get_rng_state()
@@ -156,7 +158,7 @@ def amplitude(images: Tensor) -> Tensor:
     st.integers(0, 1000),
     st.lists(st.floats(0, 1), min_size=4, max_size=4),
 )
-def test_amplitudes_are_mixed_and_phases_kept(
+def test_mixing_changes_amplitudes_and_preserves_phases(
     size: tuple[int, int], seed: int, weight: list[float]
 ) -> None:
     images = pictures(4, *size, seed)
@@ -173,7 +175,7 @@ def test_amplitudes_are_mixed_and_phases_kept(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_the_transform_is_in_single_precision_and_the_type_stays(dtype: torch.dtype) -> None:
+def test_mixing_uses_single_precision_and_preserves_the_dtype(dtype: torch.dtype) -> None:
     images = pictures(3).to(dtype)
     partner = torch.tensor([1, 2, 0])
     weight = torch.rand(3)
@@ -191,7 +193,7 @@ def test_the_transform_is_in_single_precision_and_the_type_stays(dtype: torch.dt
 
 @COMMON
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(0, 1000))
-def test_the_most_similar_is_the_row_of_largest_cosine_that_shows_another(
+def test_the_most_similar_row_has_the_largest_cosine_and_another_source(
     images: int, views: int, seed: int
 ) -> None:
     features = torch.randn(images * views, 3, generator=seeded(seed), dtype=torch.float64)

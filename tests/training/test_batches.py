@@ -73,7 +73,7 @@ BOTH: dict[str, Callable[..., Any]] = {"pairs": mapped, "stream": streamed}
 
 
 @given(SIZES, st.integers(0, 30))
-def test_processes_share_the_batch_of_one_and_spares_are_of_other_batches(
+def test_processes_divide_the_joint_batch_and_spares_come_from_other_batches(
     sizes: tuple[int, int, int], number: int
 ) -> None:
     items, batch, world = sizes
@@ -87,7 +87,7 @@ def test_processes_share_the_batch_of_one_and_spares_are_of_other_batches(
 
 
 @given(SIZES)
-def test_batches_of_an_epoch_follow_its_order_and_leave_out_the_rest(
+def test_batches_follow_the_order_of_the_epoch_and_omit_an_incomplete_batch(
     sizes: tuple[int, int, int],
 ) -> None:
     items, batch, world = sizes
@@ -125,7 +125,7 @@ def test_generators_differ_by_purpose_and_place() -> None:
 @given(
     st.integers(1, 30), st.integers(1, 40), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3)
 )
-def test_every_row_of_a_stream_is_read_once_a_pass_by_one_process(
+def test_every_row_of_a_stream_is_read_once_per_epoch_by_one_process(
     n: int, buffer: int, shards: int, world: int, seed: int
 ) -> None:
     shards = max(min(shards, n), world)
@@ -154,7 +154,7 @@ def numbers(batches: list[Any]) -> list[int]:
     return [number_of(image) for image in chain(*(batch.images for batch in batches))]
 
 
-def test_fewer_shards_than_processes_are_shared_row_by_row() -> None:
+def test_with_fewer_shards_than_processes_rows_are_distributed() -> None:
     streams = [Stream(N, shards=2) for _ in range(3)]
     make = functools.partial(streamed, batch_size=1, augment=plain, world=3)
     with pytest.warns(VldebiasWarning, match="2 shards for 3 processes"):
@@ -168,7 +168,7 @@ def test_fewer_shards_than_processes_are_shared_row_by_row() -> None:
         assert sorted(numbers(take(source, 0, len(rows)))) == rows
 
 
-def test_a_stream_shuffles_its_blocks_evenly_and_its_shards_anew_in_every_pass() -> None:
+def test_a_stream_shuffles_blocks_uniformly_and_shards_in_every_epoch() -> None:
     first = Counter(
         take(streamed(Stream(5), batch_size=1, seed=seed), 0, 1)[0].index.item()
         for seed in range(600)
@@ -184,7 +184,7 @@ def test_a_stream_shuffles_its_blocks_evenly_and_its_shards_anew_in_every_pass()
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_batch_is_rows_of_the_data(kind: str) -> None:
+def test_a_batch_contains_rows_of_the_data(kind: str) -> None:
     source = BOTH[kind](
         augment=lambda image, generator: torch.cat(
             [plain(image)[:2], jittered(image, generator)[2:]]
@@ -215,9 +215,7 @@ def test_a_batch_is_rows_of_the_data(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("two_views", [False, True])
-def test_batches_are_functions_of_their_number_whatever_the_workers(
-    kind: str, two_views: bool
-) -> None:
+def test_batches_depend_on_their_number_and_not_on_the_workers(kind: str, two_views: bool) -> None:
     make = functools.partial(BOTH[kind], **({"tokenize": None} if two_views else {}))
     expected = take(make(), 0, 3 * PER_EPOCH)
     for workers, first in ((0, 3), (1, 0), (2, 2 * PER_EPOCH + 1)):
@@ -234,7 +232,7 @@ def test_batches_are_functions_of_their_number_whatever_the_workers(
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("two_views", [False, True])
-def test_further_views_are_other_augmentations_of_the_same_images(
+def test_further_views_are_different_augmentations_of_the_same_images(
     kind: str, two_views: bool
 ) -> None:
     make = functools.partial(BOTH[kind], **({"tokenize": None} if two_views else {}))
@@ -260,7 +258,7 @@ def test_further_views_are_other_augmentations_of_the_same_images(
             )
 
 
-def test_going_on_decodes_nothing_that_is_passed_over() -> None:
+def test_resuming_does_not_decode_skipped_rows() -> None:
     stream = Stream(N)
     looks = list[int]()
     take(
@@ -271,7 +269,7 @@ def test_going_on_decodes_nothing_that_is_passed_over() -> None:
     assert len(stream.decoded) == len(looks) == 4
 
 
-def test_readers_outlast_the_signals_of_a_scheduler() -> None:
+def test_workers_ignore_the_signals_of_a_scheduler() -> None:
     with closing(mapped(workers=1).starting(0)) as coming:
         batches = [next(coming)]
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -283,7 +281,7 @@ def test_readers_outlast_the_signals_of_a_scheduler() -> None:
     )
 
 
-def test_an_image_is_augmented_anew_in_every_epoch_and_view() -> None:
+def test_augmentations_differ_between_epochs_and_views() -> None:
     shifts: dict[int, set[float]] = {}
     for batch in take(mapped(tokenize=None), 0, 15):
         assert batch.texts == {}
@@ -293,7 +291,9 @@ def test_an_image_is_augmented_anew_in_every_epoch_and_view() -> None:
     assert max(len(colours) for colours in shifts.values()) == 6
 
 
-def test_two_views_of_a_stream_need_no_captions_and_others_are_passed_over() -> None:
+def test_two_views_of_a_stream_need_no_captions_and_contrasting_captions_skips_rows_without() -> (
+    None
+):
     (batch,) = take(streamed(Stream(N, without_caption=range(N)), tokenize=None), 0, 1)
     assert not torch.equal(batch.images, batch.views)
     (batch,) = take(streamed(Stream(N, without_caption=(1, 4, 7)), batch_size=20), 0, 1)
@@ -302,7 +302,7 @@ def test_two_views_of_a_stream_need_no_captions_and_others_are_passed_over() -> 
         take(streamed(Stream(N), batch_size=N + 1), 0, 1)
 
 
-def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:
+def test_an_image_with_several_captions_uses_a_different_one_in_each_epoch() -> None:
     """Captions end in 100 times the image and the number of the caption, of which there are one,
     two or three."""
     further = tuple(tuple(f"also {100 * i + k}" for k in range(1, i % 3 + 1)) for i in range(N))
@@ -328,7 +328,7 @@ def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_another_row_takes_the_place_of_a_broken_one(kind: str, workers: int) -> None:
+def test_an_unreadable_row_is_replaced(kind: str, workers: int) -> None:
     broken = (2, 5, 11)
     make = BOTH[kind]
     options: Any = {"broken": broken} if kind == "pairs" else {"stream": Stream(N, broken=broken)}

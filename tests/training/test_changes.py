@@ -38,7 +38,7 @@ def flipped(scores: Tensor, places: Sequence[int]) -> Tensor:
     return changed
 
 
-def test_a_loss_beyond_its_interval_is_worse_and_a_gain_is_better() -> None:
+def test_a_clear_decrease_is_worse_and_a_clear_increase_is_better() -> None:
     before = {ACCURACY: rows(300, 100)}
     after = {ACCURACY: flipped(before[ACCURACY], range(40))}
     lost = concluded(before, after)[ACCURACY]
@@ -51,7 +51,7 @@ def test_a_loss_beyond_its_interval_is_worse_and_a_gain_is_better() -> None:
     assert gained.change[0] == pytest.approx(-lost.change[0])
 
 
-def test_as_many_lost_as_won_is_no_clear_change() -> None:
+def test_equal_numbers_of_losses_and_gains_are_no_clear_change() -> None:
     before = {ACCURACY: rows(300, 100)}
     after = {ACCURACY: flipped(before[ACCURACY], [*range(20), *range(300, 319)])}
     conclusion = concluded(before, after)[ACCURACY]
@@ -60,7 +60,7 @@ def test_as_many_lost_as_won_is_no_clear_change() -> None:
     assert conclusion.change[1] < 0 < conclusion.change[2]
 
 
-def test_the_interval_is_that_of_paired_images() -> None:
+def test_the_interval_is_computed_from_paired_images() -> None:
     before = {ACCURACY: rows(5000, 5000)}
     after = {ACCURACY: flipped(before[ACCURACY], range(100))}
     conclusion = concluded(before, after)[ACCURACY]
@@ -71,7 +71,7 @@ def test_the_interval_is_that_of_paired_images() -> None:
     assert conclusion.verdict == "worse"
 
 
-def test_few_images_are_too_few_and_the_number_that_would_do_is_said() -> None:
+def test_with_too_few_images_the_required_number_is_reported() -> None:
     before = {ACCURACY: rows(6, 4)}
     after = {ACCURACY: flipped(before[ACCURACY], [0, 1, 2, 6, 7])}
     conclusion = concluded(before, after)[ACCURACY]
@@ -81,12 +81,12 @@ def test_few_images_are_too_few_and_the_number_that_would_do_is_said() -> None:
     assert "about" in conclusion.sentence
 
 
-def test_the_same_answers_are_equal() -> None:
+def test_identical_answers_are_equal() -> None:
     before = {ACCURACY: rows(3, 4), RECALL: rows(1, 6)}
     assert {conclusion.verdict for conclusion in concluded(before, before).values()} == {"equal"}
 
 
-def test_what_else_got_worse_is_the_cost_and_a_cosine_is_not() -> None:
+def test_other_scores_that_worsen_are_the_cost_except_cosines() -> None:
     before = {ACCURACY: rows(300, 100), RECALL: rows(200, 200), "positive_score": rows(300, 100)}
     after = {
         ACCURACY: flipped(before[ACCURACY], range(300, 380)),
@@ -105,19 +105,21 @@ def test_what_else_got_worse_is_the_cost_and_a_cosine_is_not() -> None:
     ]
 
 
-def test_scores_that_clearly_moved_are_said_and_all_are_counted() -> None:
+def test_clear_changes_are_printed_and_all_scores_are_counted() -> None:
     further = "recall@10 text->image"
     before = {ACCURACY: rows(300, 100), further: rows(200, 200)}
     after = {ACCURACY: before[ACCURACY], further: flipped(before[further], range(200, 280))}
     conclusions = list(concluded(before, after).values())
     assert [found.metric for found in leading(conclusions)] == [further]
-    assert counted(conclusions).startswith("Of 2 scores on held-out data 1 got better, none worse")
+    assert counted(conclusions).startswith(
+        "Of 2 scores on held-out data, 1 improved, none worsened"
+    )
     # Where nothing moved, the scores that people train for are said.
     unmoved = list(concluded(before, before).values())
     assert [found.metric for found in leading(unmoved)] == [ACCURACY]
 
 
-def test_the_worst_group_is_picked_again_after_training() -> None:
+def test_the_worst_group_is_determined_again_after_training() -> None:
     cells = torch.tensor([0] * 100 + [1] * 100 + [-1] * 50)
     # Right of 100: the first group 20, then 95; the second 90, then 40. The third is unknown.
     before = {ACCURACY: torch.cat([rows(20, 80), rows(90, 10), rows(0, 50)])}
@@ -128,7 +130,7 @@ def test_the_worst_group_is_picked_again_after_training() -> None:
     assert conclusion.verdict == "better"
 
 
-def test_features_that_are_no_numbers_are_worse_and_rows_without_a_score_are_left_out() -> None:
+def test_features_that_are_not_finite_are_worse_and_rows_without_a_score_are_ignored() -> None:
     before = {ACCURACY: rows(3, 2), RECALL: torch.full((5,), torch.nan)}
     after = {ACCURACY: torch.full((5,), torch.nan), RECALL: rows(5, 0)}
     conclusion_of_metric = concluded(before, after)
@@ -137,7 +139,7 @@ def test_features_that_are_no_numbers_are_worse_and_rows_without_a_score_are_lef
     assert concluded({}, {}) == {}
 
 
-def test_captions_are_resampled_with_their_image() -> None:
+def test_captions_are_resampled_together_with_their_image() -> None:
     """Five captions of an image that always agree are one fact: the interval is that of images, not
     the narrower one of captions."""
     rng = np.random.default_rng(0)
@@ -176,7 +178,7 @@ def test_captions_are_resampled_with_their_image() -> None:
     assert uneven.change[1:] == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.01)
 
 
-def test_recall_of_captions_that_does_not_vary_has_an_interval_of_its_images() -> None:
+def test_recall_that_does_not_vary_has_an_interval_from_the_number_of_images() -> None:
     name = "recall@1 text->image"
     query_images = torch.arange(12).repeat_interleave(5)
     all_right = torch.ones(60)
@@ -218,7 +220,7 @@ def test_a_model_without_finite_features_is_below_its_start() -> None:
     assert change_since_start(before, after)["below_start"] is True
 
 
-def test_a_fall_names_its_score_and_the_first_step_that_shows_it() -> None:
+def test_a_fall_includes_its_score_and_the_first_step_below_the_start() -> None:
     before = {ACCURACY: rows(300, 100), RECALL: rows(200, 200)}
     fallen = {ACCURACY: flipped(before[ACCURACY], range(40)), RECALL: before[RECALL]}
     history = [{"step": 0.0}, {"step": 1.0, "below_start": False}]

@@ -87,7 +87,7 @@ def at_step(number: int, do: Any) -> Any:
 
 
 @pytest.mark.parametrize(("sharpness", "rho"), [("none", 0), ("sam", 0.05), ("asam", 2.0)])
-def test_it_does_what_a_plain_loop_does(sharpness: Any, rho: float) -> None:
+def test_training_matches_a_plain_loop(sharpness: Any, rho: float) -> None:
     made = trainee("info_nce")
     naive = trainee("info_nce")
     history = fit(
@@ -145,7 +145,7 @@ def interruptions() -> list[Any]:
 
 
 @pytest.mark.parametrize(("kind", "step", "loss"), interruptions())
-def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(
+def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_run(
     kind: str, step: int, loss: str, tmp_path: Path
 ) -> None:
     how: dict[str, Any] = {"fourier": 0.4}
@@ -181,7 +181,9 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_path: Path) -> None:
+def test_after_a_signal_the_step_finishes_and_is_saved(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     chosen = settings(save_every=60.0, sharpness="sam")
     before = signal.getsignal(number)
     interrupt = at_step(2, lambda: os.kill(os.getpid(), number))
@@ -208,7 +210,7 @@ def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_
     assert read_state(tmp_path / "twice" / STATE) is None, "a second one raises at once"
 
 
-def test_a_kill_while_the_state_is_written_leaves_the_old_one(
+def test_a_kill_while_writing_a_checkpoint_preserves_the_previous_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(state: Any, path: Path) -> None:
@@ -237,17 +239,17 @@ class Foreign:
         return os.mkdir, ("unpickled",)
 
 
-def test_a_checkpoint_that_would_run_code_is_refused_unread(
+def test_a_checkpoint_that_contains_code_raises_an_error_without_running_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(Foreign(), STATE)
-    with pytest.raises(InvalidInputError, match="no readable checkpoint"):
+    with pytest.raises(InvalidInputError, match="not a readable checkpoint"):
         read_state(tmp_path / STATE)
     assert os.listdir() == [STATE]
 
 
-def test_the_history_beside_the_state_follows_it(tmp_path: Path) -> None:
+def test_the_history_file_matches_the_checkpoint(tmp_path: Path) -> None:
     """Lines of steps that are done again go, and what happened to the file is put right."""
     chosen = settings(save_every=60.0)
     path = tmp_path / HISTORY
@@ -268,7 +270,7 @@ def test_the_history_beside_the_state_follows_it(tmp_path: Path) -> None:
         assert [json.loads(line) for line in path.read_text().splitlines()] == history
 
 
-def test_a_second_run_in_one_folder_is_refused(tmp_path: Path) -> None:
+def test_a_second_run_in_the_same_folder_raises_an_error(tmp_path: Path) -> None:
     def beside() -> None:
         with ThreadPoolExecutor() as pool, pytest.raises(InvalidInputError):
             pool.submit(fit, trainee(), batches(), settings(), folder=tmp_path).result()
@@ -279,7 +281,7 @@ def test_a_second_run_in_one_folder_is_refused(tmp_path: Path) -> None:
     assert (len(refused), len(history)) == (1, STEPS)
 
 
-def test_a_state_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_raises_an_error_and_changes_nothing(tmp_path: Path) -> None:
     fit(trainee(), batches(), settings(), folder=tmp_path)
     larger = trainee()
     larger.model.image.bias.requires_grad_(False)
@@ -289,7 +291,7 @@ def test_a_state_of_another_model_is_refused_and_changes_nothing(tmp_path: Path)
     assert equal(weights(larger), before)
 
 
-def test_the_state_holds_what_learns_and_no_code(tmp_path: Path) -> None:
+def test_a_checkpoint_contains_trained_parameters_and_no_code(tmp_path: Path) -> None:
     """What is frozen comes from where the model came from; the file is read as tensors and plain
     values alone."""
     made = trainee()
@@ -304,11 +306,11 @@ def test_the_state_holds_what_learns_and_no_code(tmp_path: Path) -> None:
     assert not any("letters" in name for name in state["tensors"])
     for wrong in ({"step": print}, {"step": 3}):
         torch.save(wrong, tmp_path / STATE)
-        with pytest.raises(InvalidInputError, match=r"state\.pt: no readable checkpoint"):
+        with pytest.raises(InvalidInputError, match=r"state\.pt: not a readable checkpoint"):
             read_state(tmp_path / STATE)
 
 
-def test_a_flipped_bit_of_a_state_is_noticed(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_checkpoint_is_detected(tmp_path: Path) -> None:
     """The tensors would be wrong for the rest of the run."""
     made = trainee()
     path = tmp_path / STATE
@@ -320,7 +322,7 @@ def test_a_flipped_bit_of_a_state_is_noticed(tmp_path: Path) -> None:
         read_state(path)
 
 
-def test_the_average_is_what_is_scored_and_kept_and_a_short_run_is_scored_ten_times() -> None:
+def test_the_average_is_scored_and_saved_and_a_run_is_scored_ten_times() -> None:
     seen: list[Tensor] = []
 
     def monitor(towers: Any) -> dict[str, float]:
@@ -340,7 +342,9 @@ def test_the_average_is_what_is_scored_and_kept_and_a_short_run_is_scored_ten_ti
     assert [entry["step"] for entry in history if "score" in entry] == [1, 3, 5, 7, 9, 10]
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_the_run_and_preserves_the_checkpoint(
+    tmp_path: Path,
+) -> None:
     broken = IMAGES.clone()
     broken[int(batches().sampler.rows(3)[0])] = torch.nan
     with pytest.raises(DivergedError, match="step 3: the loss is nan"):
@@ -350,7 +354,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(tmp_pat
 
 
 @pytest.mark.parametrize("clip_norm", [1.0, None])
-def test_a_gradient_that_is_no_number_reaches_no_weight(
+def test_a_gradient_that_is_not_finite_changes_no_weight(
     clip_norm: float | None, tmp_path: Path
 ) -> None:
     """The loss is still finite then; one step more and the checkpoint would hold nothing but
@@ -362,7 +366,7 @@ def test_a_gradient_that_is_no_number_reaches_no_weight(
         2, lambda: weight[0].register_hook(lambda gradient: gradient * float("inf"))
     )
     with pytest.raises(
-        DivergedError, match=r"step 3: the loss is \d.*norm of its gradient (inf|nan)"
+        DivergedError, match=r"step 3: the loss is \d.*norm of its gradient is (inf|nan)"
     ):
         fit(
             made,
@@ -389,7 +393,7 @@ def half(scale: float, steps: int) -> tuple[Trainee, list[Entry]]:
     return made, fit(made, batches(), settings(steps=steps, precision="fp16", lr=0.1))
 
 
-def test_an_overflow_of_the_scale_costs_a_step_and_not_the_run() -> None:
+def test_an_overflow_of_the_scale_skips_a_step_and_does_not_stop_the_run() -> None:
     start = tiny_towers().model.state_dict()
     assert not equal(half(1.0, steps=12)[0].model.state_dict(), start)
     stayed, seen = half(1e3, steps=1)  # 65536 times a thousand is no half-precision number
@@ -399,16 +403,16 @@ def test_an_overflow_of_the_scale_costs_a_step_and_not_the_run() -> None:
         half(1e9, steps=1)
 
 
-def test_steps_follow_from_epochs() -> None:
+def test_the_number_of_steps_is_computed_from_epochs() -> None:
     # 4 batches an epoch.
     assert settings(steps=None, epochs=2.5).updates(4) == 10
     assert settings(steps=None, epochs=2.5, accumulation=2).updates(4) == 5
     assert settings(steps=3).updates(None) == 3
-    with pytest.raises(InvalidInputError, match="give steps"):
+    with pytest.raises(InvalidInputError, match="expected steps instead"):
         settings(steps=None, epochs=1.0).updates(None)
 
 
-def test_every_micro_batch_has_randomness_of_its_own_and_the_loss_hears_every_step() -> None:
+def test_every_micro_batch_has_its_own_seed_and_the_loss_is_scheduled_at_every_step() -> None:
     drawn = list[float]()
     made = trainee("info_nce")
     heard = list[tuple[int, int]]()
@@ -419,7 +423,7 @@ def test_every_micro_batch_has_randomness_of_its_own_and_the_loss_hears_every_st
     assert heard == [(0, 3), (1, 3), (2, 3)]
 
 
-def test_what_is_frozen_is_asked_in_evaluation_mode_and_the_rest_in_training_mode() -> None:
+def test_frozen_modules_run_in_evaluation_mode_and_others_in_training_mode() -> None:
     made = trainee("info_nce")
     seen = list[list[bool]]()
     parts = (made.model.image, made.model.letters, made.model.drop)
@@ -472,7 +476,7 @@ def micro(size: int = 4, two_views: bool = False) -> list[Batch]:
 
 def gradient(made: Trainee, parts: list[Batch], **changes: Any) -> tuple[Tensor, dict[str, Tensor]]:
     chosen = LoopSettings(steps=2, batch_size=4, accumulation=MICRO, **changes)
-    loss = Run(made, chosen, make_accelerator(cpu=True), None, {"steps": 2}).gradient(0, parts)
+    loss = Run(made, chosen, make_accelerator(cpu=True), None, {}, 2).gradient(0, parts)
     return loss, gradients(made)
 
 
@@ -491,7 +495,7 @@ def close(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize(("loss", "size"), [*((loss, 4) for loss in LOSSES), ("rince", 6)])
-def test_with_all_negatives_it_is_the_gradient_of_one_large_batch(loss: str, size: int) -> None:
+def test_with_all_negatives_the_gradient_is_that_of_one_large_batch(loss: str, size: int) -> None:
     one_batch = exact(loss)
     cached = exact(loss)
     expected = one_batch(micro(4 * MICRO)[0])
@@ -502,7 +506,7 @@ def test_with_all_negatives_it_is_the_gradient_of_one_large_batch(loss: str, siz
     close(dict(cached.objective.named_buffers()), dict(one_batch.objective.named_buffers()))
 
 
-def test_a_step_of_apart_negatives_is_the_mean_of_its_micro_batches() -> None:
+def test_with_separate_negatives_a_step_is_the_mean_of_its_micro_batches() -> None:
     apart = exact("info_nce")
     apart_gradient, slopes = gradient(apart, micro())
     expected, _ = gradient(exact("info_nce"), micro(), negatives="step")
@@ -513,7 +517,7 @@ def test_a_step_of_apart_negatives_is_the_mean_of_its_micro_batches() -> None:
     close(slopes, gradients(apart))
 
 
-def test_both_passes_draw_the_same_dropout_and_mixing() -> None:
+def test_both_passes_use_the_same_dropout_and_mixing() -> None:
     made = exact("info_nce", fourier=0.5)
     made.model.insert = nn.Dropout(0.5).train()
     image = made.towers.image
@@ -530,7 +534,7 @@ def test_both_passes_draw_the_same_dropout_and_mixing() -> None:
 # ---- processes
 
 
-def test_a_process_that_was_launched_as_one_of_several_and_is_alone_is_refused(
+def test_several_processes_without_a_group_raise_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As `accelerate launch --cpu --num_processes 2` leaves it: it would train alone in silence."""

@@ -106,7 +106,7 @@ SIDES = dict.fromkeys(("all", "heads", "lora"), (True, True)) | {
 
 @pytest.mark.parametrize("scope", SIDES)
 @pytest.mark.parametrize("name", ["clip", "resnet", "coca", "siglip", "twin"])
-def test_what_learns_moves_and_the_rest_does_not(name: str, scope: str) -> None:
+def test_trained_parameters_change_and_others_do_not(name: str, scope: str) -> None:
     towers = make(name)
     names = tune(towers, scope)
     old = [
@@ -132,7 +132,7 @@ def test_what_learns_moves_and_the_rest_does_not(name: str, scope: str) -> None:
         assert torch.equal(new, first) != does
 
 
-def test_all_is_both_towers_without_what_reaches_no_feature() -> None:
+def test_scope_all_excludes_parameters_that_affect_no_feature() -> None:
     both, text, image, heads = (
         set(tune(make("custom"), scope)) for scope in ("all", "text", "image", "heads")
     )
@@ -149,7 +149,7 @@ def test_all_is_both_towers_without_what_reaches_no_feature() -> None:
 
 @pytest.mark.parametrize(("name", "blocks"), [("custom", 1), ("twin", 3)])
 @pytest.mark.parametrize("side", ["image", "text"])
-def test_only_the_last_blocks_learn_and_what_comes_after_them(
+def test_only_the_last_blocks_and_later_layers_are_trained(
     name: str, blocks: int, side: str
 ) -> None:
     towers = make(name)
@@ -178,7 +178,7 @@ def test_only_the_last_blocks_learn_and_what_comes_after_them(
     bare: Any = partial(Mock, model=flat, text_parts=[], heads=[])
     for odd, last, refusal in (
         (towers, {}, "merge them first"),
-        (bare(image_parts=[flat]), {"image": 1}, "the image tower has no run of blocks"),
+        (bare(image_parts=[flat]), {"image": 1}, "the image tower has no blocks to count"),
         (bare(image_parts=[quantized]), {}, "its weights are quantized"),
     ):
         with pytest.raises(UnsupportedHostError, match=refusal):
@@ -204,7 +204,7 @@ def layers(towers: Towers) -> set[str]:
     }
 
 
-def test_adapters_go_where_the_model_looks() -> None:
+def test_adapters_are_added_where_they_affect_features() -> None:
     """Not to weights that are read past their layer: a MultiheadAttention's output, the attention
     pool of a ResNet."""
     block = {"attn", "mlp.c_fc", "mlp.c_proj"}
@@ -240,7 +240,7 @@ def test_adapters_are_low_rank_changes_of_the_weights(name: str) -> None:
     assert all(torch.allclose(tensor, expected[key], atol=1e-6) for key, tensor in together.items())
 
 
-def test_new_adapters_change_nothing_and_follow_their_seed() -> None:
+def test_new_adapters_change_no_output_and_depend_on_their_seed() -> None:
     plain, tuned, again, reseeded = (make("clip") for _ in range(4))
     state = torch.get_rng_state()
     tune(tuned, "lora")
@@ -254,7 +254,7 @@ def test_new_adapters_change_nothing_and_follow_their_seed() -> None:
     assert any(not torch.equal(first[name], third[name]) for name in first)
 
 
-def test_frozen_weights_do_not_drift_under_adapters() -> None:
+def test_frozen_weights_stay_bit_identical_with_adapters() -> None:
     """They are in no checkpoint of a run, so a resumed one has them as loaded: a bit's change would
     part the two."""
     towers = adapted("clip")
@@ -288,7 +288,7 @@ def assert_same_towers(towers: Towers, reread: Towers, atol: float = 0.0) -> Non
 
 
 @pytest.mark.parametrize("name", ["small-quick", "small-custom", "miniature", "twin"])
-def test_what_was_saved_is_read_again(name: str, tmp_path: Path) -> None:
+def test_a_saved_model_can_be_loaded(name: str, tmp_path: Path) -> None:
     if name.startswith("small"):
         models_tiny.skip_without_folders()
     towers = make(name)
@@ -326,7 +326,7 @@ def test_adapters_are_saved_merged(name: str, tmp_path: Path) -> None:
     assert alike(opened(tmp_path / "model"), towers)
 
 
-def test_a_kill_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_preserves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     towers = make("miniature")
     folder = tmp_path / "model"
     save_model(towers, folder, scope="all", name="miniature")
@@ -347,7 +347,7 @@ def test_a_kill_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_kill_between_the_moves_loses_nothing_to_the_next_kill(tmp_path: Path) -> None:
+def test_a_second_kill_after_one_between_the_moves_loses_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     (tmp_path / "model.before").mkdir()
     (tmp_path / "model.before" / "weights").write_text("the only ones")
@@ -360,7 +360,7 @@ def test_a_kill_between_the_moves_loses_nothing_to_the_next_kill(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_folder_with_other_things_and_a_model_of_another_vocabulary_are_refused(
+def test_folders_with_other_files_and_models_with_another_vocabulary_raise_errors(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "thesis.txt").write_text("all of it")

@@ -62,7 +62,7 @@ def naive(
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(2, 90), st.integers(1, 12))
-def test_agrees_with_the_naive_twin(seed: int, n: int, kinds: int) -> None:
+def test_scores_match_a_naive_implementation(seed: int, n: int, kinds: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     images = torch.rand(n, 3, 4, 4, generator=generator)
     captions = [
@@ -101,7 +101,7 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknow
     assert scores["zero_shot_worst_group"] == scores["zero_shot_worst_class"]
 
 
-def test_an_edit_changes_the_texts_and_not_the_images() -> None:
+def test_an_edit_applies_to_texts_and_not_to_images() -> None:
     images = torch.rand(20, 3, 4, 4)
     towers = tiny_towers(3)
     texts = ("a cat", "a dog")
@@ -150,7 +150,7 @@ def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
     assert rows_of_score["positive_score"].nan_to_num(9).tolist() == [1, 9, 1, 9]
 
 
-def test_each_of_several_captions_is_a_query_and_any_of_them_is_right() -> None:
+def test_each_caption_is_a_query_and_all_captions_of_an_image_are_correct() -> None:
     """Twelve images of five captions, by hand: the captions of an image point at it but for the
     last, which points at the next image, and the first of image 1, which points at image 0."""
     images = torch.eye(12)
@@ -182,9 +182,7 @@ def test_each_of_several_captions_is_a_query_and_any_of_them_is_right() -> None:
 @pytest.mark.parametrize(
     ("broken", "row", "captions"), [("image", 2, "0123"), ("text", 2, "0123"), ("text", 1, "")]
 )
-def test_features_that_are_not_finite_give_nan_and_no_hits(
-    broken: str, row: int, captions: str
-) -> None:
+def test_features_that_are_not_finite_have_nan_scores(broken: str, row: int, captions: str) -> None:
     tables = {"image": torch.eye(4), "text": torch.eye(4)}
     tables[broken][row] = torch.nan
     monitor = Monitor(
@@ -195,7 +193,7 @@ def test_features_that_are_not_finite_give_nan_and_no_hits(
     )
 
 
-def test_modes_gradients_and_autocast_stay_outside() -> None:
+def test_scoring_is_independent_of_mode_gradients_and_autocast() -> None:
     towers = tiny_towers()
     towers.model.letters.eval()  # a part that was frozen
     monitor = Monitor(torch.rand(8, 3, 4, 4), captions=[f"text {i}" for i in range(8)])
@@ -218,7 +216,7 @@ def data(n: int = 20, read: Any = None, broken: Sequence[int] = ()) -> Any:
     return image_data(n, read=read or reader(broken, tiny_image), captions=captions, labels=labels)
 
 
-def test_that_of_images_equals_that_of_tensors_and_reads_them_once() -> None:
+def test_a_monitor_of_images_equals_one_of_tensors_and_reads_images_once() -> None:
     towers = tiny_towers()
     reads = list[int]()
     monitor = Monitor.from_data(
@@ -238,7 +236,7 @@ def test_that_of_images_equals_that_of_tensors_and_reads_them_once() -> None:
     )
 
 
-def test_what_cannot_be_read_is_left_out() -> None:
+def test_unreadable_images_are_left_out() -> None:
     with pytest.warns(VldebiasWarning, match=r"own train: 2 of 20 .* left out, such as id3"):
         scores = Monitor.from_data(data(broken=(3, 4)), plain, "label", workers=0)(tiny_towers())
     rest = data()[[i for i in range(20) if i not in (3, 4)]]

@@ -75,7 +75,7 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_each_is_the_function_of_its_name(name: str) -> None:
+def test_each_objective_equals_its_loss_function(name: str) -> None:
     settings, function = FUNCTIONS[name]
     objective = Objective(
         LossSettings(loss=name, temperature=T, **settings), temperature=9.0, items=N
@@ -84,7 +84,7 @@ def test_each_is_the_function_of_its_name(name: str) -> None:
     assert objective.temperature == pytest.approx(T)
 
 
-def test_lam_of_rince_follows_the_batch_unless_it_is_set() -> None:
+def test_lam_of_rince_depends_on_the_batch_unless_it_is_set() -> None:
     objective = built("rince", q=0.4)
     for rows in (3, N):
         expected = losses.rince(X[:rows], Y[:rows], temperature=T, q=0.4, lam=1 / rows)
@@ -96,7 +96,7 @@ def test_lam_of_rince_follows_the_batch_unless_it_is_set() -> None:
     assert built("rince", lam=0.2).loss.lam == 0.2
 
 
-def test_the_model_s_temperature_is_taken_where_none_is_given_and_may_be_learned() -> None:
+def test_the_temperature_of_the_model_is_the_default_and_may_be_learned() -> None:
     objective = built("info_nce", learn_temperature=True)
     objective(X, Y, BATCH).backward()
     (parameter,) = objective.parameters()
@@ -104,7 +104,7 @@ def test_the_model_s_temperature_is_taken_where_none_is_given_and_may_be_learned
     assert objective.temperature == pytest.approx(T)
 
 
-def test_rince_is_not_as_steep_as_the_temperature_of_clip_unless_asked_for() -> None:
+def test_rince_raises_the_temperature_of_clip_unless_it_is_set() -> None:
     """q / t = 40 would weigh pairs by e^40; a temperature that is given stays, with a warning from
     e^20 on."""
     for loss, model_temperature, settings, wanted in (
@@ -123,7 +123,7 @@ def test_rince_is_not_as_steep_as_the_temperature_of_clip_unless_asked_for() -> 
             assert Objective(chosen, temperature=model_temperature, items=N).temperature == wanted
 
 
-def test_schedules_move_the_loss() -> None:
+def test_schedules_change_the_loss() -> None:
     warmed = built("rince", q=0.4, q_start=0.01)
     seen = []
     for step in range(4):
@@ -164,7 +164,7 @@ def test_beta_is_annealed_in_equal_steps_as_in_appendix_a_2_2() -> None:
 
 
 @pytest.mark.parametrize("loss", ["debiased", "hard_negative"])
-def test_a_small_temperature_of_the_debiased_estimate_warns_and_the_authors_rule_does_not(
+def test_a_low_temperature_of_the_debiased_loss_warns_except_with_the_authors_rule(
     loss: str,
 ) -> None:
     with pytest.warns(VldebiasWarning, match="below_floor"):
@@ -175,7 +175,7 @@ def test_a_small_temperature_of_the_debiased_estimate_warns_and_the_authors_rule
 
 @pytest.mark.parametrize("two_views", [False, True])
 @pytest.mark.parametrize(("loss", "beta"), [("debiased", 0.0), ("hard_negative", 0.5)])
-def test_several_positives_by_loops(loss: str, beta: float, two_views: bool) -> None:
+def test_several_positives_match_a_loop(loss: str, beta: float, two_views: bool) -> None:
     """M = 3: the row that a row belongs with, and two further views of the image. Captions are the
     only positives of an image, three times over."""
     settings: dict[str, Any] = {"tau_plus": 0.2, "positives": 3}
@@ -202,7 +202,7 @@ def test_several_positives_by_loops(loss: str, beta: float, two_views: bool) -> 
         objective(X, Y, BATCH)
 
 
-def test_group_dro_weighs_the_losses_of_the_groups() -> None:
+def test_group_dro_weights_the_losses_of_the_groups() -> None:
     """The mean of groups that weigh alike at first, and then more on the one that does worse."""
     objective = built("info_nce", group_dro="place", group_dro_step=1.0, groups=2)
     groups = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
@@ -237,7 +237,7 @@ def noted(made: Any, name: str) -> list[Any]:
     return seen
 
 
-def test_it_is_the_loss_of_the_features_and_two_views_read_no_text() -> None:
+def test_the_trainee_returns_the_loss_of_features_and_two_views_read_no_text() -> None:
     made = trainee()
     image = made.towers.image
     text = made.towers.text
@@ -275,7 +275,7 @@ def test_further_views_are_positives_of_their_image(two_views: bool) -> None:
     torch.testing.assert_close(made(batch, features=True)["further_features"], other_views)
 
 
-def test_captions_that_repeat_go_through_the_tower_once_with_the_same_gradient() -> None:
+def test_repeated_captions_are_encoded_once_with_the_same_gradient() -> None:
     made = trainee()
     text = made.towers.text
     seen = noted(made, "text")
@@ -287,7 +287,7 @@ def test_captions_that_repeat_go_through_the_tower_once_with_the_same_gradient()
     torch.testing.assert_close(fast, made.model.letters.weight.grad)
 
 
-def test_amplitudes_are_mixed_of_pixels_whatever_is_taken_off_them() -> None:
+def test_amplitudes_are_mixed_before_normalisation() -> None:
     shifted = trainee(fourier=0.5)
     shifted.towers.mean = (0.5, 0.4, 0.3)
     shifted.towers.std = (0.2, 0.3, 0.4)
@@ -301,7 +301,7 @@ def test_amplitudes_are_mixed_of_pixels_whatever_is_taken_off_them() -> None:
     assert not torch.allclose(expected, IMAGES, atol=1e-3)
 
 
-def test_mixing_finds_partners_among_both_views() -> None:
+def test_partners_for_mixing_may_be_in_either_view() -> None:
     made = trainee(two_views=True, fourier=1.0)
     seen = noted(made, "image")
     made(Batch(images=IMAGES, views=IMAGES.flip(3)))
@@ -312,7 +312,7 @@ def test_mixing_finds_partners_among_both_views() -> None:
     assert not torch.allclose(seen[0][ROWS:], seen[1][ROWS:]), "second views are mixed too"
 
 
-def test_a_partner_of_another_image_is_not_the_own_other_view() -> None:
+def test_a_partner_of_another_image_excludes_the_other_view() -> None:
     """Views that are all the same: the own other view is the most similar, and mixing with it
     changes nothing."""
     both = torch.cat([IMAGES, IMAGES])
@@ -323,7 +323,7 @@ def test_a_partner_of_another_image_is_not_the_own_other_view() -> None:
     assert not torch.allclose(another_image, both, atol=1e-2)
 
 
-def test_the_look_for_partners_moves_no_running_statistics() -> None:
+def test_searching_partners_updates_no_running_statistics() -> None:
     """Batch normalisation would see every batch twice."""
     plain = trainee()
     mixed = trainee(fourier=0.5)

@@ -70,7 +70,7 @@ def climbed_by_hand(module: nn.Module, method: str, rho: float, eta: float) -> n
 
 
 @methods
-def test_three_updates_are_those_computed_by_hand(method: str) -> None:
+def test_three_updates_match_a_manual_computation(method: str) -> None:
     module = small()
     slow = small()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
@@ -90,7 +90,7 @@ def test_three_updates_are_those_computed_by_hand(method: str) -> None:
 
 
 @methods
-def test_weights_come_back_exactly_and_frozen_ones_never_move(method: str) -> None:
+def test_weights_are_restored_exactly_and_frozen_weights_never_change(method: str) -> None:
     """Subtracting the climb again would round: one weight is a million times as large as the
     rest."""
     module = small().float()
@@ -112,7 +112,7 @@ def test_weights_come_back_exactly_and_frozen_ones_never_move(method: str) -> No
 
 
 @methods
-def test_half_precision_weights_climb_in_single_and_are_rounded_once(method: str) -> None:
+def test_half_precision_weights_climb_in_single_precision_and_are_rounded_once(method: str) -> None:
     weight = nn.Parameter(rows(6, 5).bfloat16())
     weight.grad = rows(6, 5, 1).bfloat16()
     start = weight.detach().float()
@@ -129,7 +129,7 @@ def test_half_precision_weights_climb_in_single_and_are_rounded_once(method: str
 @pytest.mark.parametrize(
     "norm", [nn.BatchNorm1d(2, momentum=None), nn.InstanceNorm1d(2, track_running_stats=True)]
 )
-def test_running_statistics_move_once_and_both_passes_use_those_of_the_batch(
+def test_running_statistics_are_updated_once_and_both_passes_use_batch_statistics(
     norm: nn.Module,
 ) -> None:
     module = nn.Sequential(
@@ -149,7 +149,7 @@ def test_running_statistics_move_once_and_both_passes_use_those_of_the_batch(
         assert torch.equal(buffer, expected), name
 
 
-def test_the_state_of_a_global_loss_moves_once() -> None:
+def test_the_state_of_a_global_loss_is_updated_once() -> None:
     losses = [
         GlobalContrastiveLoss(9, temperature=0.3, popularity_lr=0.5).double() for _ in range(2)
     ]
@@ -177,7 +177,7 @@ def shake(module: nn.Module) -> None:
         nn.init.normal_(parameter)
 
 
-def test_it_is_the_recursion_in_plain_numbers() -> None:
+def test_the_average_matches_its_recursion() -> None:
     module, average = averaged(0.4)
     mean = module[0].bias.tolist()
     for step in range(9):
@@ -190,7 +190,7 @@ def test_it_is_the_recursion_in_plain_numbers() -> None:
         assert average.means["0.bias"].tolist() == pytest.approx(mean, rel=1e-12)
 
 
-def test_live_averaged_and_live_again() -> None:
+def test_weights_are_restored_after_applying_the_average() -> None:
     module, average = averaged(0.9)
     module.eval()
     for step in range(3):
@@ -214,7 +214,7 @@ def test_live_averaged_and_live_again() -> None:
     )
 
 
-def test_a_mean_of_half_precision_still_moves() -> None:
+def test_the_mean_of_half_precision_weights_changes() -> None:
     """Steps of a thousandth are lost in bfloat16, which has eight bits."""
     weight = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
     average = Average({"weight": weight}, 0.999)

@@ -22,7 +22,7 @@ from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
 
 
-def test_pairs_are_the_rows_of_the_data() -> None:
+def test_pairs_match_the_rows_of_the_data() -> None:
     source = pairs_of(image_data(5), label="kind")
     assert (source.items, source.name, source.ids[4]) == (5, "own", "id4")
     assert source.captions == tuple((caption(i),) for i in range(5))
@@ -32,7 +32,7 @@ def test_pairs_are_the_rows_of_the_data() -> None:
     assert pairs_of(image_data(3, captions=()), views="two").captions == ()
 
 
-def test_captions_from_labels_leave_out_unknown_rows() -> None:
+def test_captions_from_labels_omit_unknown_rows() -> None:
     data = image_data(6, kinds=["owl", None, "cat", "", None, None], captions=())
     with pytest.warns(VldebiasWarning, match="own: 4 of 6 rows have no caption .* id1, id3, id4$"):
         source = pairs_of(data, label="kind", caption_template="a {} {}")
@@ -42,7 +42,7 @@ def test_captions_from_labels_leave_out_unknown_rows() -> None:
     assert source.read(1) == picture(2)
 
 
-def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told(
+def test_held_out_data_equal_to_training_data_raise_an_error_and_an_overlap_warns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def monitor(first: int, name: str, **options: Any) -> Monitor | None:
@@ -60,14 +60,14 @@ def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told(
 
     assert monitor(100, "a") is not None
     assert monitor(100, "a", captions=()) is None, "there is nothing to score"
-    with pytest.warns(VldebiasWarning, match="5 of 10 images are also trained on"):
+    with pytest.warns(VldebiasWarning, match="5 of 10 images are also in the training data"):
         monitor(5, "a")
     for first, name in ((1, "a"), (100, "b")):
-        with pytest.raises(InvalidInputError, match="is the training data"):
+        with pytest.raises(InvalidInputError, match="expected other images than the training data"):
             monitor(first, name)
 
 
-def test_groups_are_crossed_without_what_does_not_occur() -> None:
+def test_crossed_groups_only_include_combinations_that_occur() -> None:
     places = Labels.from_values(["land", "water", "land", "land", "water", None], ("land", "water"))
     data = replace(image_data(6), labels={**image_data(6).labels, "place": places})
     pairs = pairs_of(data, group_dro="kind, place")
@@ -100,7 +100,7 @@ def opened(held_out: bool = False, **options: Any) -> ImageData:
     return data
 
 
-def test_a_table_with_splits_keeps_them_apart_and_one_without_is_one(
+def test_a_table_with_splits_separates_them_and_one_without_has_one_split(
     images: Path, tmp_path: Path
 ) -> None:
     rows = [[f"images/{number}.png", f"number {number}"] for number in range(4)]
@@ -121,7 +121,7 @@ def test_a_table_with_splits_keeps_them_apart_and_one_without_is_one(
     assert not load_settings(data=path).has_held_out
 
 
-def test_paths_start_where_they_are_told_to(images: Path, tmp_path: Path) -> None:
+def test_relative_paths_start_from_image_root(images: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "tables"
     elsewhere.mkdir()
     path = table(elsewhere / "below.csv", ["image", "caption"], [["3.png", "three"]])
@@ -134,7 +134,7 @@ def test_paths_start_where_they_are_told_to(images: Path, tmp_path: Path) -> Non
     assert opened(data=absolute, allow_outside=True).read(0).getpixel((0, 0)) == (120, 0, 0)
 
 
-def test_noise_knows_which_captions_changed_and_follows_its_seed() -> None:
+def test_noise_records_changed_captions_and_depends_on_its_seed() -> None:
     source = pairs_of(image_data(300), label="kind")
     pairs, again, reseeded = (source.with_noise(0.5, seed=seed) for seed in (1, 1, 2))
     assert 0.4 < pairs.wrong.mean() < 0.6
@@ -154,7 +154,9 @@ N = 20_000
 CAPTIONS = [f"text {int(k)}" for k in np.random.default_rng(0).geometric(0.2, N)]
 
 
-def test_replaced_captions_follow_the_captions_of_the_data_and_say_nothing_of_the_image() -> None:
+def test_replaced_captions_have_the_distribution_of_the_data_and_are_independent_of_images() -> (
+    None
+):
     source = Pairs.noise(N, 0.7, 1)
     moved = source != np.arange(N)
     counts = Counter(CAPTIONS[i] for i in source[moved])
@@ -179,7 +181,7 @@ def test_replaced_captions_follow_the_captions_of_the_data_and_say_nothing_of_th
 
 
 @given(st.integers(1, 50), st.integers(0, 9), st.floats(0, 1), st.floats(0, 1))
-def test_more_noise_keeps_what_less_noise_did(
+def test_more_noise_includes_the_changes_of_less_noise(
     n: int, seed: int, first_share: float, second_share: float
 ) -> None:
     less, noisier = (Pairs.noise(n, eta, seed) for eta in sorted((first_share, second_share)))

@@ -51,7 +51,7 @@ def cosines(towers: Any, pairs: Pairs) -> np.ndarray:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (4, 2), (64, 3)])
-def test_scores_are_cosines_whatever_the_batches(
+def test_scores_are_cosines_for_every_batch_size(
     batch_size: int, workers: int, several: bool
 ) -> None:
     towers = tiny_towers()
@@ -64,7 +64,7 @@ def test_scores_are_cosines_whatever_the_batches(
         assert np.array_equal(positive_scores(towers, pairs, batch_size=batch_size), scores)
 
 
-def test_images_that_cannot_be_read_have_no_score() -> None:
+def test_unreadable_images_have_no_score() -> None:
     with pytest.warns(VldebiasWarning, match="2 unreadable images have no score, such as id3"):
         scores = positive_scores(tiny_towers(), source(broken=(3, 22)))
     assert np.flatnonzero(np.isnan(scores)).tolist() == [3, 22]
@@ -72,7 +72,7 @@ def test_images_that_cannot_be_read_have_no_score() -> None:
     assert scores[rest] == pytest.approx(positive_scores(tiny_towers(), source())[rest], abs=1e-6)
 
 
-def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(
+def test_the_table_lists_the_most_suspicious_first_and_the_auroc_is_reported(
     tmp_path: Path,
 ) -> None:
     pairs = source(captions=tuple(f"text {i}" for i in range(400))).with_noise(0.4, seed=0)
@@ -111,7 +111,7 @@ def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_what_is_kept_can_be_trained_on(several: bool, tmp_path: Path) -> None:
+def test_kept_pairs_can_be_used_for_training(several: bool, tmp_path: Path) -> None:
     scores = np.linspace(1, 0, 10, dtype=np.float32)
     scores[4] = np.nan
     pairs = source(10, several=several)
@@ -121,7 +121,7 @@ def test_what_is_kept_can_be_trained_on(several: bool, tmp_path: Path) -> None:
     assert images.read(4).tobytes() == tiny_image(5).tobytes()
 
 
-def test_what_is_kept_has_the_labels_of_the_data(tmp_path: Path) -> None:
+def test_kept_pairs_include_the_labels_of_the_data(tmp_path: Path) -> None:
     kinds = ["cat", None, "dog", "owl", "cat", "dog", "owl", "cat", "dog", "owl"]
     places = ["land", "water"] * 5
     labels = {"kind": Labels.from_values(kinds), "place": Labels.from_values(places)}
@@ -139,7 +139,7 @@ def test_what_is_kept_has_the_labels_of_the_data(tmp_path: Path) -> None:
         assert images.column(name).codes.tolist() == column.codes.tolist()
 
 
-def test_what_is_kept_is_read_with_the_names_of_the_settings_it_is_from(tmp_path: Path) -> None:
+def test_kept_pairs_can_be_read_with_the_names_in_the_settings(tmp_path: Path) -> None:
     names = {"y": {"0": "landbird", "1": "waterbird"}}
     texts = "".join(f"{i}.png,{i % 2},{i % 2},caption {i}\n" for i in range(6))
     (tmp_path / "birds.csv").write_text(f"image,y,place,caption\n{texts}")
@@ -159,5 +159,7 @@ def test_what_is_kept_is_read_with_the_names_of_the_settings_it_is_from(tmp_path
     ({"label": "score"}, "cannot be named 'score'; rename"),
     ({"label": "kind", "group_dro": "kind, id"}, "cannot be named 'id'; rename"),
 )
-def test_a_label_named_like_a_column_of_what_is_kept(settings: dict[str, Any]) -> None:
+def test_a_label_with_the_name_of_a_column_of_kept_pairs_raises_an_error(
+    settings: dict[str, Any],
+) -> None:
     load_settings(data="own", keep=0.5, **settings)

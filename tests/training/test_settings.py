@@ -20,7 +20,7 @@ def test_every_setting_has_one_group_and_a_description() -> None:
     assert all(field.description for field in TrainSettings.model_fields.values())
 
 
-def test_a_file_and_flags_mean_the_same_and_flags_come_first(tmp_path: Path) -> None:
+def test_files_and_flags_are_equivalent_and_flags_override_files(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"loss": "rince", "q": 0.3, "steps": 7, "flip": True, "lr": 1e-4}
     assert yaml.safe_load(load_settings(**settings).as_yaml()) == settings
     path = tmp_path / "run.yaml"
@@ -67,7 +67,7 @@ RANGES = {
 
 
 @pytest.mark.parametrize("interval", RANGES)
-def test_every_number_has_its_range(interval: str) -> None:
+def test_every_number_has_a_valid_range(interval: str) -> None:
     def fits(name: str, value: float) -> bool:
         try:
             next(group for group in GROUPS.values() if name in group.model_fields)(**{name: value})
@@ -82,13 +82,13 @@ def test_every_number_has_its_range(interval: str) -> None:
         assert high > 1 or (fits(name, 1.0), fits(name, 1.5)) == (interval[-1] == "]", False)
 
 
-def test_paths_are_settings_as_texts_are() -> None:
+def test_paths_are_accepted_as_settings() -> None:
     chosen = load_settings(steps=1, data=Path("captions.csv"), image_root=Path("images"))
     assert (chosen.data, chosen.image_root) == ("captions.csv", "images")
     assert chosen == load_settings(steps=1, data="captions.csv", image_root="images")
 
 
-def test_the_identity_of_a_run_is_all_but_what_changes_no_weight() -> None:
+def test_the_identity_of_a_run_excludes_settings_that_do_not_affect_weights() -> None:
     watching = {
         "workers",
         "save_every",
@@ -118,7 +118,7 @@ def test_the_identity_of_a_run_is_all_but_what_changes_no_weight() -> None:
 
 
 @pytest.mark.parametrize("name", ["no", "bf16", "fp16"])
-def test_the_precision_is_that_of_the_launch_unless_it_is_set(
+def test_the_default_precision_is_that_of_the_launch(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", name)
@@ -135,37 +135,55 @@ def test_the_precision_is_that_of_the_launch_unless_it_is_set(
     ({"steps": 1, "epochs": 1.0}, "expected either epochs or steps"),
     (
         {"loss": "rince", "learn_temperature": True},
-        "learn_temperature cannot go with rince: its value falls",
+        "learn_temperature cannot be used with rince: its value falls",
     ),
     (
         {"loss": "nuclr", "learn_temperature": True},
-        "learn_temperature cannot go with nuclr: its running averages",
+        "learn_temperature cannot be used with nuclr: its running averages",
     ),
     ({"lr": float("nan")}, "lr: .*finite"),
-    ({"streaming": True}, "streaming True goes with data of your own"),
-    ({"data": "folder", "items": 3}, "items 3 goes with data: birds or portraits"),
-    ({"caption_noise": 0.2, "views": "two"}, "caption_noise 0.2 goes with captions"),
-    ({"lora_rank": 4}, "lora_rank 4 goes with tune: lora"),
-    ({"tune": "text", "image_blocks": 1}, "image_blocks 1 goes with tune: all or image"),
-    ({"tune": "image", "text_blocks": 1}, "text_blocks 1 goes with tune: all or text"),
-    ({"pretrained": "openai"}, "pretrained 'openai' goes with an open_clip architecture as model"),
+    ({"streaming": True}, "streaming True would have no effect; it needs your own data"),
+    (
+        {"data": "folder", "items": 3},
+        "items 3 would have no effect; it needs data: birds or portraits",
+    ),
+    (
+        {"caption_noise": 0.2, "views": "two"},
+        "caption_noise 0.2 would have no effect; it needs captions",
+    ),
+    ({"lora_rank": 4}, "lora_rank 4 would have no effect; it needs tune: lora"),
+    (
+        {"tune": "text", "image_blocks": 1},
+        "image_blocks 1 would have no effect; it needs tune: all or image",
+    ),
+    (
+        {"tune": "image", "text_blocks": 1},
+        "text_blocks 1 would have no effect; it needs tune: all or text",
+    ),
+    (
+        {"pretrained": "openai"},
+        "pretrained 'openai' would have no effect; it needs an open_clip architecture as model",
+    ),
     (
         {"data": "x", "label": "y", "caption": "c", "caption_template": "{}"},
-        "caption 'c' goes with captions of data",
+        "caption 'c' would have no effect; it needs your own data with captions",
     ),
-    ({"caption_template": "a {}"}, "caption_template 'a {}' goes with label"),
-    ({"keep": 0.5, "score_pairs": False}, "keep 0.5 goes with score_pairs"),
-    ({"group_dro_step": 0.5}, "group_dro_step 0.5 goes with group_dro"),
-    ({"rho": 0.5}, "rho 0.5 goes with sharpness"),
+    ({"caption_template": "a {}"}, "caption_template 'a {}' would have no effect; it needs label"),
+    ({"keep": 0.5, "score_pairs": False}, "keep 0.5 would have no effect; it needs score_pairs"),
+    ({"group_dro_step": 0.5}, "group_dro_step 0.5 would have no effect; it needs group_dro"),
+    ({"rho": 0.5}, "rho 0.5 would have no effect; it needs sharpness"),
     ({"preset": "warm"}, "preset: expected heads, lora, scratch, got 'warm'"),
     ({"preset": ["lora"]}, r"preset: expected heads, lora, scratch, got \['lora'\]"),
     ({"seed": 1 << 63}, "seed: .* less than 9223372036854775808"),
-    ({"negatives": "step"}, "negatives 'step' goes with accumulation"),
-    ({"data": "folder", "group": "place"}, "group 'place' goes with held-out data"),
+    ({"negatives": "step"}, "negatives 'step' would have no effect; it needs accumulation"),
+    (
+        {"data": "folder", "group": "place"},
+        "group 'place' would have no effect; it needs held-out data",
+    ),
     (
         {"data": "folder", "split": "a", "val_split": "a"},
-        "val_split 'a' is the split that is learned from",
+        "val_split 'a' is the training split",
     ),
 )
-def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any]) -> None:
+def test_contradicting_settings_raise_errors_that_name_them(changes: dict[str, Any]) -> None:
     load_settings(**({"steps": 1} | changes))

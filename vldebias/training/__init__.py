@@ -1,4 +1,4 @@
 """Fine-tune image-text models on captions that may be wrong.
 
-Data flow through settings, pairs, batches, objective and loop; `run` puts them together.
+Data flows through settings, pairs, batches, objective and loop; `run` connects them.
 """

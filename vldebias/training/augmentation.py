@@ -1,8 +1,8 @@
 """Augment images by crops, flips, colours and blur, and by Fourier mixing (SSA-CLR, Tran et
 al., 2023, section 4.3).
 
-The changes depend on the given generator alone, in any thread; torchvision's own transforms read
-the global one.
+Unlike torchvision's own transforms, which use the global generator, the result depends only on the
+generator that is passed, in any thread.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from vldebias.errors import need
 if TYPE_CHECKING:
     from PIL import Image
 
-# RGB image -> (3, h, w); all randomness is the generator's.
+# RGB image -> (3, h, w); all random numbers come from the generator.
 Augment = Callable[["Image.Image", torch.Generator], Tensor]
 RATIO = (3 / 4, 4 / 3)  # width to height of a crop
 # Brightness, contrast, saturation, hue at strength 1 (SimCLR, Chen et al., 2020, appendix A).
 JITTER = (0.8, 0.8, 0.8, 0.2)
-JITTER_SHARE = 0.8  # of the images whose colours change at all
+JITTER_SHARE = 0.8  # share of the images whose colours change
 BLUR_SIGMA = (0.1, 2.0)  # pixels, sampled uniformly (SimCLR, appendix A)
 BLUR_KERNEL = 0.1  # width of the kernel, as a share of the image's height
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Crop, flip, change colours and blur, in this order, then normalise by the tower's mean and
-    std.
+    """Crop, flip, change colours and blur an image, in this order, then normalise its pixels.
 
     Args:
         size: (h, w) of the result.
+        mean: mean of the image tower, per channel.
+        std: standard deviation of the image tower, per channel.
         crop: smallest share of the area that a crop keeps.
         flip: mirror half of the images.
-        jitter: strength of the change of colours, 0 for none, SimCLR's 1 or less.
-        grayscale: share of the images that lose their colours; .2 in SimCLR.
+        jitter: strength of colour changes, from 0 (none) to 1 (SimCLR).
+        grayscale: share of the images that are converted to grayscale; .2 in SimCLR.
         blur: share of the images that are blurred; .5 in SimCLR.
     """
 
@@ -55,12 +56,12 @@ class Augmentation:
     blur: float = 0.0
 
     def __call__(self, image: Image.Image, generator: torch.Generator) -> Tensor:
-        """Return an RGB image as augmented pixels (3, h, w)."""
+        """Return augmented pixels (3, h, w) of an RGB image."""
         bicubic = need("torchvision.transforms").InterpolationMode.BICUBIC
         T = need("torchvision.transforms.v2.functional")
         box = self.box(image.height, image.width, generator)
         image = T.resized_crop(image, *box, list(self.size), bicubic)
-        # Drawn even without flips, so that this setting does not change the colours as well.
+        # A number is drawn even without flips, so that this setting does not affect the colours.
         if _uniform(0, 1, generator) < 0.5 * self.flip:
             image = T.horizontal_flip(image)
         if self.jitter and _uniform(0, 1, generator) < JITTER_SHARE:
@@ -70,14 +71,13 @@ class Augmentation:
             for middle, full_reach in zip(unchanged, JITTER, strict=True):
                 reach = self.jitter * full_reach
                 factors.append(_uniform(middle - reach, middle + reach, generator))
-            # In random order, as in SimCLR: contrast after
-            # brightness differs from brightness after contrast.
+            # In random order, as in SimCLR, because the changes do not commute.
             for place in torch.randperm(len(adjust), generator=generator).tolist():
                 image = adjust[place](image, factors[place])
         if self.grayscale and _uniform(0, 1, generator) < self.grayscale:
             image = T.rgb_to_grayscale(image, num_output_channels=3)
         if self.blur and _uniform(0, 1, generator) < self.blur:
-            # A kernel has a middle, so its width is odd.
+            # The width of a kernel must be odd.
             width = 2 * int(BLUR_KERNEL * self.size[0] / 2) + 1
             sigma = _uniform(*BLUR_SIGMA, generator)
             image = T.gaussian_blur(image, [width, width], [sigma, sigma])
@@ -91,13 +91,13 @@ class Augmentation:
         RandomResizedCrop.
 
         Args:
-            height: of the image, in pixels.
-            width: of the image, in pixels.
-            generator: source of the random numbers.
+            height: height of the image in pixels.
+            width: width of the image in pixels.
+            generator: source of random numbers.
         """
         for _ in range(10):
             area = height * width * _uniform(self.crop, 1, generator)
-            # Uniform in the logarithm, so that 3:4 is as frequent as 4:3.
+            # The logarithm is uniform, so that 3:4 is as frequent as 4:3.
             ratio = math.exp(_uniform(math.log(RATIO[0]), math.log(RATIO[1]), generator))
             w = round(math.sqrt(area * ratio))
             h = round(math.sqrt(area / ratio))
@@ -105,7 +105,7 @@ class Augmentation:
                 top_row = int(torch.randint(height - h + 1, (), generator=generator))
                 left_column = int(torch.randint(width - w + 1, (), generator=generator))
                 return top_row, left_column, h, w
-        # No crop fitted in ten trials: the largest one in the middle that has an allowed ratio.
+        # If no crop fits in ten trials, use the largest central crop with an allowed ratio.
         w = min(width, round(height * RATIO[1]))
         h = min(height, round(width / RATIO[0]))
         return (height - h) // 2, (width - w) // 2, h, w
@@ -117,13 +117,12 @@ def _uniform(low: float, high: float, generator: torch.Generator) -> float:
 
 @torch.no_grad()
 def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
-    """Return the index (b,) of the row of largest cosine with each row of `features` (b, d), other
-    than itself.
+    """Return the index (b,) of the most similar other row of each row, by cosine.
 
     Args:
         features: (b, d).
-        source: (b,) integers, the image that each row shows; rows of one image are then no partners
-            either.
+        source: (b,) integers, the image that each row shows. Rows of the same image are then
+            excluded too.
     """
     with torch.autocast(features.device.type, enabled=False):
         rows = F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=1)
@@ -136,21 +135,22 @@ def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
 
 @torch.no_grad()
 def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
-    """Return the inverse transform of ((1 - w) A + w A') e^{i P}, with A' of the partner, per
-    channel and frequency.
+    """Mix the Fourier amplitudes of each image with those of a partner, and keep its phases.
 
-    A is the amplitude and P the phase of the image's two-dimensional Fourier transform, in float32
-    at least; the phase of amplitude 0 is 0. The images come back in their own type, not clamped, as
-    in the paper.
+        inverse transform of ((1 - w) A + w A') e^{i P}, per channel and frequency
+
+    A and P are the amplitude and the phase of the image's two-dimensional Fourier transform, A' is
+    the amplitude of the partner. They are computed at least in float32; the phase of amplitude 0 is
+    0. As in the paper, the result is not clamped. It has the dtype of the images.
 
     Args:
         images: (b, c, h, w).
-        partner: (b,) integers, the image that each is mixed with.
+        partner: (b,) integers, the partner of each image.
         weight: (b,), w in [0, 1].
     """
     spectrum = torch.fft.rfft2(images.to(torch.promote_types(images.dtype, torch.float32)))
     amplitude = spectrum.abs()
     mixed = torch.lerp(amplitude, amplitude[partner], weight.to(amplitude)[:, None, None, None])
-    # e^{iP}, without an angle: the number divided by its length.
+    # e^{iP} without computing the angle: the number divided by its absolute value.
     phase = torch.where(amplitude > 0, spectrum / amplitude, 1.0)
     return torch.fft.irfft2(mixed * phase, s=images.shape[-2:]).to(images.dtype)

@@ -1,4 +1,4 @@
-"""Read micro-batches of pairs by their number, at random by worker processes or from a stream."""
+"""Read micro-batches of pairs by number, with worker processes or from a stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, count, islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Required, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -30,24 +30,32 @@ from vldebias.training.pairs import CAPTIONS_WANTED, Pairs
 from vldebias.training.sampling import Sampler, numpy_generator, torch_generator, turn
 from vldebias.training.settings import TrainSettings
 
-# How many rows are tried in place of one that cannot be read; if all fail, something else is wrong.
+if TYPE_CHECKING:
+    from PIL import Image
+
+# Number of rows to try as replacements of an unreadable row. If all fail, something else is wrong.
 ATTEMPTS = 10
-# A row of a stream has the index shard * _SHARD + its number within the shard.
+# The index of a row of a stream is shard * _SHARD + its number within the shard.
 _SHARD = 1 << 40
-_Row = tuple[int, Record]  # its index, and what is not yet decoded
-TIMEOUT = 600  # seconds without a batch from any worker, as where shared memory fails
+_Row = tuple[int, Record]  # index and undecoded record
+TIMEOUT = 600  # seconds without a batch from any worker, such as if shared memory fails
 T = TypeVar("T")
 Tokenize = Callable[[Sequence[str]], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Hold b images (b, 3, h, w) with their captions, or with a second view each.
+    """b images with their captions, or two views of b images.
 
-    texts: arguments of the text tower, (b, length) each. more_views: (b, m, 3, h, w), further
-    augmentations of each image. The other columns are (b,) integers: the number of each image in
-    its data set, its class, its group (-1 where unknown), and numbers that are equal where the
-    captions are.
+    Attributes:
+        images: (b, 3, h, w).
+        texts: arguments of the text tower, (b, length) each.
+        index: (b,), row of each image in its data set.
+        labels: (b,), class of each image, -1 if unknown.
+        captions: (b,), equal for rows with the same caption.
+        groups: (b,), group of each image, -1 if unknown.
+        views: (b, 3, h, w), a second view of each image instead of captions.
+        more_views: (b, m, 3, h, w), further augmentations of each image.
     """
 
     images: Tensor
@@ -64,36 +72,71 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """Join several batches in the columns that losses read; without pixels."""
-        columns: dict[str, Any] = {}
-        for name in ("index", "labels", "captions", "groups"):
-            parts = [getattr(batch, name) for batch in batches]
-            columns[name] = None if parts[0] is None else torch.cat(parts)
-        return cls(torch.empty(sum(map(len, batches)), 0), **columns)
+        """Join the columns of several batches that losses read, without pixels."""
+        return cls(
+            torch.empty(sum(map(len, batches)), 0),
+            index=_joined([batch.index for batch in batches]),
+            labels=_joined([batch.labels for batch in batches]),
+            captions=_joined([batch.captions for batch in batches]),
+            groups=_joined([batch.groups for batch in batches]),
+        )
 
     @staticmethod
     def codes(captions: Sequence[str]) -> Tensor:
-        """Return (n,) int64 that are equal where texts are, the same in every process; others
-        collide once in 2^63."""
+        """Return (n,) int64 that are equal for equal texts, and the same in every process.
+
+        The probability that two different texts have the same code is 2^-63.
+        """
         code_of_text = dict[str, int]()
         for text in set(captions):
             hashed = blake2b(text.encode(), digest_size=8).digest()
-            code_of_text[text] = int.from_bytes(hashed) >> 1  # int64 has a sign
+            code_of_text[text] = int.from_bytes(hashed) >> 1  # int64 is signed
         return torch.tensor([code_of_text[text] for text in captions], dtype=torch.int64)
 
 
-class Batches(ABC):
-    """Read micro-batches by number: the same number always gives the same micro-batch.
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Return a column of several batches; None if they do not have it."""
+    tensors = [part for part in parts if part is not None]
+    return torch.cat(tensors) if tensors else None
 
-    items: images of the data set; per_epoch: micro-batches of this process in an epoch; None for a
-    stream. more_views: further augmentations that a batch has of each image.
+
+class ReadingOptions(TypedDict, total=False):
+    """Options for reading micro-batches; see `Batches`."""
+
+    batch_size: Required[int]
+    tokenize: Tokenize | None
+    seed: int
+    rank: int | None
+    world: int | None
+    workers: int
+
+
+class _Parts(TypedDict, total=False):
+    """Parts of a micro-batch from a worker, or an error."""
+
+    index: Tensor
+    texts: list[str]
+    views: Tensor
+    failed: dict[str, str]  # id of a skipped image -> reason
+    error: str
+
+
+class Batches(ABC):
+    """Read micro-batches by number; the same number always gives the same micro-batch.
+
+    Attributes:
+        items: images of the data set; None for a stream.
+        per_epoch: micro-batches of this process in an epoch; None for a stream.
+        more_views: number of further augmentations of each image in a batch.
 
     Args:
+        name: name of the data set in messages.
+        augment: image and generator -> pixels.
         batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
-        tokenize: of the towers; None contrasts two augmentations of each image, and reads no
-            captions.
-        workers: number of readers, processes for pairs and threads for a stream; 0 reads between
-            the batches.
+        tokenize: tokenizer of the towers. None: contrast two augmentations of each image, and read
+            no captions.
+        workers: number of readers, processes for pairs and threads for a stream. 0: read between
+            the training steps.
     """
 
     items: int | None = None
@@ -124,12 +167,12 @@ class Batches(ABC):
 
     @staticmethod
     def from_data(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
-        """Return the micro-batches that the settings ask for, of pairs or of a stream of them.
+        """Return the micro-batches of pairs, or of a stream of pairs, for a training run.
 
         Args:
-            data: pairs, or a stream of them.
-            settings: of the training.
-            towers: the model, which knows the size of images and the tokenizer.
+            data: pairs, or a stream of pairs.
+            settings: settings of the training.
+            towers: the model, which determines the image size and the tokenizer.
         """
         augment = Augmentation(
             towers.size,
@@ -141,35 +184,41 @@ class Batches(ABC):
             grayscale=settings.grayscale,
             blur=settings.blur,
         )
-        options: dict[str, Any] = {
-            name: getattr(settings, name) for name in ("batch_size", "seed", "workers")
+        options: ReadingOptions = {
+            "batch_size": settings.batch_size,
+            "seed": settings.seed,
+            "workers": settings.workers,
+            "tokenize": None if settings.views == "two" else towers.tokenize,
         }
-        options["tokenize"] = None if settings.views == "two" else towers.tokenize
         batches: Batches
         if isinstance(data, Pairs):
             batches = MapBatches(data, augment, **options)
         else:
-            options |= {"label": settings.label, "buffer": settings.shuffle_buffer}
-            batches = StreamBatches(data, augment, **options)
-        # Losses that compare an image with several positives have this setting.
+            batches = StreamBatches(
+                data, augment, label=settings.label, buffer=settings.shuffle_buffer, **options
+            )
+        # Only losses with several positives per image have this setting.
         batches.more_views = getattr(settings, "positives", 1) - 1
         return batches
 
     @abstractmethod
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield micro-batches `first`, `first` + 1, ... without end; closing the iterator stops
-        reading ahead."""
+        """Yield micro-batches `first`, `first` + 1, ... indefinitely.
+
+        Closing the iterator stops reading ahead.
+        """
 
     def _read(
         self, row: int, read: Callable[[int], T], spares: Iterator[int], ids: Callable[[int], str]
     ) -> tuple[int, T, dict[str, str]]:
-        """Return a readable row, its contents, and id -> reason of the rows that were skipped.
+        """Return a readable row, its contents, and id -> reason for skipped rows.
 
-        `spares` must depend on the place of the row alone, so that a resumed run takes the same.
+        `spares` must only depend on the position of the row, so that a resumed run uses the same
+        rows.
         """
         failed: dict[str, str] = {}
-        # A row that cannot be read is replaced, so that
-        # batches keep their size and losses their state.
+        # Unreadable rows are replaced, so that the size of batches and the state of losses are
+        # unaffected.
         for candidate in chain([row], islice(spares, ATTEMPTS)):
             try:
                 return candidate, read(candidate), failed
@@ -178,19 +227,18 @@ class Batches(ABC):
         first, reason = next(iter(failed.items()))
         raise InvalidInputError(
             f"the image of {first!r} cannot be read ({reason}), nor can {len(failed) - 1}"
-            " replacements; if the data is a table of paths, set image_root to the folder that"
-            " they start from"
+            " replacements; if the data is a table of relative paths, set image_root to their base"
+            " folder"
         )
 
     def _warn_of_unreadable(self, failed: Mapping[str, str]) -> None:
-        """Warn of the 1st, 10th, 100th image that cannot be read; one that is met again counts
-        once."""
+        """Warn of the 1st, 10th, 100th, ... image that cannot be read; each image counts once."""
         digits_before = 0
         if self.unreadable:
             digits_before = len(str(len(self.unreadable)))
         self.unreadable.update(failed)
         after = len(self.unreadable)
-        # The number got a digit: 1, 10, 100.
+        # The number has one digit more than before: it reached 1, 10, 100, ...
         if after and len(str(after)) > digits_before:
             row, reason = next(reversed(self.unreadable.items()))
             warn(
@@ -198,91 +246,106 @@ class Batches(ABC):
                 f" ({after} so far)"
             )
 
-    def _augmented(self, image: Any, epoch: int, row: int) -> Tensor:
-        """Return all augmentations that a batch has of an image in an epoch, (v, 3, h, w)."""
+    def _augmented(self, image: Image.Image, epoch: int, row: int) -> Tensor:
+        """Return all augmentations (v, 3, h, w) of an image for a batch of an epoch."""
         contrasted = 2 if self.tokenize is None else 1
         views = range(contrasted + self.more_views)
         augmented = list[Tensor]()
         for view in views:
-            # Seeded by numbers alone: the same in any worker, whatever was read before.
+            # The seed depends only on numbers, so the result is the same in every worker.
             generator = torch_generator("augmentation", self.seed, epoch, row, view)
             augmented.append(self.augment(image, generator))
         return torch.stack(augmented)
 
     def _batch(
-        self, index: Tensor, texts: Sequence[str], views: Tensor, columns: dict[str, Any]
+        self,
+        index: Tensor,
+        texts: Sequence[str],
+        views: Tensor,
+        labels: Tensor | None = None,
+        groups: Tensor | None = None,
     ) -> Batch:
-        # The last of the views are further positives; the first ones are contrasted.
-        if self.more_views:
-            columns = {**columns, "more_views": views[:, -self.more_views :]}
+        # The first views are contrasted; the others are further positives.
+        more_views = views[:, -self.more_views :] if self.more_views else None
+        tokens: Mapping[str, Tensor] = {}
+        codes: Tensor | None = None
+        second_views: Tensor | None = None
         if self.tokenize is None:
-            return Batch(images=views[:, 0], views=views[:, 1], index=index, **columns)
-        tokens = dict(self.tokenize(texts))
-        codes = Batch.codes(texts)
-        return Batch(images=views[:, 0], texts=tokens, captions=codes, index=index, **columns)
+            second_views = views[:, 1]
+        else:
+            tokens = dict(self.tokenize(texts))
+            codes = Batch.codes(texts)
+        return Batch(
+            views[:, 0],
+            texts=tokens,
+            index=index,
+            labels=labels,
+            captions=codes,
+            groups=groups,
+            views=second_views,
+            more_views=more_views,
+        )
 
 
-class MapBatches(Batches, Dataset[dict[str, Any]]):
-    """Read micro-batches of pairs at random; see `Batches` for the options."""
+class MapBatches(Batches, Dataset[_Parts]):
+    """Read micro-batches of pairs in random order; see `Batches` for the options."""
 
-    def __init__(self, pairs: Pairs, augment: Augment, **options: Any) -> None:
+    def __init__(self, pairs: Pairs, augment: Augment, **options: Unpack[ReadingOptions]) -> None:
         super().__init__(pairs.name, augment, **options)
         if self.tokenize is not None and not pairs.captions:
             raise InvalidInputError(
-                f"{pairs.name}: has no captions; expected some, or two views (tokenize=None)"
+                f"{pairs.name}: expected captions, or two views (tokenize=None); got no captions"
             )
         self.pairs = pairs
         self.sampler = Sampler(pairs.items, self.batch_size, self.seed, self.rank, self.world)
         self.items = pairs.items
         self.per_epoch = self.sampler.per_epoch
-        self.columns = dict[str, Tensor]()
-        if pairs.labels is not None:
-            self.columns["labels"] = torch.from_numpy(pairs.labels.codes)
-        if pairs.groups is not None:
-            self.columns["groups"] = torch.from_numpy(pairs.groups.codes)
+        self.labels = None if pairs.labels is None else torch.from_numpy(pairs.labels.codes)
+        self.groups = None if pairs.groups is None else torch.from_numpy(pairs.groups.codes)
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield micro-batches read by the workers; close the iterator to stop them."""
+        """Yield the micro-batches that the workers read; close the iterator to stop the workers."""
         closing = multiprocessing.RawValue("b", 0)
 
-        def outlast_signals(_: int) -> None:
-            # A scheduler signals all at once: the run finishes its step, and stops its workers
-            # through the loader.
+        def ignore_signals(_: int) -> None:
+            # A scheduler sends signals to all processes at once. The main process finishes its
+            # step, and stops its workers through the loader.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if closing.value else None)
 
-        loader: DataLoader[dict[str, Any]] = DataLoader(
+        loader: DataLoader[_Parts] = DataLoader(
             self,
-            batch_size=None,  # a number is a whole batch
+            batch_size=None,  # an item of the data set is a whole batch
             sampler=count(first),
             collate_fn=lambda parts: parts,
             num_workers=self.workers,
             timeout=TIMEOUT if self.workers else 0,
             pin_memory=torch.cuda.is_available(),
-            worker_init_fn=outlast_signals,
-            # Readers are closures, which do not pickle.
+            worker_init_fn=ignore_signals,
+            # Readers are closures, which cannot be pickled.
             multiprocessing_context="fork" if self.workers else None,
-            # Otherwise the workers' seed would be drawn from the global generator.
+            # By default, the seed of the workers is drawn from the global generator.
             generator=torch.Generator(),
         )
         try:
             for parts in loader:
                 if "error" in parts:
                     raise InvalidInputError(parts["error"])
-                # Here and not in the worker, which does not know what others could not read.
-                self._warn_of_unreadable(parts.pop("failed"))
-                # Labels follow the rows that were read in fact, replacements as well.
-                columns = {name: codes[parts["index"]] for name, codes in self.columns.items()}
-                yield self._batch(**parts, columns=columns)
+                # Workers cannot warn, because they do not know the failures of other workers.
+                self._warn_of_unreadable(parts["failed"])
+                # Indices include those of replacements.
+                index = parts["index"]
+                labels = None if self.labels is None else self.labels[index]
+                groups = None if self.groups is None else self.groups[index]
+                yield self._batch(index, parts["texts"], parts["views"], labels, groups)
         finally:
             closing.value = 1
 
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return the parts of micro-batch `number`, and `failed`: id -> reason; or `error`: what is
-        wrong.
+    def __getitem__(self, number: int) -> _Parts:
+        """Return the parts of micro-batch `number`, or an error.
 
-        An error is handed over as a text: one that is raised in a worker arrives inside a traceback
-        of the loader's.
+        Errors are returned as text, because the loader would wrap an exception of a worker in a
+        traceback.
         """
         spares = self.sampler.spares(number)
         epoch = self.sampler.epoch(number)
@@ -313,14 +376,17 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
 class StreamBatches(Batches):
     """Read micro-batches of a stream of pairs; see `Batches` for the options.
 
-    Process r of w reads the shards r, r + w, ... and no others; a stream with fewer shards than
-    processes is read whole by each, and row i is that of process i mod w. Each pass takes the
-    shards in another order and shuffles their rows, undecoded, in blocks of `buffer`; rows without
-    a caption, and a last incomplete batch, are left out. A resumed run skips the rows that it has
-    seen, undecoded.
+    Process r of w reads the shards r, r + w, ... If there are fewer shards than processes, every
+    process reads the whole stream and uses every w-th row, starting with r. Each epoch reads the
+    shards in a different order, and shuffles undecoded rows in blocks of `buffer`. Rows without a
+    caption and an incomplete last batch are left out. A resumed run skips the rows of earlier
+    batches without decoding them.
 
     Args:
-        label: column of classes, whose names the stream must know beforehand.
+        stream: the stream.
+        augment: image and generator -> pixels.
+        label: column of classes, whose names must be known before the stream is read.
+        buffer: number of rows that are shuffled at a time.
     """
 
     def __init__(
@@ -330,52 +396,51 @@ class StreamBatches(Batches):
         *,
         label: str | None = None,
         buffer: int,
-        **options: Any,
+        **options: Unpack[ReadingOptions],
     ) -> None:
         super().__init__(stream.name, augment, **options)
         if label is not None and label not in stream.names:
             raise InvalidInputError(
-                f"{stream.name}: the classes of {label!r} must be known before the stream is read;"
-                f" known are {sorted(stream.names)}. Read the data without streaming"
+                f"{stream.name}: the classes of {label!r} are unknown before the stream is read;"
+                f" expected one of {sorted(stream.names)}, or data that are not streamed"
             )
         self.stream = stream
         self.buffer = buffer
         self.label = label
         self.shards = np.arange(self.rank, stream.shards, self.world)
-        # (k, w): this process takes the rows k, k + w, ... of its shards
+        # (k, w): this process uses rows k, k + w, ... of its shards.
         self.stride = (0, 1)
-        # Fewer shards than processes: some would have none, and the others would wait for them.
+        # With fewer shards than processes, some processes would get no shards, and the others
+        # would wait for them.
         if stream.shards < self.world:
             self.shards = np.arange(stream.shards)
             self.stride = (self.rank, self.world)
             if self.rank == 0:
                 warn(
-                    f"{stream.name}: has {stream.shards} shards for {self.world} processes, so each"
-                    " reads all of them"
+                    f"{stream.name}: there are only {stream.shards} shards for {self.world}"
+                    " processes, so every process reads all of them"
                 )
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
         """Yield the micro-batches of this process."""
         size = self.batch_size
 
-        def places() -> Iterator[tuple[list[_Row], int, int]]:
+        def slots() -> Iterator[tuple[list[_Row], int, int]]:
             for epoch, rows in islice(self._assembled(), first, None):
                 for slot in range(size):
                     yield rows, slot, epoch
 
-        slots = prefetch(places(), lambda place: self._slot(*place), self.workers, 2 * size)
+        pairs = prefetch(slots(), lambda slot: self._slot(*slot), self.workers, 2 * size)
         try:
             while True:
-                # The stream has no end, so `islice` always has `size` of them.
-                index, labels, texts, views, failed = zip(*islice(slots, size), strict=True)
+                # The stream is infinite, so `islice` always yields `size` pairs.
+                index, codes, texts, views, failed = zip(*islice(pairs, size), strict=True)
                 for reasons in failed:
                     self._warn_of_unreadable(reasons)
-                columns = {}
-                if self.label is not None:
-                    columns["labels"] = torch.tensor(labels)
-                yield self._batch(torch.tensor(index), texts, torch.stack(views), columns)
+                labels = None if self.label is None else torch.tensor(codes)
+                yield self._batch(torch.tensor(index), texts, torch.stack(views), labels)
         finally:
-            slots.close()  # type: ignore[attr-defined]
+            pairs.close()  # type: ignore[attr-defined]
 
     def _assembled(self) -> Iterator[tuple[int, list[_Row]]]:
         """Yield the epoch and the undecoded rows of every micro-batch."""
@@ -388,13 +453,14 @@ class StreamBatches(Batches):
                 waiting += block
                 while len(waiting) >= self.batch_size:
                     yield epoch, waiting[: self.batch_size]
-                    # What is left over begins the next batch of this pass.
+                    # The remaining rows are the first of the next batch.
                     waiting = waiting[self.batch_size :]
                     is_empty = False
             if is_empty:
                 remedy = f"lower batch_size {self.batch_size}" if waiting else CAPTIONS_WANTED
                 raise InvalidInputError(
-                    f"{self.name}: {len(waiting)} rows with captions make no batch; {remedy}"
+                    f"{self.name}: {len(waiting)} rows with captions are too few for a batch;"
+                    f" {remedy}"
                 )
             epoch += 1
 
@@ -409,11 +475,10 @@ class StreamBatches(Batches):
             block = list[_Row]()
             for number, record in part:
                 has_caption = self.tokenize is None or says_something(record.caption or "")
-                # Rows of other processes are counted, and not decoded.
+                # Rows of other processes are counted, but not decoded.
                 if number % step == start and has_caption:
                     block.append((shard * _SHARD + number, record))
-            # The seed names the block, so that a resumed
-            # run shuffles it as before without the others.
+            # The seed depends on the block, so that a resumed run shuffles it in the same way.
             first_number, _ = part[0]
             generator = numpy_generator("stream order", self.seed, epoch, shard, first_number)
             yield [block[place] for place in generator.permutation(len(block))]
@@ -421,8 +486,7 @@ class StreamBatches(Batches):
     def _slot(
         self, rows: list[_Row], slot: int, epoch: int
     ) -> tuple[int, int, str, Tensor, dict[str, str]]:
-        """Return the data of one place of a batch: number, class, caption in this epoch, views,
-        failures."""
+        """Return a pair of a batch: index, class, caption in this epoch, views, and failures."""
         generator = numpy_generator("replacement", self.seed, epoch, slot)
         spares = iter(generator.permutation(len(rows)).tolist())
         place, image, failed = self._read(

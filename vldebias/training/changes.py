@@ -1,10 +1,10 @@
-"""Conclude from the held-out scores of each image what a training made better or worse."""
+"""Determine which held-out scores a training improved or worsened."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,21 +27,31 @@ Codes = NDArray[np.int64]
 RESAMPLES = 2000
 TASK = "held-out data"
 METHOD = "training"
-COSINE = "positive_score"  # of an image with its caption; nobody trains for it
+COSINE = "positive_score"  # of an image with its captions; not a score that people train for
 TITLES = {
     "zero_shot_accuracy": "zero-shot accuracy",
     "zero_shot_worst_class": "worst-class accuracy",
     "zero_shot_worst_group": "worst-group accuracy",
     COSINE: "cosine with the caption",
 }
-"""What readers call a score; the others go by their names."""
+"""Names of scores on pages and in messages; other scores have no special name."""
 
 WATCHED = ("zero_shot_accuracy", "recall@1 image->text")
-"""The scores that show whether a training harms the model: the first one that was measured counts,
+"""Scores that show whether training harms the model, of which the first that was measured is used:
 retrieval if the held-out data have no classes."""
 
 # The scores that people train for.
 LEADS = ("zero_shot_accuracy", "zero_shot_worst_group", "recall@1 image->text")
+
+
+class Fall(TypedDict):
+    """A score that training left below its start; see `fall_below_start`."""
+
+    score: str
+    before: float
+    after: float
+    change: list[float]
+    first_seen: int | None
 
 
 def conclusions_of_training(
@@ -50,21 +60,21 @@ def conclusions_of_training(
     cells: Mapping[str, Tensor],
     query_images: Tensor | None = None,
 ) -> list[Conclusion]:
-    """Return a conclusion for each score, with an interval of its change.
+    """Return a conclusion about the change of each score, with its interval.
 
-    Changes are paired: images are resampled, each with its score before and after, and with all its
-    captions. The worst class and the worst group are picked again in each resample.
+    Changes are paired: images are resampled with their scores before and after training, and with
+    all their captions. The worst class and the worst group are determined anew in each resample.
 
     Args:
-        before: name -> score (n,) of each image, 0 or 1, NaN if it has none, as `Monitor.rows`
-            returns them; cosines are left out.
-        after: the same after the training.
-        cells: name of a lowest accuracy -> class or group (n,) of each image, negative where it is
-            in none, as `Monitor.cells` returns them.
-        query_images: (q,) the image of each caption, which the scores text->image are of; None
-            where every image has one.
+        before: name -> score (n,) of each image, 0 or 1, NaN if it has none, as returned by
+            `Monitor.rows`. Cosines are ignored.
+        after: the same after training.
+        cells: name of a lowest accuracy -> class or group (n,) of each image, negative for images
+            in none, as returned by `Monitor.cells`.
+        query_images: (q,) image of each caption, for the scores text->image. None: every image has
+            one caption.
     """
-    changes = {}
+    changes: dict[str, Conclusion] = {}
     for name, old, new, groups in _compared(before, after, cells):
         if name.endswith(TO_IMAGE) and query_images is not None:
             measured = _measured_of_captions(name, old, new, query_images.numpy())
@@ -73,55 +83,52 @@ def conclusions_of_training(
         if measured is not None:
             changes[name] = measured
     conclusions = []
-    for name, facts in changes.items():
-        lost = []
-        for cost_name, cost in changes.items():
-            if cost_name != name and cost["verdict"] == "worse":
-                lost.append(paid(cost["measure"], cost["before"], cost["after"], cost["change"]))
-        facts = facts | {"cost": "; ".join(lost)}
-        conclusion = Conclusion(**facts, sentence="")
-        sentence = worded(conclusion)
-        conclusions.append(conclusion.model_copy(update={"sentence": sentence}))
+    for name, conclusion in changes.items():
+        costs = []
+        for other_name, other in changes.items():
+            if other_name != name and other.verdict == "worse":
+                costs.append(paid(other.measure, other.before, other.after, other.change))
+        conclusion = conclusion.model_copy(update={"cost": "; ".join(costs)})
+        conclusions.append(conclusion.model_copy(update={"sentence": worded(conclusion)}))
     return conclusions
 
 
 def change_since_start(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Entry:
-    """Return how far the watched score moved since the start of the training, for its history.
+    """Return the change of the watched score since the start of the training, for the history.
 
     Args:
-        before: name -> score (n,) of each image, as `conclusions_of_training` takes them.
-        after: the same now.
+        before: name -> score (n,) of each image, see `conclusions_of_training`.
+        after: the same at the current step.
 
     Returns:
-        "NAME change", "NAME change_low" and "NAME change_high", the paired 95 % interval, and
-        "below_start", whether the whole interval lies below 0. Empty if nothing was scored.
+        "NAME change", "NAME change_low" and "NAME change_high", the change with its paired 95 %
+        interval, and "below_start", which is True if the whole interval is below 0. Empty if
+        nothing was scored.
     """
     for name, old, new, groups in _compared(before, after, {}):
-        facts = _measured(name, old, new, groups) if name in WATCHED else None
-        if facts is not None:
-            change, low, high = facts["change"]
+        measured = _measured(name, old, new, groups) if name in WATCHED else None
+        if measured is not None:
+            change, low, high = measured.change
             return {
                 f"{name} change": change,
                 f"{name} change_low": low,
                 f"{name} change_high": high,
-                "below_start": facts["verdict"] == "worse",
+                "below_start": measured.verdict == "worse",
             }
     return {}
 
 
-def fall_below_start(
-    conclusions: Sequence[Conclusion], history: Sequence[Entry]
-) -> dict[str, Any] | None:
-    """Return what is known about a training that left its watched score below the start, else None.
+def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]) -> Fall | None:
+    """Describe the fall of the watched score, if training left it below its start; else None.
 
     Args:
-        conclusions: about the change of each score.
+        conclusions: conclusions about the change of each score.
         history: entries of all steps.
 
     Returns:
         The name of the score, its value before and after, its change with the 95 % interval, and
-        the number of steps after which the history shows it below its start for the first time;
-        None if only the last model, whose weights may be averages, is below.
+        the number of steps after which it was below its start for the first time. The latter is
+        None if only the final model, whose weights may be averages, is below its start.
     """
     watched = [found for found in conclusions if found.metric in WATCHED]
     if not watched or watched[0].verdict != "worse":
@@ -137,21 +144,19 @@ def fall_below_start(
 
 
 def counted(conclusions: Sequence[Conclusion]) -> str:
-    """Write how many scores moved which way: "Of 9 scores on held-out data 2 got better, 1 worse;
-    6 show no clear change."."""
+    """Count scores by verdict: "Of 9 scores on held-out data, 2 improved, 1 worsened; ..."."""
     number_of_verdict = Counter(found.verdict for found in conclusions)
     better = number_of_verdict["better"]
     worse = number_of_verdict["worse"]
     unclear = len(conclusions) - better - worse
     return (
-        f"Of {quantity(len(conclusions), 'score')} on held-out data {better or 'none'} got better,"
-        f" {worse or 'none'} worse; {unclear or 'none'} without a clear change."
+        f"Of {quantity(len(conclusions), 'score')} on held-out data, {better or 'none'} improved,"
+        f" {worse or 'none'} worsened; {unclear or 'none'} show no clear change."
     )
 
 
 def leading(conclusions: list[Conclusion]) -> list[Conclusion]:
-    """Return the conclusions to say in words: of scores that clearly moved; where none did, of the
-    scores that people train for."""
+    """Return the conclusions to print: of scores that changed clearly, else of the main scores."""
     clear = [found for found in conclusions if found.verdict in ("better", "worse")]
     return clear or [found for found in conclusions if found.metric in LEADS]
 
@@ -159,7 +164,7 @@ def leading(conclusions: list[Conclusion]) -> list[Conclusion]:
 def _compared(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], cells: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Floats, Floats, Codes]]:
-    """Yield name, score before, score after and cell (n,) of what both have."""
+    """Yield name, score before, score after and cell (n,) of scores that both contain."""
     for name, scores in before.items():
         if name != COSINE and name in after:
             everywhere = np.zeros(len(scores), dtype=np.int64)
@@ -170,10 +175,11 @@ def _compared(
             yield name, scores.numpy(), after["zero_shot_accuracy"].numpy(), groups.numpy()
 
 
-def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> dict[str, Any] | None:
-    """Return the facts of a conclusion without its cost; None where no image was scored before.
+def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> Conclusion | None:
+    """Return a conclusion without cost and sentence; None if no image had a score before.
 
-    before, after: (n,) 0 or 1, NaN where there is no score. groups: (n,), negative for none.
+    Scores before and after (n,) are 0 or 1, or NaN for images without a score. `groups` (n,) is
+    negative for images in none.
     """
     scored = np.isfinite(before) & (groups >= 0)
     n = int(scored.sum())
@@ -185,20 +191,23 @@ def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> dict[s
     statistic = lowest_accuracy if is_lowest else mean_accuracy
     value, interval, change = interval_of(statistic, counts, drawn)
     is_finite = bool(np.isfinite(after[scored]).all())
-    return _facts(name, value, interval, change, n=n, counted=f"{n:,} images", is_finite=is_finite)
+    return _concluded(
+        name, value, interval, change, n=n, counted=f"{n:,} images", is_finite=is_finite
+    )
 
 
 def _measured_of_captions(
     name: str, before: Floats, after: Floats, query_images: Codes
-) -> dict[str, Any] | None:
-    """Return the facts of a conclusion about recall over captions, of which an image has several.
+) -> Conclusion | None:
+    """Return a conclusion about recall over captions, of which images have several.
 
-    before, after: (q,) 0 or 1, after NaN where the model gives no numbers. query_images: (q,).
+    Scores before and after (q,) are 0 or 1; those after are NaN if features are not finite.
+    `query_images` is (q,).
     """
     if not len(before):
         return None
-    # Of each image its captions, and how many are right before and after: (images, 3). Images that
-    # agree in all three form one cell, so resampling draws the counts of the cells.
+    # (images, 3): number of captions, and of correct ones before and after. Images with the same
+    # three numbers form a cell, so resampling draws the counts of the cells.
     _, owners = np.unique(query_images, return_inverse=True)
     columns = (np.ones(len(before)), before, np.nan_to_num(after))
     sums = np.stack([np.bincount(owners, column) for column in columns], axis=1)
@@ -211,16 +220,16 @@ def _measured_of_captions(
     n = int(counts.sum())
     interval = percentile_interval(draws[:, 1])
     if value in (0.0, 1.0):
-        # Nothing varies; the images are what is independent.
+        # Nothing varies, so use the interval for n independent images.
         interval = wilson_interval(int(value * n), n)
     low, high = percentile_interval(draws[:, 1] - draws[:, 0])
     change = (value - float(right_before / n_captions), low, high)
     queries = f"{len(before):,} captions of {n:,} images"
     is_finite = bool(np.isfinite(after).all())
-    return _facts(name, value, interval, change, n=n, counted=queries, is_finite=is_finite)
+    return _concluded(name, value, interval, change, n=n, counted=queries, is_finite=is_finite)
 
 
-def _facts(
+def _concluded(
     name: str,
     value: float,
     interval: tuple[float, float],
@@ -229,12 +238,19 @@ def _facts(
     n: int,
     counted: str,
     is_finite: bool,
-) -> dict[str, Any]:
-    """Return the facts of a conclusion without its cost.
+) -> Conclusion:
+    """Return a conclusion without cost and sentence.
 
-    n: number of images. counted: the queries in words. is_finite: whether the model gives numbers.
+    Args:
+        name: name of the score.
+        value: score after training.
+        interval: interval of the score after training.
+        change: change of the score with its interval.
+        n: number of images.
+        counted: number of queries in words.
+        is_finite: whether all features after training are finite.
     """
-    # How far the score was from 1 before the change.
+    # Largest possible increase of the score.
     to_gain = 1 - (value - change[0])
     judged = verdict(change, "higher")
     if not is_finite:
@@ -242,35 +258,37 @@ def _facts(
     elif judged == UNCLEAR and change[2] - change[1] >= to_gain:
         judged = TOO_FEW
     measure = TITLES.get(name, name)
-    return {
-        "task": TASK,
-        "question": f"Did training change the {measure} on held-out data?",
-        "metric": name,
-        "subset": "",
-        "measure": measure,
-        "method": METHOD,
-        "before": value - change[0],
-        "after": value,
-        "interval": interval,
-        "change": change,
-        "chance": None,
-        "chance_after": None,
-        "paper": "",
-        "on_val": "",
-        "baseline": "",
-        "worse": "",
-        "other_prior": "",
-        "n": counted,
-        "enough": enough_units(n, change, to_gain) if judged == TOO_FEW else None,
-        "verdict": judged,
-    }
+    return Conclusion(
+        task=TASK,
+        question=f"Did training change the {measure} on held-out data?",
+        metric=name,
+        subset="",
+        measure=measure,
+        method=METHOD,
+        before=value - change[0],
+        after=value,
+        interval=interval,
+        change=change,
+        chance=None,
+        chance_after=None,
+        cost="",
+        paper="",
+        on_val="",
+        baseline="",
+        worse="",
+        other_prior="",
+        n=counted,
+        enough=enough_units(n, change, to_gain) if judged == TOO_FEW else None,
+        verdict=judged,
+        sentence="",
+    )
 
 
 def _counted(before: Floats, after: Floats, groups: Codes) -> NDArray[np.int64]:
-    """Return the counts (g, 2, 2) of group, right before, right after of scores (n,)."""
+    """Count images (g, 2, 2) by group, correct before, and correct after."""
     _, codes = np.unique(groups, return_inverse=True)
     counts = np.zeros((codes.max() + 1, 2, 2), dtype=np.int64)
-    # Where the model after training gives no numbers, none of its answers is right.
+    # Answers of a model whose features are not finite count as wrong.
     right_after = np.nan_to_num(after).astype(np.int64)
     np.add.at(counts, (codes, before.astype(np.int64), right_after), 1)
     return counts

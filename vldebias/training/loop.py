@@ -1,8 +1,8 @@
-"""Train by steps, on one CPU or many GPUs, and resume exactly after an interrupt.
+"""Train step by step, on one CPU or several GPUs, and resume exactly after an interruption.
 
-A step is a function of its number: its learning rate, schedule, batches and the seed of its
-randomness. So a checkpoint needs no generator states and no place of a loader, and a run that was
-killed ends with the weights of one that was not.
+The learning rate, schedule, batches and random seed of a step depend only on its number. So a
+checkpoint needs neither generator states nor the position of a loader, and a run that was killed
+and resumed ends with the same weights as one that was not.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import signal
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -38,27 +38,39 @@ STATE = "state.pt"
 HISTORY = "history.jsonl"
 BETAS = (0.9, 0.98)  # of AdamW, as CLIP was trained
 
-# After a step: step, loss, lr, temperature, seconds, and the monitor's scores where they are due.
+# Values of a step: step, loss, lr, temperature, seconds, and scores if they are due.
 Entry = dict[str, float]
 Scores = Callable[[Towers], dict[str, float]]
 _TYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class DivergedError(VldebiasError):
-    """Report a loss that is not a number."""
+    """The loss or its gradient is not finite."""
+
+
+class Checkpoint(TypedDict):
+    """Content of a checkpoint file."""
+
+    step: int
+    identity: str
+    history: list[Entry]
+    tensors: dict[str, Tensor]
+    average: dict[str, Tensor] | None
+    optimizer: dict[str, Any]
+    scaler: dict[str, Any]
 
 
 def make_accelerator(**options: Any) -> Accelerator:
-    """Make an accelerator with the loop's defaults; options are accelerate's.
+    """Create an accelerator with the defaults of the loop; the options are those of accelerate.
 
-    Precision is the loop's own, since accelerate keeps one for all runs of a process. Buffers are
-    not broadcast before every forward pass: the state of a global loss is the same everywhere
-    anyway.
+    The loop implements precision itself, because accelerate uses one precision for all runs of a
+    process. Buffers are not broadcast before every forward pass, because the state of a global loss
+    is the same in all processes.
 
     Raises:
-        InvalidInputError: a launch of several processes without a common group, as that of
-            `accelerate launch --cpu --num_processes 2`: each would train alone and write into the
-            same folder.
+        InvalidInputError: several processes were launched without a common process group, as with
+            `accelerate launch --cpu --num_processes 2`. Each would train separately and write to
+            the same folder.
     """
     accelerate = need("accelerate")
     handler = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
@@ -68,12 +80,12 @@ def make_accelerator(**options: Any) -> Accelerator:
     world = os.environ.get("WORLD_SIZE", "")
     is_one_of_several = world.isdecimal() and int(world) > 1
     if not world:
-        # `accelerate launch --cpu` sets the address of a main process and no number of processes.
+        # `accelerate launch --cpu` sets the address of a main process, but no number of processes.
         is_one_of_several = "MASTER_ADDR" in os.environ and "ACCELERATE_USE_CPU" in os.environ
     if accelerator.num_processes == 1 and is_one_of_several:
         raise InvalidInputError(
-            "launched as several processes, but this one sees itself alone: each would train"
-            " separately and write into the same folder. On CPUs start them with torchrun"
+            "several processes were launched without a process group, so each would train"
+            " separately and write to the same folder. On CPUs, launch them with torchrun"
             " --nproc_per_node 2 -m vldebias train ..."
         )
     return accelerator
@@ -86,46 +98,47 @@ def fit(
     *,
     accelerator: Accelerator | None = None,
     folder: Path | None = None,
-    identity: dict[str, Any] | None = None,
+    identity: Mapping[str, object] | None = None,
     monitor: Scores | None = None,
     on_step: Callable[[Entry, int], None] | None = None,
 ) -> list[Entry]:
     """Train `trainee` in place and return the history, one entry per step.
 
-    A killed run is resumed from its last checkpoint. Ctrl-C and SIGTERM let the step finish, write
-    a checkpoint and raise KeyboardInterrupt(number of the signal); a second one raises at once.
+    A run that was killed resumes from its last checkpoint. After Ctrl-C or SIGTERM, the current
+    step finishes, a checkpoint is written, and KeyboardInterrupt(number of the signal) is raised; a
+    second signal raises it immediately.
 
     Args:
         trainee: model and loss.
         batches: micro-batches.
         settings: length, optimizer and precision.
-        accelerator: of the processes; None: one is made.
-        folder: where the checkpoint and the history, a line per step, are written; None writes
-            none.
-        identity: values that a checkpoint must share to be resumed, besides the number of steps.
-        monitor: scores of the model, every `eval_every` steps and at the end; with `ema` those of
-            the average.
-        on_step: called with each entry and the number of steps in all.
+        accelerator: accelerator of the processes. Default: a new one.
+        folder: folder for the checkpoint and the history, a line per step. Default: write neither.
+        identity: values that must be the same to resume from a checkpoint, in addition to the
+            number of steps.
+        monitor: function that scores the model every `eval_every` steps and at the end; with `ema`,
+            it scores the average.
+        on_step: called with each entry and the total number of steps.
 
     Raises:
-        InvalidInputError: a checkpoint of other settings in the folder, or a damaged one; another
-            run writes there.
-        DivergedError: the loss or its gradient is not finite; model and checkpoint are those of the
-            step before.
+        InvalidInputError: the folder contains a damaged checkpoint or one of another run, or
+            another run is writing to it.
+        DivergedError: the loss or its gradient is not finite. Model and checkpoint are those of the
+            previous step.
     """
     steps = settings.updates(batches.per_epoch)
     accelerator = accelerator or make_accelerator()
     lock: AbstractContextManager[object] = nullcontext()
-    # The main process alone writes, and two runs would overwrite each other's checkpoints.
+    # Only the main process writes. Two runs would overwrite each other's checkpoints.
     if folder is not None and accelerator.is_main_process:
         lock = only_writer(folder)
     with lock:
-        run = Run(trainee, settings, accelerator, folder, {**(identity or {}), "steps": steps})
+        run = Run(trainee, settings, accelerator, folder, identity or {}, steps)
         first = run.resume()
         saved = time.monotonic()
         first_batch = first * settings.accumulation
-        # In this order: the workers are forked with the handlers in place, and stop when the run
-        # does.
+        # The order matters: workers must be forked after the signal handlers are set, and stop
+        # before they are reset.
         with _signals() as signals, closing(batches.starting(first_batch)) as micro_batches:
             for step in range(first, steps):
                 begin = time.monotonic()
@@ -134,8 +147,8 @@ def fit(
                 if on_step is not None:
                     on_step(entry, steps)
                 minutes = (time.monotonic() - saved) / 60
-                # Clocks and signals differ between processes,
-                # and a checkpoint needs all of them at one step.
+                # Clocks and signals differ between processes, but all of them must write a
+                # checkpoint at the same step.
                 is_due, must_stop = run.agree(minutes >= settings.save_every, bool(signals))
                 if is_due or must_stop or step + 1 == steps:
                     run.save(step + 1)
@@ -148,17 +161,21 @@ def fit(
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Yield a list that collects the first Ctrl-C or SIGTERM inside the block; a second one raises
-    KeyboardInterrupt at once."""
+    """Yield a list that receives the first SIGINT or SIGTERM inside the block.
+
+    A second signal raises KeyboardInterrupt.
+    """
     received: list[int] = []
 
     def note(number: int, _: object) -> None:
-        # The first lets the step finish; the user who sends a second does not want to wait.
+        # After the first signal, the step finishes. A user who sends a second does not want to
+        # wait.
         if received:
             raise KeyboardInterrupt
         received.append(number)
 
-    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
+    # Only the main thread can handle signals.
+    if threading.current_thread() is not threading.main_thread():
         yield received
         return
     handlers = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -170,7 +187,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 class Run:
-    """Hold the state that one run needs to step and that its checkpoint stores; see `fit`."""
+    """State of a training run, which its checkpoint stores; see `fit`."""
 
     def __init__(
         self,
@@ -178,17 +195,19 @@ class Run:
         settings: LoopSettings,
         accelerator: Accelerator,
         folder: Path | None,
-        identity: Any,
+        identity: Mapping[str, object],
+        steps: int,
     ) -> None:
         self.trainee = trainee
         self.settings = settings
         self.accelerator = accelerator
         self.folder = folder
-        self.steps = int(identity["steps"])
-        # As JSON gives it back from a checkpoint: tuples become lists, paths texts.
-        self.identity = json.loads(json.dumps(identity, default=str))
+        self.steps = steps
+        # As read from the JSON of a checkpoint: tuples become lists, and paths become texts.
+        values = {**identity, "steps": steps}
+        self.identity: dict[str, object] = json.loads(json.dumps(values, default=str))
         self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
-        # Biases, gains of norms and temperatures do not decay.
+        # No weight decay for biases, gains of norms and temperatures.
         matrices = []
         vectors = []
         for parameter in self.learning.values():
@@ -202,7 +221,7 @@ class Run:
         if vectors:
             groups.append({"params": vectors, "weight_decay": 0.0})
         self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS)
-        # The module alone: scaler and precision are the run's (see `make_accelerator`).
+        # Only the module is prepared; the run implements precision itself (see `make_accelerator`).
         self.module: nn.Module = accelerator.prepare(trainee)
         self.precision = settings.precision or "no"
         self.scaler = torch.amp.GradScaler(
@@ -212,13 +231,13 @@ class Run:
         self.history: list[Entry] = []
 
     def record(self, step: int, loss: float, seconds: float, monitor: Scores | None) -> Entry:
-        """Score the model where it is due after a step, and write its entry into the history.
+        """Score the model if it is due after a step, and append the entry to the history.
 
         Args:
-            step: the step that ended.
-            loss: its loss.
-            seconds: time that it took.
-            monitor: scores of the model; None: no scores.
+            step: number of the step.
+            loss: loss of the step.
+            seconds: duration of the step.
+            monitor: function that scores the model. None: do not score it.
         """
         entry: Entry = {
             "step": step,
@@ -231,7 +250,7 @@ class Run:
         is_due = (step + 1) % period == 0 or step + 1 == self.steps
         if monitor is not None and is_due:
             self.module.eval()
-            # The average is what will be saved, so it is what is scored.
+            # The average will be saved, so the average is scored.
             with nullcontext() if self.average is None else self.average.applied():
                 entry |= monitor(self.trainee.towers)
         self.history.append(entry)
@@ -242,11 +261,11 @@ class Run:
         return entry
 
     def update(self, step: int, micro_batches: Sequence[Batch]) -> float:
-        """Make one update of the weights from micro-batches; return their mean loss.
+        """Update the weights once, and return the mean loss of the micro-batches.
 
         Args:
             step: number of the update, from 0.
-            micro_batches: the batches of the step.
+            micro_batches: micro-batches of the step.
 
         Raises:
             DivergedError: the loss or its gradient is not finite.
@@ -260,23 +279,23 @@ class Run:
         self.trainee.objective.schedule(step, self.steps)
         loss = self.gradient(step, micro_batches)
         if settings.sharpness != "none":
-            # Both passes have the same random numbers, and state moves in the first.
+            # Both passes use the same random numbers. Only the first pass updates the state.
             rho = settings.rho or RHO[settings.sharpness]
             with climbed(parameters, settings.sharpness, rho), still(self.module):
                 self.optimizer.zero_grad()
                 self.gradient(step, micro_batches)
-        # Before the clipping, which would otherwise compare a scaled norm with the limit.
+        # Unscale first; otherwise, the limit would apply to the norm of the scaled gradient.
         self.scaler.unscale_(self.optimizer)
         norm = float(nn.utils.clip_grad_norm_(parameters, settings.clip_norm or math.inf))
         value = float(self.accelerator.reduce(loss, reduction="mean"))
-        # Before it reaches the weights. An overflow of half precision only lowers the scale.
+        # Check before the weights change. An overflow in half precision only lowers the scale.
         may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
         has_gradient = math.isfinite(norm) or may_overflow
         if not math.isfinite(value) or not has_gradient:
             raise DivergedError(
-                f"step {step}: the loss is {value}, the norm of its gradient {norm}. Lower lr,"
-                " raise temperature (rince grows like e^(q / t)), or warm q up with q_start, in a"
-                " new folder; the last checkpoint is kept"
+                f"step {step}: the loss is {value}, and the norm of its gradient is {norm}. Lower"
+                " lr, raise temperature (rince grows like e^(q / t)), or warm up q with q_start,"
+                " and use a new folder; the last checkpoint is kept"
             )
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -288,21 +307,22 @@ class Run:
     def gradient(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
         """Add the gradient of the step's loss to `.grad`, and return the loss ().
 
-        With negatives "micro" the loss of a step is the mean of those of its micro-batches, with
-        "step" that of all pairs together in the memory of one micro-batch (GradCache, Gao et al.,
-        2021): features without a graph, the gradient of the loss of all in them, and every
-        micro-batch again with that gradient, its dropout and its mixing.
+        With negatives "micro", the loss of a step is the mean over its micro-batches. With "step",
+        it is the loss of all pairs together, in the memory of one micro-batch (GradCache, Gao et
+        al., 2021): compute all features without a graph and the gradient of the loss with respect
+        to them, then run every micro-batch again, with the same dropout and mixing, and
+        backpropagate this gradient.
 
         Args:
             step: number of the update, from 0.
-            micro_batches: the batches of the step.
+            micro_batches: micro-batches of the step.
         """
         move = need("accelerate.utils").send_to_device
         device = self.accelerator.device
         on_device = [
             Batch(**move(vars(batch), device, non_blocking=True)) for batch in micro_batches
         ]
-        # GradCache, which is off by default.
+        # GradCache is off by default.
         if self.settings.negatives == "step" and len(micro_batches) > 1:
             return self._gradient_of_all(step, on_device)
         total = torch.zeros((), device=device)
@@ -315,21 +335,24 @@ class Run:
         return total
 
     def _gradient_of_all(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
-        """Add the gradient of the loss of all micro-batches together, as `gradient` says."""
-        # 1. Features without a graph; 2. the loss of all and its gradient in them.
+        """Add the gradient of the loss of all micro-batches together, see `gradient`."""
+        # 1. Compute features without a graph. 2. Compute the loss and its gradient with respect to
+        # the features.
         features = self._features(step, micro_batches)
         objective = self.trainee.objective
         parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
         with self._autocast():
             loss = objective(**features, batch=Batch.joined(micro_batches))
-        # Parameters of the loss itself, such as the temperature, get theirs here too.
+        # Parameters of the loss, such as the temperature, also get a gradient.
         gradients = torch.autograd.grad(loss, [*features.values(), *parameters])
         sizes = [len(batch) for batch in micro_batches]
         gradients_of_name = {}
-        for name, gradient in zip(features, gradients, strict=False):  # those of parameters follow
+        # The gradients of parameters follow those of features.
+        for name, gradient in zip(features, gradients, strict=False):
             gradients_of_name[name] = gradient.split(sizes)
 
-        # 3. Every micro-batch again: the gradient of <features, gradient> is the chain rule's.
+        # 3. Run every micro-batch again, and backpropagate <features, gradient>, whose gradient is
+        # that of the loss by the chain rule.
         for number, batch in enumerate(micro_batches):
             is_last = number == len(micro_batches) - 1
             with self._seeded_pass(step, number, is_last=is_last):
@@ -339,9 +362,10 @@ class Run:
                         [batch_features[name] for name in gradients_of_name],
                         [parts[number] for parts in gradients_of_name.values()],
                     )
-                    if is_last:  # the loss's own parameters too go the way that processes exchange
+                    if is_last:
+                        # Gradients of the loss's parameters must be exchanged between processes.
                         total = total + _inner_product(parameters, gradients[len(features) :])
-                # The features have the same values as before, since both passes are seeded alike.
+                # The features are the same as before, because both passes have the same seed.
                 self.scaler.scale(total).backward()
         return loss.detach()
 
@@ -355,8 +379,7 @@ class Run:
                 self._seeded_pass(step, number, is_last=False),
                 self._autocast(),
             ):
-                # Through the wrapped module, whose buffers
-                # and precision are those of the second pass.
+                # The wrapped module has the same buffers and precision as in the second pass.
                 parts.append(self.module(batch, features=True))
         features = {}
         for name in parts[0]:
@@ -365,12 +388,11 @@ class Run:
 
     @contextmanager
     def _seeded_pass(self, step: int, number: int, *, is_last: bool) -> Iterator[None]:
-        """Seed dropout and mixing by the place in the run; exchange gradients with the last
-        micro-batch."""
-        # Primes, so that no two of seed, step, micro-batch and process share a seed in a usual run.
-        place = (self.settings.seed * 1_000_003 + step) * 1009 + number
-        torch.manual_seed((place * 65_537 + self.accelerator.process_index) % 2**63)
-        # Gradients add up here; one exchange for a step is enough.
+        """Seed dropout and mixing; exchange gradients of processes after the last micro-batch."""
+        # The factors are primes, so that seeds differ between steps, micro-batches and processes.
+        position = (self.settings.seed * 1_000_003 + step) * 1009 + number
+        torch.manual_seed((position * 65_537 + self.accelerator.process_index) % 2**63)
+        # Gradients accumulate in each process, so one exchange per step is enough.
         with nullcontext() if is_last else self.accelerator.no_sync(self.module):
             yield
 
@@ -380,20 +402,19 @@ class Run:
         )
 
     def finish(self) -> None:
-        """Leave the model in evaluation mode, with the averaged weights if there are any."""
+        """Switch the model to evaluation mode, with averaged weights if there are any."""
         self.module.eval()
         if self.average is not None:
             self.average.copy_to_live()
 
     def agree(self, *conditions: bool) -> list[bool]:
-        """Return for each condition whether it holds in any process, so that all act alike."""
+        """Return for each condition whether it is true in any process."""
         votes = torch.tensor(conditions, dtype=torch.float32, device=self.accelerator.device)
         return [bool(total) for total in self.accelerator.reduce(votes, reduction="sum")]
 
     def _live(self) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint holds of model and loss: trained ones and
-        buffers."""
-        # Frozen weights come from the model; buffers that are not in its state are made again.
+        """Return the tensors of model and loss in a checkpoint: trained parameters and buffers."""
+        # Frozen weights are loaded with the model, and non-persistent buffers are recomputed.
         persistent = set(self.trainee.state_dict())
         tensors: dict[str, Tensor] = {}
         for name, buffer in self.trainee.named_buffers():
@@ -413,93 +434,89 @@ class Run:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": self.scaler.state_dict(),
             }
-            # A kill while it is written leaves the previous checkpoint.
+            # If the process is killed while writing, the previous checkpoint remains.
             write_atomically(self.folder / STATE, lambda partial: torch.save(state, partial))
         self.accelerator.wait_for_everyone()
 
     @torch.no_grad()
     def resume(self) -> int:
-        """Load the last checkpoint, and return the first step to do; the history loses what will be
-        done again.
+        """Load the last checkpoint, and return the number of the next step.
+
+        Later steps, which will be repeated, are removed from the history.
 
         Raises:
-            InvalidInputError: the checkpoint is of another run or of another model.
+            InvalidInputError: the checkpoint belongs to another run or another model.
         """
         state = None if self.folder is None else read_state(self.folder / STATE)
         if state is not None:
-            # Before anything is copied, so that a refused checkpoint leaves the model as it was.
+            # Check before copying, so that the model is unchanged if an error is raised.
             self._refuse_other_run(state)
             live = self._live()
             for name, tensor in state["tensors"].items():
-                # In place: optimizer and wrapper hold these very tensors.
+                # In place, because optimizer and wrapper refer to these tensors.
                 live[name].copy_(tensor)
             self.history = list(state["history"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state["scaler"])
             if self.average is not None:
-                for name, mean in self.average.means.items():
-                    mean.copy_(state["average"][name])
+                for name, mean in (state["average"] or {}).items():
+                    self.average.means[name].copy_(mean)
         if self.folder is not None and self.accelerator.is_main_process:
-            # Steps after the checkpoint are done again, and must not be in the file twice.
+            # Steps after the checkpoint are repeated, and must not be in the file twice.
             lines = "".join(json.dumps(entry) + "\n" for entry in self.history)
             write_atomically(self.folder / HISTORY, lines)
         return len(self.history)
 
-    def _refuse_other_run(self, state: dict[str, Any]) -> None:
-        """Raise InvalidInputError for a checkpoint of other settings, or of another model or
-        loss."""
+    def _refuse_other_run(self, state: Checkpoint) -> None:
+        """Raise an error for a checkpoint of other settings, or of another model or loss."""
         stored_identity = json.loads(state["identity"])
         differences = []
         for name in sorted(stored_identity | self.identity):
             before = stored_identity.get(name)
             now = self.identity.get(name)
             if before != now:
-                differences.append(f"{name} {before!r} there and {now!r} here")
+                differences.append(f"{name} {now!r} instead of {before!r}")
         if differences:
             raise InvalidInputError(
-                f"{self.folder}: holds a run with other settings: {', '.join(differences)}."
-                " Choose another folder, or delete it to begin again"
+                f"{self.folder}: contains a run with different settings; got"
+                f" {', '.join(differences)}. Choose another folder, or delete it to start again"
             )
         live_shapes = {name: tensor.shape for name, tensor in self._live().items()}
         stored_shapes = {name: tensor.shape for name, tensor in state["tensors"].items()}
         if live_shapes != stored_shapes:
             raise InvalidInputError(
-                f"{self.folder}: its checkpoint is of another model or loss; choose another folder"
+                f"{self.folder}: contains a checkpoint of another model or loss; choose another"
+                " folder"
             )
 
 
 def _inner_product(tensors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Return the sum of products of tensors with their gradients; 0 without any."""
+    """Return the sum of the products of tensors and their gradients; 0 if there are none."""
     total = torch.zeros(())
     for tensor, gradient in zip(tensors, gradients, strict=True):
         total = total.to(tensor.device) + (tensor * gradient).sum()
     return total
 
 
-def read_state(path: Path) -> dict[str, Any] | None:
-    """Return a checkpoint, of tensors and plain values alone; None without one. Refuse a damaged
-    file."""
+def read_state(path: Path) -> Checkpoint | None:
+    """Return a checkpoint; None if the file does not exist.
+
+    Raises:
+        InvalidInputError: the file is damaged.
+    """
     if not path.is_file():
         return None
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # torch does not look at checksums
+            damaged = archive.testzip()  # torch does not verify checksums
         if damaged is not None:
-            raise ValueError(f"the checksum of {damaged} does not fit")
-        # A pickle of anything but tensors and plain values could run code.
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        if set(state) != {
-            "step",
-            "identity",
-            "history",
-            "tensors",
-            "average",
-            "optimizer",
-            "scaler",
-        }:
-            raise ValueError("other entries than those of a checkpoint")
-    except Exception as error:  # torch names no kinds of its own for a damaged file
+            raise ValueError(f"wrong checksum of {damaged}")
+        # weights_only allows tensors and plain values only; other pickles could run code.
+        state: Checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if set(state) != Checkpoint.__required_keys__:
+            raise ValueError("unexpected entries")
+    except Exception as error:  # torch has no exception class of its own for damaged files
         raise InvalidInputError(
-            f"{path}: no readable checkpoint ({error}); delete it to begin again"
+            f"{path}: not a readable checkpoint ({error}); delete it to start again"
         ) from None
     return state

@@ -1,8 +1,5 @@
-"""Select what is trained (the model, one tower, last blocks, heads, adapters of peft), and save a
-trained model.
-
-The rest of the model stays as it was loaded.
-"""
+"""Select which parameters are trained (all, a tower, the last blocks, heads, peft adapters), and
+save a trained model."""
 
 from __future__ import annotations
 
@@ -42,28 +39,31 @@ def tune(
 ) -> list[str]:
     """Set `requires_grad` of all parameters of the model, and return the names of the trained ones.
 
-    Frozen in every scope are temperature and bias, which belong to the loss, and parameters that
-    reach no feature (such as CoCa's caption decoder), for whose gradient processes would wait.
+    In every scope, temperature and bias are frozen, because they belong to the loss, and so are
+    parameters that do not affect any feature (such as CoCa's caption decoder), for whose gradients
+    processes would wait.
 
     Args:
         towers: the model.
-        scope: "all", "text", "image" (one tower), "heads" (layers into the joint space) or "lora":
-            2 B A of rank `lora_rank`, B = 0 at first (LoRA, Hu et al., 2021, section 4.1), added to
-            the weights of every Linear and to the query, key and value weights of torch's
-            attention, heads excepted.
+        scope: "all", "text" or "image" (one tower), "heads" (layers into the joint space) or
+            "lora". LoRA adds 2 B A of rank `lora_rank`, with B = 0 initially (Hu et al., 2021,
+            section 4.1), to the weights of every Linear except heads, and to the query, key and
+            value weights of torch's attention.
         lora_rank: rank of the adapters with scope "lora".
-        seed: of the adapters' first values.
-        last: {"image": 2, "text": 0}: number of last blocks to train in each tower, with the layers
-            after them (a norm, a projection). A tower without a number is trained whole.
+        seed: seed of the initial values of the adapters.
+        last: number of last blocks to train in each tower, such as {"image": 2, "text": 0}, in
+            addition to the layers after the blocks (a norm, a projection). Towers without a number
+            are trained entirely.
 
     Raises:
-        InvalidInputError: a tower has fewer blocks, or no heads with scope "heads".
-        UnsupportedHostError: adapters or quantized weights.
+        InvalidInputError: a tower has fewer blocks, or has no head although the scope is "heads".
+        UnsupportedHostError: the model has adapters or quantized weights.
     """
     model = towers.model
     if hasattr(model, "peft_config"):
         raise UnsupportedHostError(
-            f"{type(model).__name__}: has peft adapters; merge them first (merge_and_unload)"
+            f"{type(model).__name__}: expected a model without peft adapters; merge them first"
+            " (merge_and_unload)"
         )
     if scope == "lora":
         _add_adapters(towers, lora_rank, seed)
@@ -78,7 +78,7 @@ def tune(
                     f"{side}_blocks: the {side} tower has {levels - 1} blocks, got {blocks}"
                 )
             for key, parameter in list(chosen.items()):
-                # Parameters of the other tower have no depth, and stay.
+                # Parameters of the other tower have no depth, and are kept.
                 if depth.get(parameter, levels) < levels - blocks:
                     del chosen[key]
         learning = _reached(towers, list(chosen.values()))
@@ -92,7 +92,7 @@ def _parameters_of_scope(towers: Towers, scope: str) -> dict[int, nn.Parameter]:
     """Return the parameters of a scope by their identity.
 
     Raises:
-        InvalidInputError: scope "heads" of a tower that ends without one.
+        InvalidInputError: the scope is "heads", and a tower has no head.
     """
     image = _parameters(towers.image_parts)
     text = _parameters(towers.text_parts)
@@ -101,19 +101,19 @@ def _parameters_of_scope(towers: Towers, scope: str) -> dict[int, nn.Parameter]:
         for side, tower in (("image", image), ("text", text)):
             if not tower.keys() & heads.keys():
                 raise InvalidInputError(
-                    f"scope 'heads': the {side} tower of {type(towers.model).__name__} ends"
-                    f" without a projection into the joint space; use scope {side!r}, 'all' or"
-                    " 'lora'"
+                    f"scope 'heads': the {side} tower of {type(towers.model).__name__} has no"
+                    " projection into the joint space at its end; use scope"
+                    f" {side!r}, 'all' or 'lora'"
                 )
     return {"all": image | text, "image": image, "text": text, "heads": heads}[scope]
 
 
 def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
-    """Return the depth of each parameter of one tower ("image", "text"), and the depth after the
-    last block. All then require gradients.
+    """Return the depth of each parameter of a tower, and the depth after the last block.
 
-    Depth 0 is before the first block. Blocks: the run of modules of one class that has the most
-    parameters, of a ResNet its largest stage.
+    Depth 0 is before the first block. The blocks are the list of modules of the same class that has
+    the most parameters, such as the largest stage of a ResNet. Afterwards, all parameters of the
+    tower require gradients.
 
     Args:
         towers: the model.
@@ -127,24 +127,25 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
         for module in part.modules():
             if isinstance(module, (nn.ModuleList, nn.Sequential)):
                 modules = list(module)
-                is_run = len({type(block) for block in modules}) == 1
-                if is_run and _size_of(modules) > _size_of(blocks):
+                have_same_class = len({type(block) for block in modules}) == 1
+                if have_same_class and _size_of(modules) > _size_of(blocks):
                     blocks = modules
     if not _size_of(blocks):
         raise UnsupportedHostError(
-            f"{type(towers.model).__name__}: the {side} tower has no run of blocks to count"
+            f"{type(towers.model).__name__}: the {side} tower has no blocks to count"
         )
     depth = dict.fromkeys(_parameters(parts).values(), 0)
 
-    def detached(*call: Any) -> Any:
-        output = call[-1]
+    def detached(
+        _module: nn.Module, _inputs: object, output: Tensor | tuple[Tensor, ...]
+    ) -> Tensor | tuple[Tensor, ...]:
         if isinstance(output, Tensor):
             return output.detach()
         return type(output)(part.detach() for part in output)
 
-    # Cut the graph after the last block: parameters before the cut get no gradient.
+    # Detach the output of the last block, so that only parameters after it get a gradient.
     hook = blocks[-1].register_forward_hook(detached)
-    try:  # what still has a gradient comes after
+    try:
         depth |= dict.fromkeys(_reached(towers, list(depth)), len(blocks) + 1)
     finally:
         hook.remove()
@@ -154,16 +155,15 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
 
 
 def _size_of(blocks: Iterable[nn.Module]) -> int:
-    """Return how many numbers the parameters of all blocks hold."""
+    """Return the total number of parameters of the blocks."""
     size = 0
     for block in blocks:
         size += sum(parameter.numel() for parameter in block.parameters())
     return size
 
 
-def _parameters(parts: Iterable[Any]) -> dict[int, nn.Parameter]:
-    """Return the parameters of modules, and those that stand alone, each once, by their
-    identity."""
+def _parameters(parts: Iterable[nn.Module | nn.Parameter]) -> dict[int, nn.Parameter]:
+    """Return single parameters and the parameters of modules, by their identity."""
     parameters: dict[int, nn.Parameter] = {}
     for part in parts:
         if isinstance(part, nn.Parameter):
@@ -174,13 +174,12 @@ def _parameters(parts: Iterable[Any]) -> dict[int, nn.Parameter]:
 
 
 def _add_adapters(towers: Towers, rank: int, seed: int) -> None:
-    """Add an adapter to every Linear and stacked attention, without the heads, that the features
-    depend on.
+    """Add adapters to every Linear and stacked attention that affects features, except the heads.
 
-    A layer whose weights are read by another one (the output of a MultiheadAttention, the attention
-    pool of a ResNet) would carry an adapter that nothing sees. peft's own layer for
-    MultiheadAttention adds to the weights before each call and subtracts after it, so rounding
-    moves the frozen weights; its adapters of single parameters do not.
+    If the weights of a layer are read by another layer (the output projection of
+    MultiheadAttention, the attention pool of a ResNet), its adapter would have no effect. peft's
+    layer for MultiheadAttention adds the adapter to the weights before each call and subtracts it
+    afterwards, so rounding changes the frozen weights; its adapters for single parameters do not.
     """
     peft = need("peft")
     weight_of_layer = _running_layers(towers)
@@ -201,15 +200,17 @@ def _add_adapters(towers: Towers, rank: int, seed: int) -> None:
         target_modules=linear,
         target_parameters=stacked or None,
     )
-    # peft draws A from the global generator, which belongs to the caller.
+    # peft uses the global generator, whose state must not change for the caller.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(config, towers.model, adapter_name=_NAME)
 
 
 def _running_layers(towers: Towers) -> dict[str, Tensor]:
-    """Return the weight of each Linear and stacked attention, without the heads, that is called
-    when a pair is embedded, by the name of its module."""
+    """Return the weights of layers that are called when a pair is embedded, by module name.
+
+    Layers are Linear and stacked attention, except the heads.
+    """
     heads = _parameters(towers.heads)
     weights = dict[str, Tensor]()
     running = set[str]()
@@ -217,7 +218,7 @@ def _running_layers(towers: Towers) -> dict[str, Tensor]:
     for name, module in towers.model.named_modules():
         weight: Tensor | None = None
         if isinstance(module, nn.MultiheadAttention):
-            # None where query, key and value have matrices of their own.
+            # None if query, key and value have separate matrices.
             weight = module.in_proj_weight
         elif isinstance(module, nn.Linear):
             weight = module.weight
@@ -234,8 +235,7 @@ def _running_layers(towers: Towers) -> dict[str, Tensor]:
 
 
 def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
-    """Return those of `parameters`, which all require gradients afterwards, that a feature depends
-    on."""
+    """Return the parameters that affect a feature; afterwards, all of them require gradients."""
     numbers = [p for p in parameters if p.is_floating_point()]
     if not numbers:
         raise UnsupportedHostError(
@@ -243,7 +243,7 @@ def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
         )
     for parameter in numbers:
         parameter.requires_grad_(True)
-    # One sum of all features: a parameter without a gradient in it reaches none of them.
+    # A parameter that affects no feature has no gradient in their sum.
     with reading(towers.model), torch.enable_grad():
         total = torch.stack([features.float().sum() for features in _embed_pair(towers)]).sum()
         gradients = torch.autograd.grad(total, numbers, allow_unused=True)
@@ -251,15 +251,14 @@ def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
 
 
 def _embed_pair(towers: Towers) -> tuple[Tensor, Tensor]:
-    """Return features (1, d) of an empty image and of a short caption."""
+    """Return features (1, d) of a black image and of a short caption."""
     device = next(towers.model.parameters()).device
     tokens = {name: tensor.to(device) for name, tensor in towers.tokenize(["a photo"]).items()}
     return towers.image(torch.zeros(1, 3, *towers.size, device=device)), towers.text(tokens)
 
 
 def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return `weights`, a state dict, as W + (alpha / rank) B A under the names without
-    adapters.
+    """Return a state dict with adapters merged, W + (alpha / rank) B A, under the original names.
 
     Args:
         model: the model with adapters.
@@ -271,7 +270,7 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
             plain[name.replace(".base_layer.", ".")] = tensor
     for name, first in weights.items():
         layer, is_adapter, _ = name.partition(f".lora_A.{_NAME}.weight")
-        # peft keeps A (rank, in) and B (out, rank) beside the weight that they change.
+        # peft stores A (rank, in) and B (out, rank) next to the weight that they change.
         if is_adapter:
             adapted: Any = model.get_submodule(layer)
             target = f"{layer}.{getattr(adapted, 'parameter_name', 'weight')}"
@@ -283,25 +282,24 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
-    """Write the model into `folder`, whole or not at all, and replace a model saved there before.
+    """Write the model into a folder atomically, and replace a model that was saved there before.
 
-    Its own library reads it (open_clip as "local-dir:FOLDER"). Adapters are merged, and
-    vldebias.json records `scope`, the trained part, and `name`, by which the model was loaded (see
-    `vldebias.hosts.loading.load_host`).
+    It can be loaded by its own library (open_clip: "local-dir:FOLDER"). Adapters are merged.
+    vldebias.json records `scope` and `name`, see `vldebias.hosts.loading.load_host`.
 
     Args:
         towers: the model.
-        folder: where to write.
+        folder: folder to write.
         scope: the part that was trained.
-        name: by which the model was loaded.
+        name: name by which the model was loaded.
     """
     from safetensors.torch import save_file
 
     refuse_foreign(folder)
-    # Whole in memory before anything is written or moved.
+    # Everything is in memory before anything is written or moved.
     weights = {key: tensor.detach().cpu() for key, tensor in towers.model.state_dict().items()}
     plain = merged(towers.model, weights)
-    # A folder that is half written would load as a broken model.
+    # A partly written folder would load as a broken model.
     with replacing(folder) as new_folder:
         if isinstance(towers.preprocess, Preprocess):
             family = "miniature"
@@ -322,37 +320,39 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
 
 
 def check_savable(towers: Towers, *, name: str) -> None:
-    """Refuse, before hours of training, a model that could not be saved or would be loaded as
-    another one.
+    """Raise an error before training if the model could not be saved, or not be loaded correctly.
 
     Args:
         towers: the model.
-        name: by which it was loaded.
+        name: name by which it was loaded.
     """
     if not isinstance(towers.preprocess, Preprocess):
         towers.check_saving(merged(towers.model, towers.model.state_dict()), name=name)
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise InvalidInputError where saving would overwrite anything but a saved model."""
+    """Raise an error if saving would overwrite anything but a saved model."""
     if not folder.exists() or (folder / MANIFEST).is_file():
         return
-    # A file of that name is not empty, and is refused too.
+    # A file of this name counts as not empty.
     is_empty = folder.is_dir() and not any(folder.iterdir())
     if not is_empty:
         raise InvalidInputError(
-            f"{folder}: holds files other than a saved model; choose a new folder"
+            f"{folder}: contains files other than a saved model; choose a new folder"
         )
 
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `folder` when all is written; a kill leaves the old
-    one."""
+    """Yield a temporary folder that replaces `folder` when the block ends.
+
+    If the process is killed before, the old folder remains.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     new_folder = folder.with_name(folder.name + ".part")
     old_folder = folder.with_name(folder.name + ".before")
-    if old_folder.is_dir() and not folder.exists():  # a kill between the two moves left it aside
+    # A process that was killed between the two moves left only the old folder.
+    if old_folder.is_dir() and not folder.exists():
         os.replace(old_folder, folder)
     for leftover in (new_folder, old_folder):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -1,10 +1,9 @@
-"""Score a model on held-out pairs during training: zero-shot accuracy, retrieval, positive
-scores."""
+"""Score a model on held-out pairs: zero-shot accuracy, retrieval, and cosines of pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -26,17 +25,16 @@ from vldebias.utils.pictures import why_unreadable
 if TYPE_CHECKING:
     from PIL import Image
 
-TO_IMAGE = "text->image"  # ends the names of scores that are of captions, not of images
-BATCH = 64  # images that go through a tower at once
+TO_IMAGE = "text->image"  # suffix of the names of scores of captions, not of images
+BATCH = 64  # images that are encoded at once
 
 
 def image_features(towers: Towers, images: Tensor) -> Tensor:
-    """Return unit features (b, d) float32 of images (b, 3, h, w), in eval mode, without
-    gradients.
+    """Return unit features (b, d) float32 of images, in evaluation mode and without gradients.
 
     Args:
         towers: the model.
-        images: (b, 3, h, w), prepared.
+        images: (b, 3, h, w), preprocessed.
     """
     with reading(towers.model):
         on_device = images.to(next(towers.model.parameters()).device)
@@ -44,8 +42,7 @@ def image_features(towers: Towers, images: Tensor) -> Tensor:
 
 
 def text_features(towers: Towers, texts: Sequence[str], batch_size: int = 256) -> Tensor:
-    """Return unit features (n, d) float32 of n texts, `batch_size` at a time, otherwise as
-    `image_features`.
+    """Return unit features (n, d) float32 of texts, see `image_features`.
 
     Args:
         towers: the model.
@@ -71,16 +68,15 @@ def pixel_batches(
     workers: int,
     skipped: dict[int, str],
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield rows (b,) and their pixels (b, 3, h, w), read by threads; those that cannot be read go
-    into `skipped`.
+    """Yield rows (b,) and their pixels (b, 3, h, w), which threads read.
 
     Args:
-        rows: numbers of the images.
-        read: row -> image, OSError if it cannot be read.
+        rows: rows of the images.
+        read: row -> image; raises OSError if it cannot be read.
         prepare: image -> pixels (3, h, w).
-        batch_size: images of a batch.
-        workers: threads that read.
-        skipped: filled with row -> reason, for those that cannot be read.
+        batch_size: images per batch.
+        workers: number of threads.
+        skipped: dict to which row -> reason is added for each unreadable image.
     """
 
     def load(row: int) -> tuple[int, Tensor | None]:
@@ -99,7 +95,7 @@ def pixel_batches(
         batch_pixels.append(pixels)
         if len(batch_rows) == batch_size:
             yield torch.tensor(batch_rows), torch.stack(batch_pixels)
-            # Before the next batch is read, or two would be in memory.
+            # Free this batch before the next one is read.
             batch_rows.clear()
             batch_pixels.clear()
     if batch_rows:
@@ -107,25 +103,25 @@ def pixel_batches(
 
 
 class Monitor:
-    """Score held-out images by the current model; NaN where features are not finite.
+    """Score a model on held-out images. Scores are NaN if features are not finite.
 
-    - `zero_shot_accuracy`: the image is nearest to the text of its class; `zero_shot_worst_class`:
-      the lowest accuracy of a class that occurs; `zero_shot_worst_group`: that of a class within a
-      group;
-    - `recall@k image->text` and `recall@k text->image` for k = 1, 5, 10: the share of queries with
-      a right answer among the first k. An image is one query, for which any of its captions is
-      right; every caption of an image is a query (five times as many on Flickr and COCO). A caption
-      that several images share stands once among the texts, and any of its images is right;
-    - `positive_score`: the mean cosine of an image with its captions (s+ of the thesis at
-      temperature 1).
+    - `zero_shot_accuracy`: share of images that are closest to the text of their class;
+      `zero_shot_worst_class`: lowest accuracy of a class that occurs; `zero_shot_worst_group`:
+      lowest accuracy of a class within a group.
+    - `recall@k image->text` and `recall@k text->image` for k = 1, 5, 10: share of queries with a
+      correct answer among the first k. Each image is a query, for which all of its captions are
+      correct. Each caption is a query (five per image on Flickr and COCO). If several images have
+      the same caption, it occurs once among the texts, and all of its images are correct.
+    - `positive_score`: mean cosine of images and their captions (s+ of the thesis at temperature
+      1).
 
     Args:
-        images: (n, 3, h, w) as the image tower reads them.
-        captions: n texts, "" where an image has none, or n sequences of texts where images have
-            several; or none at all.
-        labels: (n,) integers, -1 where unknown, with the text of each class; or None.
-        groups: (n,) integers, the value of an attribute that should not decide, -1 where unknown;
-            or None.
+        images: (n, 3, h, w), preprocessed.
+        captions: n texts, "" for images without a caption; n sequences of texts, if images have
+            several; or empty.
+        labels: (n,) integers, the class of each image, -1 if unknown.
+        class_texts: the text of each class.
+        groups: (n,) integers, the value of an attribute that should not matter, -1 if unknown.
     """
 
     def __init__(
@@ -137,7 +133,7 @@ class Monitor:
         class_texts: Sequence[str] = (),
         groups: Tensor | None = None,
     ) -> None:
-        # (q,) the image of each caption, and the caption: the queries of text->image.
+        # The queries of text->image: the caption and its image, (q,).
         query_images: list[int] = []
         queries: list[str] = []
         for image, listed in enumerate(captions):
@@ -149,15 +145,18 @@ class Monitor:
             raise InvalidInputError(
                 "held-out data: expected captions, or labels with class_texts; got neither"
             )
-        columns = {"captions": captions or None, "labels": labels, "groups": groups}
-        check_lengths("held-out data", len(images), columns)
+        check_lengths(
+            "held-out data",
+            len(images),
+            {"captions": captions or None, "labels": labels, "groups": groups},
+        )
         if labels is not None and bool((labels >= len(class_texts)).any()):
             raise InvalidInputError(
                 f"held-out data: expected a text for each class (class_texts), got"
                 f" {len(class_texts)} for labels up to {int(labels.max())}"
             )
         if groups is not None and not bool((groups >= 0).any()):
-            raise InvalidInputError("held-out data: no image has a known group; leave groups out")
+            raise InvalidInputError("held-out data: no image has a known group; omit groups")
         self.images = images
         self.queries = tuple(queries)
         self.query_images = torch.tensor(query_images, dtype=torch.int64)
@@ -177,23 +176,24 @@ class Monitor:
         workers: int = 4,
         limit: int | None = None,
     ) -> Self:
-        """Return the monitor of a data set, by its captions and the columns of classes and groups.
+        """Return the monitor for a data set.
 
-        Pixels are prepared once and kept, 2 bytes a value. Images that cannot be read are left out,
+        Pixels are preprocessed once and kept in half precision. Unreadable images are left out,
         with a warning.
 
         Args:
             data: the held-out images.
             prepare: image -> pixels (3, h, w).
-            label: column of classes; None: no zero-shot scores.
-            template: text of a class, with {} for its name, whose "_" is read as a space, and the
-                article that fits.
+            label: column of classes. None: no zero-shot scores.
+            template: text of a class, with {} for its name. "_" in names is replaced by a space,
+                and "a" before the name by "an" if necessary.
             group: column of groups, for the worst group.
-            workers: threads that read images.
-            limit: largest number of images, sampled at random; recall falls with it, so compare
-                figures of one limit.
+            workers: number of threads that read images.
+            limit: maximum number of images, sampled at random. Recall decreases with the number of
+                images, so compare only values with the same limit.
         """
-        if limit is not None:  # in the order of the data
+        if limit is not None:
+            # A random sample in the order of the data.
             data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
         skipped = dict[int, str]()
         readable_rows = []
@@ -218,34 +218,42 @@ class Monitor:
                 raise InvalidInputError(f"{note}, {example}; expected at least one")
             warn(f"{note} and are left out, {example}")
             data = data[np.concatenate(readable_rows)]
-        columns = dict[str, Any]()
-        # Names of classes are often those of folders: "ice_cream".
+        labels: Tensor | None = None
+        groups: Tensor | None = None
+        class_texts: list[str] = []
         if label is not None:
             classes = data.column(label)
-            columns["labels"] = torch.from_numpy(classes.codes)
-            columns["class_texts"] = [
-                fill(template, **{"": name.replace("_", " ")}) for name in classes.names
-            ]
+            labels = torch.from_numpy(classes.codes)
+            # Class names are often folder names, such as "ice_cream".
+            names = [name.replace("_", " ") for name in classes.names]
+            class_texts = [fill(template, **{"": name}) for name in names]
         if group is not None:
-            columns["groups"] = torch.from_numpy(data.column(group).codes)
-        captions: Sequence[Any] = data.captions
+            groups = torch.from_numpy(data.column(group).codes)
+        captions: Sequence[str | Sequence[str]] = data.captions
         if data.more_captions:
             both = zip(data.captions, data.more_captions, strict=True)
             captions = [(first, *further) for first, further in both]
-        return cls(torch.cat(parts), captions=captions, **columns)
+        return cls(
+            torch.cat(parts),
+            captions=captions,
+            labels=labels,
+            class_texts=class_texts,
+            groups=groups,
+        )
 
     @classmethod
     def held_out(cls, settings: TrainSettings, learned: object, towers: Towers) -> Self | None:
-        """Return the monitor of the held-out data; None without such data or without anything to
-        score.
+        """Return the monitor for the held-out data; None if there is nothing to score.
 
-        Warn of held-out images that are also trained on, whose scores are too high; refuse where
-        nine in ten are.
+        Warn of held-out images that are also in the training data, since their scores are too high.
 
         Args:
-            settings: of the training, which name the data.
-            learned: the data to train on.
-            towers: the model, which prepares images.
+            settings: settings of the training, which name the data.
+            learned: the training data.
+            towers: the model, which preprocesses images.
+
+        Raises:
+            InvalidInputError: nine in ten held-out images are in the training data.
         """
         if not settings.has_held_out:
             return None
@@ -267,7 +275,7 @@ class Monitor:
         )
 
     def described(self) -> str:
-        """Describe the held-out data: "held out: 12 images with 60 captions, each a query"."""
+        """Describe the held-out data, such as "held out: 12 images; recall of 60 captions ..."."""
         words = f"held out: {len(self.images):,} images"
         if self.queries:
             n_captioned = len(self.query_images.unique())
@@ -277,26 +285,30 @@ class Monitor:
     def __call__(self, towers: Towers, edit: Edit | None = None) -> dict[str, float]:
         """Return the mean of every score over the images that have it, and the lowest accuracies.
 
-        edit: applied to the texts, such as the projection that was fitted for this model.
+        Args:
+            towers: the model.
+            edit: edit of the text features, such as a projection that was fitted for this model.
         """
         return self.summary(self.rows(towers, edit))
 
     def summary(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the mean of every score of `rows` over the images that have it, and the lowest
-        accuracies."""
+        """Return the mean of every score and the lowest accuracies, from the result of `rows`."""
         figures = {name: float(values.double().nanmean()) for name, values in rows.items()}
         for name, cells in self.cells().items():
             correct = rows["zero_shot_accuracy"].double()
             figures[name] = float("nan")
             if correct.isfinite().any():
-                # A cell whose rows all lack a score has no mean, and is left out.
+                # Cells without any score are left out.
                 means = [correct[cells == cell].nanmean() for cell in cells[cells >= 0].unique()]
                 figures[name] = float(np.nanmin(means))
         return figures
 
     def cells(self) -> dict[str, Tensor]:
-        """Return name of a lowest accuracy -> the class, or class within a group, of each image
-        (n,) on the CPU; negative where it is in none."""
+        """Return the class, or class within a group, of each image for each lowest accuracy.
+
+        Returns:
+            Name of the score -> (n,) integers on the CPU, negative for images in no class or group.
+        """
         if self.labels is None:
             return {}
         labels = self.labels.cpu()
@@ -304,43 +316,43 @@ class Monitor:
         if self.groups is not None:
             groups = self.groups.cpu()
             known = (labels >= 0) & (groups >= 0)
-            # (n,) one number for each class within a group; -1 where one of the two is unknown.
+            # (n,), a number for each class within a group; -1 if either is unknown.
             cells = labels * (int(groups.max()) + 1) + groups
             cells_of_score["zero_shot_worst_group"] = cells.where(known, -1)
         return cells_of_score
 
     def rows(self, towers: Towers, edit: Edit | None = None) -> dict[str, Tensor]:
-        """Return the scores of each image, name -> (n,) float32 on the CPU: 0 or 1, or a cosine;
-        for intervals.
-
-        Recall text->image has a score for each caption, (q,), whose image is in `query_images`.
-        NaN where there is no label or no caption; all are NaN where one feature is not finite.
+        """Return the scores of each image, for intervals.
 
         Args:
             towers: the model.
-            edit: an edit of the texts; None: none.
-        """
+            edit: edit of the text features.
 
+        Returns:
+            Name -> (n,) float32 on the CPU: 0 or 1, or a cosine; NaN for images without a label or
+            caption. Recall text->image has a score for each caption, (q,), whose images are in
+            `query_images`. If any feature is not finite, all scores are NaN.
+        """
         scores = dict[str, Tensor]()
-        # Around the comparisons too, which a loop's autocast would round.
+        # This includes the comparisons, which autocast would round.
         with reading(towers.model):
             images = torch.cat([image_features(towers, part) for part in self.images.split(BATCH)])
             features = [images]
             if self.labels is not None:
                 classes = _edited_features(towers, self.class_texts, edit)
-                # Whether each image is nearest to the text of its class; NaN without a label.
+                # 1 if the image is closest to the text of its class.
                 labels = self.labels.to(images.device)
                 right = ((images @ classes.T).argmax(dim=1) == labels).float()
                 scores["zero_shot_accuracy"] = torch.where(labels >= 0, right, torch.nan).cpu()
                 features.append(classes)
             if self.queries:
-                # Each caption once: that of a second image would push it down in the ranking.
+                # Each distinct caption occurs once, since duplicates would lower its rank.
                 place_of_caption = {
                     text: place for place, text in enumerate(dict.fromkeys(self.queries))
                 }
                 codes = torch.tensor([place_of_caption[text] for text in self.queries])
                 texts = _edited_features(towers, list(place_of_caption), edit)
-                # Images without a caption are no answers of text->image either.
+                # Images without a caption are not candidates of text->image either.
                 captioned, owners = self.query_images.unique(return_inverse=True)
                 values_of_score = _caption_scores(images[captioned], texts, owners, codes)
                 for name, values in values_of_score.items():
@@ -349,30 +361,33 @@ class Monitor:
                         scores[name] = torch.full((len(images),), torch.nan)
                         scores[name][captioned] = values
                 features.append(texts)
-        # A feature that is not finite would still have a nearest text, and so a score.
+        # Otherwise, features that are not finite would have a closest text, and thus a score.
         if all(bool(part.isfinite().all()) for part in features):
             return scores
         return {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
 
 
 def _report_overlap(held_out: ImageData, learned: ImageData) -> None:
-    """Warn of held-out images that are also trained on; refuse them where nine in ten are."""
-    # By files: the same pictures may be listed under other names in two tables.
+    """Warn of held-out images that are also trained on; raise an error if nine in ten are."""
+    # Compare files, because two tables may list the same images under different names.
     held_out_paths = {held_out.path(row) for row in range(len(held_out))}
     learned_paths = {learned.path(row) for row in range(len(learned))}
     shared = len((held_out_paths & learned_paths) - {""})
     name = f"held-out data {held_out.name} {held_out.split}"
     if held_out.fingerprint == learned.fingerprint or shared >= 0.9 * len(held_out):
-        raise InvalidInputError(f"{name}: is the training data; set another val_split or val_data")
+        raise InvalidInputError(
+            f"{name}: expected other images than the training data; set another val_split or"
+            " val_data"
+        )
     if shared:
         warn(
-            f"{name}: {shared} of {len(held_out)} images are also trained on, so their scores are"
-            " too high; leave them out of one of the two"
+            f"{name}: {shared} of {len(held_out)} images are also in the training data, so the"
+            " scores are too high; remove them from either"
         )
 
 
 def _edited_features(towers: Towers, texts: Sequence[str], edit: Edit | None) -> Tensor:
-    """Return unit features (n, d) of texts, after an edit if there is one."""
+    """Return unit features (n, d) of texts, edited if there is an edit."""
     features = text_features(towers, texts)
     if edit is None:
         return features
@@ -382,18 +397,23 @@ def _edited_features(towers: Towers, texts: Sequence[str], edit: Edit | None) ->
 def _caption_scores(
     images: Tensor, texts: Tensor, owners: Tensor, codes: Tensor
 ) -> dict[str, Tensor]:
-    """Return the retrieval scores, and the mean cosine of images with their captions, on the CPU:
-    (n,) of images (n, d) that have a caption, and of text->image (q,) for each caption.
+    """Return recall, and the mean cosine of images and their captions, on the CPU.
 
-    texts: (m, d), each caption once. owners: (q,) the image of each caption. codes: (q,), its row
-    in `texts`.
+    Args:
+        images: (n, d), images with captions.
+        texts: (m, d), distinct captions.
+        owners: (q,), image of each caption.
+        codes: (q,), row of each caption in `texts`.
+
+    Returns:
+        Name -> (n,) for images, or (q,) for captions (recall text->image).
     """
     n = len(images)
     owners = owners.to(images.device)
     codes = codes.to(images.device)
     image_places = torch.arange(n, device=images.device)
     text_places = torch.arange(len(texts), device=images.device)
-    # (q,) ranks of one right answer each; the least of them is the rank of the first right answer.
+    # (q,) rank of each correct answer; the minimum is the rank of the first correct answer.
     text_ranks = first_hits(images[owners], texts, codes, text_places)
     image_ranks = first_hits(texts[codes], images, owners, image_places)
     to_text = torch.full((n,), len(texts), device=images.device)

@@ -1,12 +1,13 @@
-"""Build the loss of a run by name, with its schedule, and join model and loss in one module."""
+"""Create the loss of a training run, and combine model and loss in one module."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Required, Self, TypedDict
 
 import torch
 import torch.nn.functional as F
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from vldebias import losses
@@ -19,21 +20,41 @@ from vldebias.training.optim import still
 from vldebias.training.settings import LossSettings, refuse_unread
 
 
+class _LossModule(Protocol):
+    """Part of a loss module that training uses; `Loss.load_module` checks it."""
+
+    temperature: float | nn.Module
+
+    def schedule(self, settings: BaseModel, step: int, steps: int) -> None: ...
+
+    def __call__(self, first: Tensor, second: Tensor, *values: object) -> Tensor: ...
+
+
+class _Parts(TypedDict, total=False):
+    """Features of a batch, the arguments of `Objective`."""
+
+    first: Required[Tensor]
+    second: Required[Tensor]
+    further_features: Tensor
+
+
 class Objective(nn.Module):
-    """Hold the loss that the settings name, with its schedule.
+    """The loss of a training run, with its schedule.
 
     Args:
-        settings: which loss, and its settings.
-        temperature: the model's, used if the settings give none; at least the loss's
-            `least_temperature`.
+        settings: name and settings of the loss.
+        temperature: temperature of the model, which is used if the settings contain none. It is
+            raised to the loss's `least_temperature`.
         items: rows of the data set; None for a stream.
-        bias: the model's own, from which a loss with a bias starts; None is that loss's default.
-        two_views: the other rows of the anchor's own view are negatives too.
-        gather: take negatives from all processes.
+        bias: bias of the model, the initial value for a loss with a bias. Default: the default of
+            the loss.
+        two_views: use the other rows of the anchor's own view as negatives too.
+        gather: use negatives from all processes.
         groups: number of groups, for group DRO.
 
     Raises:
-        InvalidInputError: a setting that the loss does not read, or a state per item of a stream.
+        InvalidInputError: a setting that the loss does not read, or a loss with a state per item
+            for a stream.
     """
 
     def __init__(
@@ -53,7 +74,7 @@ class Objective(nn.Module):
         declared = self.declaration.settings
         values = {name: getattr(settings, name) for name in declared.model_fields}
         self.loss_settings = declared.model_validate(values)
-        self.positives: int = values.get("positives", 1)
+        self.positives = int(values.get("positives", 1))
         self.two_views = two_views
         if settings.temperature is not None:
             temperature = settings.temperature
@@ -70,19 +91,19 @@ class Objective(nn.Module):
         if self.declaration.reads == "index":
             if items is None:
                 raise InvalidInputError(
-                    f"{settings.loss}: needs the number of pairs; do not stream, or choose another"
-                    " loss"
+                    f"{settings.loss}: expected data with a known number of pairs, got a stream; do"
+                    " not stream, or choose another loss"
                 )
             options["dataset_size"] = items
         self.groups: losses.GroupWeights | None = None
         if settings.group_dro is not None:
             if groups is None:
-                raise InvalidInputError("group_dro: expected groups, the number of them")
+                raise InvalidInputError("group_dro: expected the number of groups, got none")
             self.groups = losses.GroupWeights(groups, step=settings.group_dro_step, gather=gather)
-            # The weights of groups need the loss of every pair.
+            # Group DRO needs the loss of every pair.
             options["reduction"] = "none"
         module: Any = self.declaration.load_module()
-        self.loss: Any = module.from_settings(self.loss_settings, **options)
+        self.loss: _LossModule = module.from_settings(self.loss_settings, **options)
         learned_bias = getattr(self.loss, "bias", None)
         if bias is not None and isinstance(learned_bias, nn.Parameter):
             with torch.no_grad():
@@ -96,9 +117,9 @@ class Objective(nn.Module):
         Args:
             first: features (b, d) of the images, rows of norm 1.
             second: features (b, d) of the captions or of a second view, rows of norm 1.
-            batch: the batch, of which the loss may read a column.
-            further_features: (b, M - 1, d), other views of each image, if the settings ask for M
-                positives.
+            batch: the batch, whose columns the loss may read.
+            further_features: (b, M - 1, d), features of further views of each image, for a loss
+                with M positives.
         """
         values: list[Tensor | tuple[Tensor, Tensor]] = []
         name = self.declaration.name
@@ -111,7 +132,7 @@ class Objective(nn.Module):
         if not isinstance(loss, Tensor) or tuple(loss.shape) != shape:
             received = tuple(loss.shape) if isinstance(loss, Tensor) else loss
             raise InvalidInputError(
-                f"loss {name!r}: got {received} from its forward; expected a tensor of shape"
+                f"loss {name!r}: got {received} from its forward method; expected a tensor of shape"
                 f" {shape}, such as the result of Contrast.reduce"
             )
         if self.groups is None:
@@ -122,44 +143,44 @@ class Objective(nn.Module):
     def _positives(
         self, first: Tensor, second: Tensor, further_features: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the M positives (b, M, d) of the first rows and those of the second.
+        """Return the M positives (b, M, d) of the first features and those of the second.
 
-        The first is the row that a row belongs with. The others are further views of the image; to
-        an image they are compared with only where both sides are images, for cosines of two images
-        lie elsewhere than those with captions, of which there is one.
+        The first positive is the other half of the pair; the others are further views of the image.
+        Images are only compared with further views if both features are of images, because cosines
+        between images and cosines between images and captions are on different scales.
         """
         if further_features is None:
             raise InvalidInputError(
-                f"positives: got a batch without further views; expected"
-                f" {self.positives - 1} of each image"
+                f"positives: expected a batch with {self.positives - 1} further views of each"
+                " image, got none"
             )
         of_second = torch.cat([first[:, None], further_features], dim=1)
         if self.two_views:
             return torch.cat([second[:, None], further_features], dim=1), of_second
-        # An image's positives are M times its one caption, which weighs as one.
+        # The positives of an image are M copies of its caption.
         return second[:, None].expand_as(of_second), of_second
 
     def schedule(self, step: int, steps: int) -> None:
         """Set the scheduled values of the loss.
 
         Args:
-            step: the update that comes next, from 0.
-            steps: number of updates of the whole training.
+            step: index of the next update, from 0.
+            steps: total number of updates.
         """
         self.loss.schedule(self.loss_settings, step, steps)
 
     @property
     def temperature(self) -> float:
-        """Return the current t."""
-        temperature: Any = self.loss.temperature
+        """Return the current temperature."""
+        temperature = self.loss.temperature
         if isinstance(temperature, nn.Module):
             with torch.no_grad():
-                temperature = temperature()
+                return float(temperature())
         return float(temperature)
 
     @property
     def bias(self) -> float | None:
-        """Return SigLIP's current bias; None of a loss without."""
+        """Return the current bias; None if the loss has none."""
         bias = getattr(self.loss, "bias", None)
         if bias is None:
             return None
@@ -167,27 +188,24 @@ class Objective(nn.Module):
 
 
 def _batch_column(batch: Batch, name: str, *, reader: str) -> Tensor:
-    """Return a column of the batch; refuse data without it, naming what would read it."""
+    """Return a column of the batch; raise an error if the data do not have it."""
     column: Tensor | None = getattr(batch, name)
     if column is None:
-        raise InvalidInputError(
-            f"{reader}: reads the {name} of every pair, and these data have none"
-        )
+        raise InvalidInputError(f"{reader}: expected data with {name} for every pair, got none")
     return column
 
 
 class Trainee(nn.Module):
-    """Join model and loss in one module, so that wrapping it for several processes wraps both:
-    batch -> loss.
+    """Model and loss as one module, so that both are wrapped for several processes: batch -> loss.
 
     Args:
         towers: the model.
         objective: the loss.
-        fourier: alpha of the amplitude mixing of images (SSA-CLR, Tran et al., 2023, section
-            4.3; .2 is best in its Table 3); 0 is none.
-        partner: "any" mixes with the most similar image of the batch as in the paper, with two
-            views mostly the other view of the image itself; "other" with the most similar view of
-            another image.
+        fourier: alpha of the amplitude mixing of images (SSA-CLR, Tran et al., 2023, section 4.3;
+            .2 is best in Table 3). 0: no mixing.
+        partner: "any" mixes with the most similar image of the batch, as in the paper, which is
+            usually the other view of the same image if there are two views; "other" mixes with the
+            most similar view of a different image.
     """
 
     def __init__(
@@ -206,19 +224,20 @@ class Trainee(nn.Module):
         self.partner = partner
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of what is trained; parts whose weights are all frozen stay in evaluation
-        mode."""
+        """Set training mode; modules whose weights are all frozen stay in evaluation mode."""
         super().train(mode)
         for part in self.modules():
-            # A frozen batch norm must not update its statistics, nor a frozen tower apply dropout.
+            # Frozen batch norms must not update their statistics, and frozen towers must not apply
+            # dropout.
             weights = list(part.parameters())
             if weights and not any(weight.requires_grad for weight in weights):
                 part.eval()
         return self
 
     def forward(self, batch: Batch, features: bool = False) -> object:
-        """Return the loss () of a batch; or its features, since processes synchronise in calls of
-        `forward` alone.
+        """Return the loss () of a batch, or its features by name.
+
+        Both use `forward`, because processes only synchronise in calls of it.
 
         Args:
             batch: the batch.
@@ -233,13 +252,13 @@ class Trainee(nn.Module):
         images = torch.cat(views)
         if self.fourier:
             images = self._mixed(images, views=len(views))
-        # One pass for all views, (v b, 3, h, w): batch norms see them together.
+        # All views (v b, 3, h, w) are encoded in one pass, so that batch norms see them together.
         features_of_views = unit(self.towers.image(images)).chunk(len(views))
         if batch.views is None:
             second = unit(self.text_features(batch.texts))
         else:
             second = features_of_views[1]
-        parts = {"first": features_of_views[0], "second": second}
+        parts: _Parts = {"first": features_of_views[0], "second": second}
         if batch.more_views is not None:
             parts["further_features"] = torch.stack(features_of_views[contrasted:], dim=1)
         if features:
@@ -247,43 +266,44 @@ class Trainee(nn.Module):
         return self.objective(**parts, batch=batch)
 
     def text_features(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Return features (b, d) of captions; equal captions go through the tower once."""
-        # (b, all tokens): two captions are equal where ids and mask are.
+        """Return features (b, d) of captions; equal captions are encoded once."""
+        # (b, all tokens). Captions are equal if their ids and masks are equal.
         rows = torch.cat([tokens.long() for tokens in texts.values()], dim=1)
         unique, place = torch.unique(rows, dim=0, return_inverse=True)
         if len(unique) == len(rows):
             return self.towers.text(texts)
-        # The first row of each text, since torch.unique says only which text a row has.
+        # The first row of each text, which torch.unique does not return.
         first = torch.full((len(unique),), len(rows), device=rows.device)
         first = first.scatter_reduce(0, place, torch.arange(len(rows), device=rows.device), "amin")
         return self.towers.text({name: tokens[first] for name, tokens in texts.items()})[place]
 
     def _mixed(self, images: Tensor, views: int) -> Tensor:
-        """Return images whose amplitudes lean towards those of the most similar image, by up to
-        `fourier`.
+        """Mix the amplitudes of images with those of the most similar image, by up to `fourier`.
 
-        Pixels are mixed in [0, 1]: of normalised ones the phase would hold the sign of the
-        brightness.
+        Pixels are mixed in [0, 1], because the phase of normalised pixels would include the sign of
+        the brightness.
         """
         mean = images.new_tensor(self.towers.mean)[:, None, None]
         std = images.new_tensor(self.towers.std)[:, None, None]
         source = None
         if self.partner == "other":
             numbers = torch.arange(len(images) // views, device=images.device)
-            # Views follow each other as whole batches: image i is at i, b + i, ...
+            # Whole batches of views are concatenated, so views of image i are at i, b + i, ...
             source = numbers.repeat(views)
-        # This pass only finds partners: no gradient, and no running statistics.
+        # This pass only finds partners, so it needs no gradients and updates no statistics.
         with torch.no_grad(), still(self.model):
             features = unit(self.towers.image(images))
-            # The numbers come from the CPU's generator, so that they are the same on any device.
+            # Use the generator of the CPU, so that the numbers are the same on any device.
             weight = self.fourier * torch.rand(len(images)).to(images.device)
             partner = most_similar(features, source)
             return (mix_amplitudes(images * std + mean, partner, weight) - mean) / std
 
 
 def unit(features: Tensor) -> Tensor:
-    """Return features (n, d) of norm 1, in single precision at least: in bfloat16 a logit at t =
-    .01 is off by .25."""
+    """Return features (n, d) of norm 1, at least in single precision.
+
+    In bfloat16, the rounding error of a logit at t = .01 would be .25.
+    """
     if features.dtype in (torch.bfloat16, torch.float16):
         features = features.float()
     return F.normalize(features, dim=-1)

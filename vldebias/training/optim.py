@@ -1,11 +1,10 @@
-"""Update weights: moving average, sharpness-aware gradients."""
+"""Average weights, and compute gradients at perturbed weights (SAM)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ _ETA = 0.01  # added to |theta| by ASAM
 
 @contextmanager
 def _restored(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Restore the present values of tensors, bit for bit, when the block ends."""
+    """Restore the values of tensors exactly when the block ends."""
     before = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
         yield
@@ -30,12 +29,16 @@ def _restored(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 
 class Average:
-    """Keep the mean of a module's trainable parameters over about its last 1 / (1 - decay) updates.
+    """Moving average of a module's trainable parameters over about 1 / (1 - decay) updates.
 
-        mean <- d mean + (1 - d) theta      d = min(decay, (step + 1) / (step + 10))
+        mean <- d mean + (1 - d) theta,   d = min(decay, (step + 1) / (step + 10))
 
-    Buffers are those of the last step. Means of half-precision weights are in float32, which a
-    decay of .999 needs.
+    Buffers are not averaged. Means of half-precision weights are stored in float32, which a decay
+    of .999 requires.
+
+    Args:
+        parameters: the parameters by name.
+        decay: decay of the average, below 1.
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], decay: float) -> None:
@@ -45,32 +48,35 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Move the mean towards the weights after step `step`, counted from 0."""
-        # A short memory at first, or the mean would keep
-        # the untrained weights for 1 / (1 - d) steps.
+        """Update the mean after step `step`, counted from 0."""
+        # The decay is smaller at first; otherwise, the mean would include the untrained weights
+        # for 1 / (1 - d) steps.
         weight = 1 - min(self.decay, (step + 1) / (step + 10))
         for name, parameter in self.live.items():
             self.means[name].lerp_(_wide(parameter.detach()), weight)
 
     @torch.no_grad()
     def copy_to_live(self) -> None:
-        """Replace the weights by their mean, for good."""
+        """Replace the weights by their mean."""
         for name, parameter in self.live.items():
             parameter.copy_(self.means[name])
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the module its averaged weights inside the block, and its own afterwards."""
+        """Replace the weights by their mean inside the block, and restore them afterwards."""
         with _restored(self.live.values()):
             self.copy_to_live()
             yield
 
 
 class StartingWeights:
-    """Keep copies of a model's trainable parameters, with which they are averaged after training:
+    """Copies of a model's trainable parameters, to average them with the trained ones.
+
     WiSE-FT, Wortsman et al. (2022).
 
-    share: weight of the trained parameters in the average.
+    Args:
+        model: the model before training.
+        share: weight of the trained parameters in the average.
     """
 
     def __init__(self, model: nn.Module, share: float) -> None:
@@ -82,56 +88,60 @@ class StartingWeights:
 
     @torch.no_grad()
     def average_with_live(self) -> None:
-        """Replace the weights by their average with the copies, for good."""
+        """Replace the weights by their average with the copies."""
         for parameter, copy in self.copies:
             parameter.copy_(torch.lerp(copy, parameter, self.share))
 
 
 @contextmanager
 def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iterator[None]:
-    """Move the parameters one step up their gradients inside the block, and restore them exactly
-    afterwards.
+    """Move the parameters one step up their gradients inside the block, and restore them after it.
 
         theta_a = theta + rho g / |g|               SAM, Foret et al. (2021)
         theta_a = theta + rho T^2 g / |T g|         ASAM, Kwon et al. (2021), with T = |theta| + .01
 
-    g is the gradient of all parameters together, so its norm is one number for the whole model
+    g is the gradient of all parameters together, so its norm is a single number for the whole model
     (SSA-CLR, Tran et al., 2023, section 4.3); T is 1 for vectors and scalars. The scale of g does
-    not matter, so a scaler of the loss may be left on.
+    not matter, so g may be the gradient of a scaled loss.
 
     Args:
         parameters: the weights, with gradients.
         method: "sam" or "asam".
         rho: length of the step.
     """
+    moving = [parameter for parameter in parameters if parameter.grad is not None]
+    with _restored(moving):
+        # The gradients must not be referenced here, because the block may free them.
+        _climb(moving, method, rho)
+        yield
 
-    def scaled(parameter: nn.Parameter, vector: Any) -> Tensor:
+
+@torch.no_grad()
+def _climb(parameters: Sequence[nn.Parameter], method: str, rho: float) -> None:
+    """Add the step of `climbed` to parameters with gradients."""
+
+    def scaled(parameter: nn.Parameter, vector: Tensor | None) -> Tensor:
+        """Return T times a vector."""
+        assert vector is not None
         wide = _wide(vector)
         if method == "sam" or parameter.ndim < 2:
             return wide
         return wide * (parameter.to(wide.dtype).abs() + _ETA)
 
-    # Nothing here holds their gradients, which the block may free.
-    moving = [parameter for parameter in parameters if parameter.grad is not None]
-    with _restored(moving):
-        with torch.no_grad():
-            # T g, whose norm is |T g|; the step below is T (T g).
-            norms = []
-            for parameter in moving:
-                norms.append(torch.linalg.vector_norm(scaled(parameter, parameter.grad)))
-            norm = torch.linalg.vector_norm(torch.stack(norms))
-            if norm > 0:  # where all is flat there is nowhere to climb
-                for parameter in moving:
-                    step = scaled(parameter, scaled(parameter, parameter.grad))
-                    parameter.add_(step * (rho / norm))
-        yield
+    # T g is computed twice, because keeping it would take as much memory as the weights.
+    norms = [torch.linalg.vector_norm(scaled(p, p.grad)) for p in parameters]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    # If all gradients are zero, there is no direction to climb.
+    if norm > 0:
+        for parameter in parameters:
+            step = scaled(parameter, scaled(parameter, parameter.grad))
+            parameter.add_(step * (rho / norm))
 
 
 @contextmanager
 def still(module: nn.Module) -> Iterator[None]:
-    """Keep running statistics and the state of losses constant inside the block; results do not
-    change."""
-    # Batch norms learn their statistics in every pass, and would count the second one too.
+    """Keep running statistics and the state of losses constant inside the block."""
+    # Batch norms update their statistics in every pass, so a second pass would count twice.
     norms = [part for part in module.modules() if isinstance(part, _NormBase)]
     stateful = (GlobalContrastiveLoss, GroupWeights)
     losses = [part for part in module.modules() if isinstance(part, stateful) and part.training]

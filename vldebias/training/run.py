@@ -1,10 +1,11 @@
-"""Run a training from its settings, and write its results into a folder."""
+"""Train a model as the settings specify, and write the results into a folder."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from vldebias.report.conclusion import Conclusion
 from vldebias.training.batches import Batches
 from vldebias.training.changes import (
     TITLES,
+    Fall,
     change_since_start,
     conclusions_of_training,
     fall_below_start,
@@ -45,47 +47,51 @@ OUTCOME = "run.json"
 MODEL = "model"
 PROJECTION = "projection"
 _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
+_LINE_EVERY = 60.0  # seconds between two lines with scores in a log file
 
 
 def train_model(
     settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any] | None:
-    """Train by the settings, write the files below into `folder`, and in the first process return
-    the data of run.json.
+    """Train a model, and write these files into `folder`:
 
-    - model/: the model, which every command that takes --model reads
-    - projection/: with debias, the projection of the prompt set, fitted for this model
-    - settings.yaml: all settings, to be given as --config
-    - history.jsonl: loss, learning rate, temperature and scores, a line per step; with each score,
-      whether zero-shot accuracy (or retrieval, without classes) lies clearly below its start
-    - pairs.csv, pairs.html: the score of every pair of the training data, lowest first, and a page
-      of the first of them
-    - kept.parquet: with keep, that share of the pairs
-    - run.json: the scores before and after, conclusions about each with the interval of its
-      change, below_start if the training made the model clearly worse, and a record of the run
-    - state.pt: the last checkpoint; a run that was interrupted goes on from it
+    - model/: the trained model, for every command with --model
+    - projection/: with `debias`, the projection of the prompt set, fitted for this model
+    - settings.yaml: all settings, for --config
+    - history.jsonl: a line per step with loss, learning rate and temperature, and with scores if
+      they are due, including whether zero-shot accuracy (or retrieval, without classes) is clearly
+      below its start
+    - pairs.csv, pairs.html: the score of every training pair, lowest first, and a page with the
+      first of them
+    - kept.parquet: with `keep`, this share of the pairs
+    - run.json: scores before and after training, a conclusion about each change, below_start if the
+      training made the model clearly worse, and a record of the run
+    - state.pt: the last checkpoint, from which an interrupted run resumes
 
-    Warns if zero-shot accuracy on the held-out data, or retrieval if they have no classes, fell
-    below its start: if the 95 % interval of its paired change lies below 0.
+    A warning is issued if zero-shot accuracy on the held-out data, or retrieval if they have no
+    classes, falls: if the 95 % interval of its paired change is below 0.
 
     Args:
         settings: all settings of the training.
-        folder: where the files are written.
-        cpu: stay on the CPU.
-        progress: shows what happens.
+        folder: folder for the files.
+        cpu: train on the CPU.
+        progress: where to report progress.
+
+    Returns:
+        The content of run.json in the first process, None in the others.
 
     Raises:
-        InvalidInputError: settings that do not fit each other or the data, a folder that holds
-            another run, or to which another one is writing. DivergedError: the loss is not a
-            number.
+        InvalidInputError: settings that contradict each other or the data, a folder that contains
+            another run, or a folder to which another run is writing.
+        DivergedError: the loss is not finite.
     """
     if settings.track is not None:
-        # A missing package shows now, and not when the trackers start.
+        # Raise an error for a missing package now, not when the trackers start.
         need(settings.track)
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
     processes = accelerator.num_processes
     towers = make_towers(settings)
-    # What could not be written after the last step is refused before the first.
+    # Detect before the first step what could not be written after the last.
     check_savable(towers, name=settings.model)
     refuse_foreign(folder / MODEL)
     if settings.debias is not None:
@@ -114,7 +120,7 @@ def train_model(
     starting_weights = None
     if settings.wise_ft is not None:
         starting_weights = StartingWeights(towers.model, settings.wise_ft)
-    # The values by which a checkpoint is known to be of this training.
+    # Values that identify a checkpoint of this training.
     identity = {
         **settings.identity(),
         "rows": batches.items,
@@ -122,7 +128,8 @@ def train_model(
         "processes": processes,
     }
     if batches.items is not None:
-        # A run may be resumed by more processes with smaller batches: the joint batch counts.
+        # A run may be resumed with more processes and smaller batches, if the joint batch is the
+        # same.
         identity |= {"processes": 1, "batch_size": settings.batch_size * processes}
 
     lock: AbstractContextManager[object] = nullcontext()
@@ -134,7 +141,7 @@ def train_model(
     with lock, progress:
         done = steps_done(folder)[0]
         _announce(settings, accelerator, towers, objective, batches, monitor, done, progress)
-        # A resumed run also scores the model as loaded, so that before and after are comparable.
+        # A resumed run also scores the model before training, to compare the scores.
         held_out = None if monitor is None else HeldOutScores(monitor, towers)
         steps = settings.updates(batches.per_epoch)
         with progress.bar("training", steps, done=done) as advance:
@@ -148,7 +155,7 @@ def train_model(
                 monitor=held_out,
                 on_step=_StepReport(settings, accelerator, progress, advance),
             )
-        accelerator.end_training()  # which also disconnects the processes
+        accelerator.end_training()  # also disconnects the processes
         if not accelerator.is_main_process:
             return None
         # Only the first process writes, so only its copy is averaged.
@@ -162,21 +169,21 @@ def train_model(
 
 
 class HeldOutScores:
-    """Compare the held-out scores of a model in training with those at its start."""
+    """Compare the held-out scores of a model with those at the start of the training."""
 
     def __init__(self, monitor: Monitor, towers: Towers) -> None:
         self.monitor = monitor
         self.rows_before = monitor.rows(towers)
 
     def __call__(self, towers: Towers) -> Entry:
-        """Return the scores for the history, with the change of the main one since the start."""
+        """Return the scores for the history, with the change of the watched score."""
         rows = self.monitor.rows(towers)
         return self.monitor.summary(rows) | change_since_start(self.rows_before, rows)
 
     def compare(
         self, towers: Towers
     ) -> tuple[dict[str, float], dict[str, float], list[Conclusion]]:
-        """Return the scores before and after, and a conclusion about each change."""
+        """Return the scores before and after training, and a conclusion about each change."""
         rows = self.monitor.rows(towers)
         query_images = self.monitor.query_images
         has_several = len(query_images.unique()) < len(query_images)
@@ -189,7 +196,7 @@ class HeldOutScores:
         return self.monitor.summary(self.rows_before), self.monitor.summary(rows), conclusions
 
 
-def _warn_of_fall(fall: Mapping[str, Any], steps: int) -> None:
+def _warn_of_fall(fall: Fall, steps: int) -> None:
     """Warn that the training made the model worse."""
     name = fall["score"]
     change, low, high = fall["change"]
@@ -199,7 +206,7 @@ def _warn_of_fall(fall: Mapping[str, Any], steps: int) -> None:
     warn(
         f"training made the model worse: {TITLES.get(name, name)} on held-out data fell from"
         f" {fall['before']:.3f} to {fall['after']:.3f} (change {change:+.3f}, 95 % interval"
-        f" [{low:+.3f}, {high:+.3f}]{first_seen}). Keep the model as it was, or train again with a"
+        f" [{low:+.3f}, {high:+.3f}]{first_seen}). Use the original model, or train again with a"
         " lower lr, fewer steps, tune=heads or wise_ft=0.5"
     )
 
@@ -214,7 +221,7 @@ def _announce(
     done: int,
     progress: Progress,
 ) -> None:
-    """Print which parameters are trained on which data, and start the trackers."""
+    """Print what is trained, and start the trackers."""
     if settings.track is not None:
         config = {name: str(value) for name, value in settings.model_dump().items()}
         accelerator.init_trackers("vldebias", config=config)
@@ -227,14 +234,14 @@ def _announce(
     if settings.negatives == "step":
         negatives *= settings.accumulation
     progress.say(
-        f"{settings.model}: {learning:,} parameters learn, from {size}; processes: {processes};"
-        f" precision {settings.precision}; loss {settings.loss} at temperature"
-        f" {objective.temperature:.3g}, negatives from {negatives:,}"
+        f"{settings.model}: {learning:,} trainable parameters; {size}; processes: {processes};"
+        f" precision: {settings.precision}; loss: {settings.loss} at temperature"
+        f" {objective.temperature:.3g}, with batches of {negatives:,}"
     )
     if monitor is not None:
         progress.say(monitor.described())
     steps = settings.updates(batches.per_epoch)
-    progress.say(f"goes on after step {done} of {steps}" if done else f"{steps} steps")
+    progress.say(f"resuming after step {done} of {steps}" if done else f"{steps} steps")
 
 
 def _write(
@@ -247,10 +254,7 @@ def _write(
     history: Sequence[Entry],
     progress: Progress,
 ) -> dict[str, Any]:
-    """Write the model and everything that `train_model` promises; return the data of run.json.
-
-    history: the entries of all steps.
-    """
+    """Write the files of `train_model`, except the checkpoint; return the content of run.json."""
     save_model(towers, folder / MODEL, scope=settings.tune, name=settings.model)
     write_atomically(folder / SETTINGS, settings.as_yaml())
     files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}
@@ -266,7 +270,8 @@ def _write(
         files |= pair_files
     debiased: dict[str, float] = {}
     if settings.debias is not None:
-        # From the folder, since the fingerprint is that of the saved weights (adapters merged).
+        # Load the saved model, because the fingerprint must be that of its weights, with merged
+        # adapters.
         saved = load_host(str(folder / MODEL))
         edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
         for role, edit in edits.items():
@@ -294,8 +299,11 @@ def _write(
 
 
 class _StepReport:
-    """Report a step: in the progress bar, to the trackers, and in a line where the model was
-    scored."""
+    """Report steps: in the progress bar, to the trackers, and as lines with scores.
+
+    A log file gets a line with scores at most once a minute, and when the model first falls below
+    its start. All scores are in the history, and the final ones are printed at the end.
+    """
 
     def __init__(
         self,
@@ -308,6 +316,10 @@ class _StepReport:
         self.accelerator = accelerator
         self.progress = progress
         self.advance = advance
+        console = progress.console
+        self.is_log = not (console.is_terminal or console.is_jupyter)
+        self.printed = time.monotonic()
+        self.was_below_start = False
 
     def __call__(self, entry: Entry, steps: int) -> None:
         """Report the entry of one step out of `steps`."""
@@ -317,30 +329,36 @@ class _StepReport:
         if self.settings.track is not None and self.accelerator.is_main_process:
             values = {tracker_name(name): value for name, value in entry.items()}
             self.accelerator.log(values, step=step)
-        for name in _SHOWN:
-            score = entry.get(name, math.nan)
-            if math.isfinite(score):
-                below = ", clearly below its start" if entry.get("below_start") else ""
-                self.progress.say(f"step {step + 1} of {steps}: {loss}, {name} {score:.3f}{below}")
-                break
+        shown = [name for name in _SHOWN if math.isfinite(entry.get(name, math.nan))]
+        if not shown:
+            return
+        is_below_start = bool(entry.get("below_start"))
+        has_fallen = is_below_start and not self.was_below_start
+        self.was_below_start = is_below_start
+        if self.is_log and not has_fallen and time.monotonic() - self.printed < _LINE_EVERY:
+            return
+        self.printed = time.monotonic()
+        name = shown[0]
+        score = f"{TITLES.get(name, name)} {entry[name]:.3f}"
+        below = ", clearly below its start" if is_below_start else ""
+        self.progress.say(f"step {step + 1} of {steps}: {loss}, {score}{below}")
 
 
 def list_pairs(
     settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Score every pair by the model as loaded, and write the files of `report_pairs` into
-    `folder`.
+    """Score every pair with the model without training, and write the files of `report_pairs`.
 
     Args:
         settings: all settings of the training.
-        folder: where the files are written.
-        cpu: stay on the CPU.
-        progress: shows what happens.
+        folder: folder for the files.
+        cpu: use the CPU.
+        progress: where to report progress.
     """
     data = open_images(settings)
     if not isinstance(data, ImageData):
         raise InvalidInputError(
-            f"{settings.data}: expected data that can be read in any order, got a stream"
+            f"{settings.data}: expected data with random access, got a stream; do not stream"
         )
     loaded = load_host(settings.model, settings.pretrained)
     if torch.cuda.is_available() and not cpu:
@@ -354,7 +372,7 @@ def list_pairs(
 
 
 def steps_done(folder: Path) -> tuple[int, int]:
-    """Return (steps done, steps in all) of the checkpoint in a folder; (0, -1) without one."""
+    """Return the number of finished steps and of all steps of a checkpoint; (0, -1) without one."""
     state = read_state(folder / STATE)
     if state is None:
         return 0, -1
@@ -362,10 +380,10 @@ def steps_done(folder: Path) -> tuple[int, int]:
 
 
 def make_towers(settings: TrainSettings) -> Towers:
-    """Load the model, and set which parameters are trained."""
+    """Load the model, and select the parameters to train."""
     if settings.views == "two" and settings.tune == "text":
         raise InvalidInputError(
-            "tune 'text': two views of an image are not read by the text tower; tune another part"
+            "tune 'text': the text tower is not used with two views of images; tune another part"
         )
     loaded = load_host(settings.model, settings.pretrained)
     towers = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
@@ -373,6 +391,6 @@ def make_towers(settings: TrainSettings) -> Towers:
     tune(towers, settings.tune, last=last, lora_rank=settings.lora_rank, seed=settings.seed)
     if settings.views == "two":
         for part in towers.text_parts:
-            # It gets no gradient from two views, and processes would wait for it.
+            # The text tower would get no gradient, for which processes would wait.
             part.requires_grad_(False)
     return towers

@@ -1,4 +1,4 @@
-"""Derive random generators and the rows of each micro-batch from numbers alone."""
+"""Derive random generators, and the rows of each micro-batch, from seed and position alone."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from vldebias.errors import InvalidInputError
 
 
 def _seeds(purpose: str, numbers: tuple[int, ...]) -> np.random.SeedSequence:
-    """Return seeds unique to a purpose and place; the length is included, since numpy pads with
-    zeros."""
-    # Words of 32 bits, little-endian on every machine: the seed is the same everywhere.
+    """Return a seed sequence for a purpose and a position.
+
+    It includes the number of numbers, because numpy pads with zeros.
+    """
+    # 32-bit words in little-endian order give the same seed on every machine.
     words = np.array([zlib.crc32(purpose.encode()), len(numbers), *numbers], dtype=np.uint64)
     return np.random.SeedSequence(words.astype("<u8").view("<u4"))
 
 
 def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
-    """Return the random generator of one purpose at one place, such as ("order", seed, epoch)."""
+    """Return the random generator for a purpose and a position, such as ("order", seed, epoch)."""
     return np.random.default_rng(_seeds(purpose, numbers))
 
 
 def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
-    """Return a torch generator on the CPU, of one purpose at one place, as `numpy_generator`."""
+    """Return a torch generator on the CPU for a purpose and a position, see `numpy_generator`."""
     seed = int(_seeds(purpose, numbers).generate_state(1, np.uint64)[0])
     return torch.Generator().manual_seed(seed % 2**63)
 
@@ -35,9 +37,16 @@ def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
 class Sampler:
     """Choose the rows of the micro-batches of one of `world` processes.
 
-    A joint micro-batch is `batch_size * world` rows that follow each other in the order of the
-    epoch, as one process with the joint batch size would have; process `rank` has the rank-th
-    share. An incomplete last batch is left out.
+    A joint micro-batch consists of `batch_size * world` successive rows in the order of the epoch,
+    like a batch of a single process with the joint batch size. Each process gets an equal part,
+    ordered by `rank`. An incomplete last batch is left out.
+
+    Args:
+        items: number of rows.
+        batch_size: rows per micro-batch and process.
+        seed: seed of the run.
+        rank: rank of this process.
+        world: number of processes.
     """
 
     def __init__(
@@ -58,13 +67,13 @@ class Sampler:
         self.per_epoch = items // self.joint_size
 
     @staticmethod
-    @lru_cache(maxsize=2)  # the epoch that is read, and the next one where loading runs ahead
+    @lru_cache(maxsize=2)  # the current epoch, and the next one for reading ahead
     def order(items: int, seed: int, epoch: int) -> NDArray[np.int64]:
-        """Return the rows 0 .. items - 1 in the order of one epoch, (items,), read-only.
+        """Return the rows 0 .. items - 1 in the order of an epoch, (items,), read-only.
 
         Args:
             items: number of rows.
-            seed: of the run.
+            seed: seed of the run.
             epoch: number of the epoch.
         """
         order = numpy_generator("order", seed, epoch).permutation(items)
@@ -76,8 +85,7 @@ class Sampler:
         return number // self.per_epoch
 
     def _place(self, number: int) -> tuple[NDArray[np.int64], int]:
-        """Return the order of the epoch of micro-batch `number`, and where the joint batch begins
-        in it."""
+        """Return the order of the epoch of micro-batch `number`, and its position in the order."""
         order = self.order(self.items, self.seed, self.epoch(number))
         return order, number % self.per_epoch * self.joint_size
 
@@ -87,30 +95,30 @@ class Sampler:
         return order[first + self.rank * self.batch_size :][: self.batch_size].copy()
 
     def spares(self, number: int) -> Iterator[int]:
-        """Yield replacement rows for this process, in turn, where rows of joint micro-batch
-        `number` cannot be read.
+        """Yield rows of this process that replace unreadable rows of joint micro-batch `number`.
 
-        They are rows of other batches of the epoch, and of no two processes the same: a row stands
-        at most once in a joint batch, which losses with a state per row rely on.
+        They are rows of other batches of the epoch, and differ between processes. So a row occurs
+        at most once in a joint batch, on which losses with a state per row rely.
         """
         order, first = self._place(number)
-        # Every world-th from the rank on: no two processes take the same.
+        # Processes take turns, so that no two processes use the same row.
         spares = np.delete(order, np.s_[first : first + self.joint_size])
         yield from spares[self.rank :: self.world].tolist()
 
 
 def turn(count: int, seed: int, epoch: int, image: int) -> int:
-    """Return which of its `count` captions an image has in an epoch: each once in `count` epochs,
-    from a random one.
+    """Return which of its captions an image has in an epoch.
+
+    It cycles through all captions, starting with a random one.
 
     Args:
         count: number of captions of the image.
-        seed: of the run.
+        seed: seed of the run.
         epoch: number of the epoch.
         image: number of the image.
     """
     if count == 1:
         return 0
-    # Images begin at different captions, so that an epoch has first and last ones mixed.
+    # Images start with different captions, so that an epoch mixes first and last captions.
     first = int(numpy_generator("caption", seed, image).integers(count))
     return (epoch + first) % count

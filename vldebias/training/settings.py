@@ -1,5 +1,4 @@
-"""Define all settings of a training run: one flat list, the same in a YAML file and as
-`--set name=value`."""
+"""Define all settings of a training run, for YAML files and `--set name=value`."""
 
 from __future__ import annotations
 
@@ -26,17 +25,17 @@ from vldebias.losses.catalog import BUILT_IN, LOSSES, Loss
 from vldebias.miniature.words import WORLDS
 from vldebias.utils.files import explain, read_yaml
 
-# Readers are closures, which only a forked process inherits (not on Windows).
+# Readers are closures, which only forked processes inherit (not on Windows).
 _WORKERS = 2 if "fork" in multiprocessing.get_all_start_methods() else 0
 Scope = Literal["all", "text", "image", "heads", "lora"]
-# Data sets that are opened by name, below `data_root` or in a folder of their name.
+# Data sets that are opened by name, in `data_root` or in a folder with their name.
 _NAMED_DATA = ", ".join(data_set.name for data_set in DATA_SETS if not data_set.is_format)
-# Columns of kept.parquet besides those of labels.
+# Columns of kept.parquet, in addition to label columns.
 KEPT_COLUMNS = ("image", "caption", "id", "score")
 
 
 class _Settings(BaseModel):
-    # Validators are built when first used: the groups are mostly parts of `TrainSettings` alone.
+    # Validators are built on first use, because most groups are only used in `TrainSettings`.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @field_validator("*", mode="before")
@@ -46,7 +45,7 @@ class _Settings(BaseModel):
 
 
 class ModelSettings(_Settings):
-    """Choose the model, and which part of it is trained."""
+    """Settings of the model, and of its trained part."""
 
     model: str = Field(
         "miniature",
@@ -55,111 +54,111 @@ class ModelSettings(_Settings):
     pretrained: str | None = Field(None, description="open_clip tag or checkpoint file.")
     tune: Scope = Field(
         "all",
-        description="What learns: all, one tower, heads (the projections), lora (through peft).",
+        description="Part to train: all, one tower, heads (the projections), or lora (with peft).",
     )
-    lora_rank: int = Field(8, ge=1, description="Rank of the LoRA adapters; alpha is twice it.")
+    lora_rank: int = Field(
+        8, ge=1, description="Rank of the LoRA adapters; alpha is twice the rank."
+    )
     image_blocks: int | None = Field(
-        None, ge=0, description="Only the last blocks of the image tower learn: how many."
+        None, ge=0, description="Number of last blocks of the image tower to train. Default: all."
     )
     text_blocks: int | None = Field(
-        None, ge=0, description="Only the last blocks of the text tower learn: how many."
+        None, ge=0, description="Number of last blocks of the text tower to train. Default: all."
     )
 
 
 class DataSettings(_Settings):
-    """Choose pairs of an image and a caption, how they are read and augmented, and the held-out
-    data."""
+    """Settings of the training data, their augmentation, and the held-out data."""
 
     data: str = Field(
         "birds",
         description=(
-            "Table, folder, tars, parquet, COCO's json, id of the hub, birds, portraits, or the"
-            " name of a data set; `vldebias eval data` lists them."
+            "Table, folder, tars, parquet, COCO's json, id on the Hugging Face hub, birds,"
+            " portraits, or the name of a data set; `vldebias eval data` lists them."
         ),
     )
     data_root: str | None = Field(
-        None, description="Folder of the released files of a data set that data names."
+        None, description="Folder with the released files of a named data set."
     )
     split: str = Field("train", description="Split to read.")
     image: str | None = Field(None, description="Column of the images. Default: detected.")
     caption: str | None = Field(
-        None, description="Column of the captions, or of lists of them. Default: detected."
+        None, description="Column of captions, or of lists of captions. Default: detected."
     )
     separator: str | None = Field(
         None,
-        description="What separates the cells of a table: comma, tab, semicolon, pipe. Default:"
-        " detected.",
+        description="Separator of a table: comma, tab, semicolon or pipe. Default: detected.",
     )
     encoding: str | None = Field(
-        None, description="Encoding of a table, such as cp1252. Default: UTF-8, else detected."
+        None, description="Encoding of a table, such as cp1252. Default: detected."
     )
     image_root: str | None = Field(
-        None, description="Folder that paths of a table start from. Default: the table's."
+        None, description="Base folder of the paths in a table. Default: the table's folder."
     )
     allow_outside: bool = Field(
-        False, description="Also take paths of a table that lead out of its folder."
+        False, description="Allow paths in a table that lead outside its folder."
     )
     label: str | None = Field(
-        None, description="Column of classes, for zero-shot scores and losses that read them."
+        None, description="Column of classes, for zero-shot scores and losses with labels."
     )
     names: dict[str, dict[str, str]] | None = Field(
         None,
-        description="Names of values that are codes: {y: {0: landbird, 1: waterbird}}.",
+        description="Names of codes in label columns: {y: {0: landbird, 1: waterbird}}.",
     )
     caption_template: str | None = Field(
-        None, pattern=r"\{\}", description="Captions of labels: 'a photo of a {}.'"
+        None, pattern=r"\{\}", description="Template for captions from labels: 'a photo of a {}.'"
     )
-    streaming: bool = Field(
-        False, description="Read rows as they come, without a copy on the disk."
+    streaming: bool = Field(False, description="Stream the data, without a copy on disk.")
+    shuffle_buffer: int = Field(
+        1000, ge=1, description="Number of rows of a stream that are shuffled at a time."
     )
-    shuffle_buffer: int = Field(1000, ge=1, description="Rows that a stream is shuffled within.")
     items: int | None = Field(
-        None, ge=1, description="Images of a world of the miniature. Default: all that ship."
+        None, ge=1, description="Number of images of birds or portraits. Default: all."
     )
     views: Literal["captions", "two"] = Field(
-        "captions", description="Contrast with captions, or two views."
+        "captions", description="Contrast images with captions, or two views of each image."
     )
     crop_scale: float = Field(
-        0.9, gt=0, le=1, description="Smallest share of an image that a random crop keeps."
+        0.9, gt=0, le=1, description="Smallest share of an image in a random crop."
     )
     flip: bool = Field(False, description="Mirror images at random.")
     jitter: float = Field(0.0, ge=0, le=1, description="Strength of random changes of colour.")
     grayscale: float = Field(
-        0.0, ge=0, le=1, description="Share of images without colour; 0.2 in SimCLR."
+        0.0, ge=0, le=1, description="Share of images converted to grayscale; 0.2 in SimCLR."
     )
-    blur: float = Field(0.0, ge=0, le=1, description="Share of images blurred; 0.5 in SimCLR.")
+    blur: float = Field(
+        0.0, ge=0, le=1, description="Share of images that are blurred; 0.5 in SimCLR."
+    )
     caption_noise: float = Field(
-        0.0, ge=0, le=1, description="eta: share of captions replaced by another row's."
+        0.0, ge=0, le=1, description="eta: share of captions that are replaced by random ones."
     )
-    val_data: str | None = Field(
-        None, description="Where held-out pairs are. Default: the same as data."
-    )
+    val_data: str | None = Field(None, description="Held-out data. Default: the same as data.")
     val_split: str | None = Field(
         None,
-        description="Split to score, such as val. Default: the held-out split of a data set that is"
-        " known by its name, else none.",
+        description="Held-out split to score, such as val. Default: the held-out split of a named"
+        " data set, else none.",
     )
-    val_items: int = Field(2000, ge=1, description="Held-out pairs that are scored.")
+    val_items: int = Field(2000, ge=1, description="Maximum number of held-out pairs to score.")
     group: str | None = Field(
-        None, description="Column: the lowest accuracy of a label and group is scored too."
+        None, description="Column of groups, to score the lowest accuracy of a class and group."
     )
     debias: str | None = Field(
-        None, description="Prompt set: after training its projection is fitted and saved."
+        None, description="Prompt set whose projection is fitted and saved after training."
     )
     score_pairs: bool = Field(
-        True, description="After training score every pair, which reads all images once more."
+        True, description="Score every pair after training, which reads all images again."
     )
     keep: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Write this share of pairs, the best, with their labels to kept.parquet.",
+        description="Share of the pairs, the best, to write with their labels to kept.parquet.",
     )
 
     @field_validator("names", mode="before")
     @classmethod
     def _read_codes_as_texts(cls, names: object) -> object:
-        """Read codes as texts: YAML makes numbers of them, and truth values of yes and no."""
+        """Convert codes to texts, since YAML reads them as numbers, and yes and no as booleans."""
         if not isinstance(names, dict):
             return names
         texts = {}
@@ -171,23 +170,22 @@ class DataSettings(_Settings):
 
     @property
     def reads_captions(self) -> bool:
-        """Tell whether captions are read: not if two views of an image are contrasted, nor if a
-        template makes them from labels."""
+        """Return True if captions are read, not created from labels or replaced by two views."""
         return self.views == "captions" and self.caption_template is None
 
     @property
     def has_held_out(self) -> bool:
-        """Tell whether held-out data is named; the worlds of the miniature always have more."""
+        """Return True if there are held-out data; birds and portraits always have some."""
         return self.val_data is not None or self.val_split is not None or self.data in WORLDS
 
 
 _LEAST_TEMPERATURES = ", ".join(
-    f"with {loss.name} at least {loss.least_temperature}"
+    f"at least {loss.least_temperature} with {loss.name}"
     for loss in BUILT_IN
     if loss.least_temperature is not None
 )
 _FIXED_TEMPERATURES = ", ".join(loss.name for loss in BUILT_IN if loss.fixed_temperature)
-# A base class that is made at run time: type checkers see it without the settings of the losses.
+# This base class is created at run time, so type checkers do not see the settings of the losses.
 if TYPE_CHECKING:
     _DeclaredSettings = _Settings
 else:
@@ -203,28 +201,28 @@ else:
 
 
 class LossSettings(_DeclaredSettings):
-    """Choose the objective: settings of all losses, and those that each loss declares.
+    """Settings of the loss: those of all losses, and those that each loss declares.
 
-    `Objective` refuses settings that the chosen loss does not read.
+    `Objective` raises an error for settings that the chosen loss does not read.
     """
 
-    loss: str = Field("rince", description="Which objective; `vldebias losses` lists them.")
+    loss: str = Field("rince", description="Loss; `vldebias losses` lists them.")
     temperature: float | None = Field(
         None,
         gt=0,
-        description=f"Temperature. Default: the model's; {_LEAST_TEMPERATURES}.",
+        description=f"Temperature. Default: the model's, {_LEAST_TEMPERATURES}.",
     )
     learn_temperature: bool = Field(
-        False, description=f"t is learned, as in CLIP (not with {_FIXED_TEMPERATURES})."
+        False, description=f"Learn the temperature, as in CLIP (not with {_FIXED_TEMPERATURES})."
     )
     group_dro: str | None = Field(
-        None, description="Group DRO: column(s) whose values are the groups, with commas."
+        None, description="Columns whose values are the groups of group DRO, comma-separated."
     )
     group_dro_step: float = Field(
-        0.01, gt=0, description="Step of the weights of the groups, per unit of the loss."
+        0.01, gt=0, description="Step size of the group weights, per unit of the loss."
     )
     chunk_size: int | None = Field(
-        None, ge=1, description="Rows of the similarity matrix held at once. Default: all."
+        None, ge=1, description="Rows of the similarity matrix per block. Default: all."
     )
 
     @field_validator("loss")
@@ -237,13 +235,14 @@ class LossSettings(_DeclaredSettings):
         reason = LOSSES[self.loss].fixed_temperature
         if self.learn_temperature and reason:
             raise ValueError(
-                f"learn_temperature cannot go with {self.loss}: {reason}; set temperature instead"
+                f"learn_temperature cannot be used with {self.loss}: {reason}; set temperature"
+                " instead"
             )
         return self
 
 
 SHARED_SETTINGS = frozenset(LossSettings.__annotations__)
-"""The settings that every loss reads."""
+"""Settings that all losses read."""
 
 
 def losses_with(setting: str) -> list[str]:
@@ -252,10 +251,10 @@ def losses_with(setting: str) -> list[str]:
 
 
 def refuse_unread(settings: LossSettings) -> None:
-    """Refuse settings that the chosen loss does not read.
+    """Raise an error for settings that the chosen loss does not read.
 
     Raises:
-        InvalidInputError: the message names them, and those that the loss reads.
+        InvalidInputError: there are such settings.
     """
     read = SHARED_SETTINGS | LOSSES[settings.loss].settings.model_fields.keys()
     unread = sorted(settings.model_fields_set & LossSettings.model_fields.keys() - read)
@@ -267,57 +266,59 @@ def refuse_unread(settings: LossSettings) -> None:
 
 
 class LoopSettings(_Settings):
-    """Choose the length of the training, the optimizer and the precision."""
+    """Settings of length, optimizer and precision."""
 
-    epochs: float | None = Field(None, gt=0, description="Passes over the data; or give steps.")
-    steps: int | None = Field(None, ge=1, description="Updates of the weights.")
-    batch_size: int = Field(
-        256, ge=2, description="Pairs per process and micro-batch; the negatives are of these."
+    epochs: float | None = Field(
+        None, gt=0, description="Number of passes over the data; or set steps."
     )
-    accumulation: int = Field(1, ge=1, description="Micro-batches whose gradients make one update.")
+    steps: int | None = Field(None, ge=1, description="Number of updates of the weights.")
+    batch_size: int = Field(
+        256, ge=2, description="Pairs per process and micro-batch, which are also the negatives."
+    )
+    accumulation: int = Field(1, ge=1, description="Number of micro-batches per update.")
     negatives: Literal["micro", "step"] = Field(
-        "micro", description="Of a micro-batch, or all of a step (GradCache)."
+        "micro", description="Use negatives of the micro-batch, or of the whole step (GradCache)."
     )
     lr: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
     warmup: float = Field(
-        0.1, ge=0, lt=1, description="Share of the steps with rising learning rate."
+        0.1, ge=0, lt=1, description="Share of the steps with a rising learning rate."
     )
-    weight_decay: float = Field(0.1, ge=0, description="Decay of weight matrices.")
+    weight_decay: float = Field(0.1, ge=0, description="Weight decay of matrices.")
     clip_norm: float | None = Field(
-        1.0, gt=0, description="Largest norm of the gradient; null switches off."
+        1.0, gt=0, description="Maximum norm of the gradient; null: no clipping."
     )
     precision: Literal["no", "bf16", "fp16"] | None = Field(
         None,
         validate_default=True,
-        description="Autocast. Default: as `accelerate launch` says, else no.",
+        description="Autocast. Default: the precision of `accelerate launch`, else no.",
     )
     ema: float | None = Field(
-        None, gt=0, lt=1, description="Average the weights with this memory (such as 0.999)."
+        None, gt=0, lt=1, description="Decay of a moving average of the weights, such as 0.999."
     )
     wise_ft: float | None = Field(
-        None, gt=0, le=1, description="Share of trained weights to mix with the first ones."
+        None, gt=0, le=1, description="Weight of the trained model in an average with the original."
     )
     sharpness: Literal["none", "sam", "asam"] = Field(
-        "none", description="Sharpness-aware updates; twice the cost."
+        "none", description="Sharpness-aware updates, which double the cost."
     )
     rho: float | None = Field(
         None, gt=0, description="Radius of sam (default 0.05) or asam (default 2)."
     )
     fourier: float = Field(
-        0.0, ge=0, le=1, description="alpha: mix amplitudes with the most similar image."
+        0.0, ge=0, le=1, description="Strength of mixing amplitudes with the most similar image."
     )
     eval_every: int | None = Field(
-        None, ge=1, description="Steps between scores. Default: ten times in a run."
+        None, ge=1, description="Steps between scores. Default: a tenth of the steps."
     )
     save_every: float = Field(5.0, ge=0, description="Minutes between checkpoints.")
     workers: int = Field(
         _WORKERS,
         ge=0,
-        description="Processes that read images; 0 where the system cannot fork any.",
+        description="Number of processes that read images; 0 on systems that cannot fork.",
     )
-    seed: int = Field(0, ge=0, lt=1 << 63, description="All randomness follows from it.")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of all random numbers.")
     track: Literal["tensorboard", "wandb", "trackio", "mlflow"] | None = Field(
-        None, description="Also log there."
+        None, description="Experiment tracker to log to."
     )
 
     @field_validator("precision", mode="before")
@@ -328,34 +329,36 @@ class LoopSettings(_Settings):
     @model_validator(mode="after")
     def _check_length(self) -> LoopSettings:
         if (self.epochs is None) == (self.steps is None):
-            raise ValueError("expected either epochs or steps")
+            raise ValueError("expected either epochs or steps, and not both")
         return self
 
     def updates(self, per_epoch: int | None) -> int:
-        """Return the number of updates, from the micro-batches of an epoch; None is a stream, whose
-        end is unknown."""
+        """Return the number of updates.
+
+        Args:
+            per_epoch: number of micro-batches per epoch; None for a stream.
+        """
         if self.steps is not None:
             return self.steps
         if per_epoch is None or self.epochs is None:
             raise InvalidInputError(
-                "epochs: a stream does not say how long it is; give steps instead"
+                "epochs: expected steps instead, because the length of a stream is unknown"
             )
-        # Part of an epoch is allowed, no update at all is not.
+        # A run may be shorter than an epoch, but has at least one update.
         return max(1, round(self.epochs * per_epoch / self.accumulation))
 
     def learning_rate(self, step: int, steps: int) -> float:
-        """Return the learning rate: a linear rise over the first share `warmup` of `steps`, then
-        half a cosine to 0.
+        """Return the learning rate: a linear warm-up, then half a cosine down to 0.
 
         Args:
             step: number of the update, from 0.
-            steps: number of all updates.
+            steps: total number of updates.
 
         >>> settings = LoopSettings(steps=5, lr=1.0, warmup=0.4)
         >>> [round(settings.learning_rate(step, 5), 2) for step in range(5)]
         [0.5, 1.0, 1.0, 0.75, 0.25]
         """
-        # The first step has a rate above 0 already: (step + 1) / rising.
+        # The learning rate of the first step is above 0, hence step + 1.
         rising = round(self.warmup * steps)
         if step < rising:
             return self.lr * (step + 1) / rising
@@ -363,20 +366,19 @@ class LoopSettings(_Settings):
 
 
 class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
-    """Hold all settings. The descriptions of the fields are what `vldebias train --settings`
-    prints."""
+    """All settings of a training run. `vldebias train --settings` prints their descriptions."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in_named_data(cls, values: object) -> object:
-        """Fill in what a named data set has: its classes, groups, captions and held-out split."""
+        """Fill in the classes, groups, captions and held-out split of a named data set."""
         if not isinstance(values, dict):
             return values
         data_set = trained_data(values.get("data"))
         if data_set is None:
             return values
         filled = {**data_set.training, **values}
-        # No default with other held-out data, or where it would be the training split.
+        # There is no default for other held-out data, or if it would be the training split.
         held_out_split = filled.get("val_split")
         has_other_split = "val_data" in values or values.get("split") == held_out_split
         if has_other_split and "val_split" not in values:
@@ -388,34 +390,32 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             filled.pop("caption_template", None)
         elif filled.get("label") is None and filled.get("caption_template") is not None:
             raise ValueError(
-                f"{data_set.name}: expected label, the column that captions are made of:"
+                f"{data_set.name}: expected label, the column to create captions from:"
                 f" {' or '.join(data_set.columns)}"
             )
         return filled
 
     @model_validator(mode="after")
     def _refuse_unread_settings(self) -> TrainSettings:
-        """Refuse a setting that would have no effect."""
+        """Raise an error for a setting that would have no effect."""
         for name, (is_read, reader) in self._readers().items():
             value = getattr(self, name)
-            # A default that is written out changes nothing, and may stay in a file.
+            # Explicit defaults are allowed, because they do not change anything.
             if value != type(self).model_fields[name].default and not is_read:
-                raise ValueError(
-                    f"{name} {value!r} goes with {reader}, and here nothing would read it"
-                )
+                raise ValueError(f"{name} {value!r} would have no effect; it needs {reader}")
         if (
             self.val_split is not None
             and self.val_split == self.split
             and self.val_data in (None, self.data)
         ):
             raise ValueError(
-                f"val_split {self.val_split!r} is the split that is learned from; name another one"
+                f"val_split {self.val_split!r} is the training split; choose another one"
             )
         return self
 
     @model_validator(mode="after")
     def _check_columns_to_keep(self) -> TrainSettings:
-        """Refuse labels whose column would stand in kept.parquet next to one of the same name."""
+        """Raise an error for a label column that has the name of another column of kept.parquet."""
         if self.keep is None:
             return self
         groups = (self.group_dro or "").split(",")
@@ -423,12 +423,12 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             if column in KEPT_COLUMNS:
                 raise ValueError(
                     f"keep writes the columns {', '.join(KEPT_COLUMNS)} to kept.parquet, so a label"
-                    f" cannot be named {column!r}; rename that column of the data"
+                    f" column cannot be named {column!r}; rename this column of the data"
                 )
         return self
 
     def _readers(self) -> dict[str, tuple[bool, str]]:
-        """Return for each setting that is not always read: whether it is, and what reads it."""
+        """Return for each setting that is not always read whether it is, and what it needs."""
         world = self.data in WORLDS
         is_named = trained_data(self.data) is not None
         has_own_layout = world or is_named
@@ -436,7 +436,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         has_column_of_captions = (
             not has_own_layout and reads_captions and self.caption_template is None
         )
-        # A stream is read once: its rows cannot be counted, crossed or listed.
+        # A stream cannot be read twice, so its rows cannot be counted, crossed or listed.
         can_be_read_again = not self.streaming
         return {
             "lora_rank": (self.tune == "lora", "tune: lora"),
@@ -446,14 +446,14 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "items": (world, f"data: {' or '.join(WORLDS)}"),
             **dict.fromkeys(
                 ("image", "image_root", "separator", "encoding", "allow_outside", "streaming"),
-                (not has_own_layout, "data of your own"),
+                (not has_own_layout, "your own data"),
             ),
             "data_root": (
                 is_named or trained_data(self.val_data) is not None,
                 f"data: {_NAMED_DATA}",
             ),
             "names": (can_be_read_again, "data that are not streamed"),
-            "caption": (has_column_of_captions, "captions of data"),
+            "caption": (has_column_of_captions, "your own data with captions"),
             "shuffle_buffer": (self.streaming, "streaming"),
             "caption_noise": (
                 reads_captions and can_be_read_again,
@@ -476,16 +476,15 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         }
 
     def as_yaml(self) -> str:
-        """Return YAML text that `load_settings` reads as these settings, with only the given
-        ones."""
+        """Return the settings that were set explicitly as YAML, for `load_settings`."""
         import yaml
 
         return yaml.safe_dump(self.model_dump(exclude_unset=True), sort_keys=False)
 
     def identity(self) -> dict[str, object]:
-        """Return the settings that must agree to resume a run: all but those of speed and
-        monitoring."""
-        watching = {
+        """Return the settings that must be the same to resume a run."""
+        # Settings of speed and monitoring may differ.
+        monitoring = {
             "workers",
             "save_every",
             "track",
@@ -494,9 +493,9 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "keep",
             "debias",
             "allow_outside",
-            "data_root",  # its content counts
+            "data_root",  # the content of the data is compared instead
         }
-        # Epochs are compared as steps.
+        # Settings of scores may differ. Steps are compared instead of epochs.
         scored = {
             "val_data",
             "val_split",
@@ -505,7 +504,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "epochs",
             "wise_ft",
         }
-        return self.model_dump(exclude=watching | scored)
+        return self.model_dump(exclude=monitoring | scored)
 
 
 GROUPS: dict[str, type[BaseModel]] = {
@@ -514,7 +513,7 @@ GROUPS: dict[str, type[BaseModel]] = {
     "Loss": LossSettings,
     "Steps": LoopSettings,
 }
-# Heads and adapters begin at a trained model; only "scratch" learns its temperature.
+# Heads and adapters start from a trained model; only "scratch" learns the temperature.
 PRESETS: dict[str, dict[str, object]] = {
     "heads": {"tune": "heads", "loss": "info_nce", "lr": 1e-4, "epochs": 2},
     "lora": {"tune": "lora", "loss": "info_nce", "lr": 1e-4, "epochs": 1},
@@ -530,7 +529,7 @@ PRESETS: dict[str, dict[str, object]] = {
 
 
 def _preset(name: object) -> dict[str, object]:
-    """Return the settings of a preset; none without a name."""
+    """Return the settings of a preset; empty without a name."""
     if name is None:
         return {}
     if not isinstance(name, str) or name not in PRESETS:
@@ -539,10 +538,10 @@ def _preset(name: object) -> dict[str, object]:
 
 
 def _settings_of_loss(name: object) -> type[TrainSettings]:
-    """Return the class of settings with those that a registered loss adds.
+    """Return the settings class, extended by the settings of a registered loss.
 
     Raises:
-        InvalidInputError: an unknown loss, or one with a setting that every training has.
+        InvalidInputError: an unknown loss, or a setting of the loss has the name of another.
     """
     if not isinstance(name, str):
         return TrainSettings
@@ -553,7 +552,7 @@ def _settings_of_loss(name: object) -> type[TrainSettings]:
     reserved = added.keys() & (TrainSettings.model_fields.keys() - _DeclaredSettings.model_fields)
     if reserved:
         raise InvalidInputError(
-            f"loss {name!r}: the settings {', '.join(sorted(reserved))} are those of every"
+            f"loss {name!r}: the settings {', '.join(sorted(reserved))} already exist in every"
             " training; choose other names"
         )
     fields: dict[str, Any] = {
@@ -563,28 +562,31 @@ def _settings_of_loss(name: object) -> type[TrainSettings]:
     return extended
 
 
-def load_settings(path: Path | None = None, **settings: Any) -> TrainSettings:
-    """Return the settings of a YAML file, with `settings` in their place.
+def load_settings(path: Path | None = None, **settings: object) -> TrainSettings:
+    """Load the settings of a training run.
 
-    "preset", in the file or among `settings`, names one of `PRESETS`, which both override.
+    Args:
+        path: YAML file of settings.
+        settings: settings that override those of the file. "preset", here or in the file, names one
+            of `PRESETS`, which both override.
 
     Raises:
-        InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its
-            range.
+        InvalidInputError: the file does not exist or is not a mapping, a name is unknown, or a
+            value is out of range.
     """
-    of_file: dict[str, object] = {}
+    file_settings: dict[str, object] = {}
     if path is not None:
-        of_file = read_yaml(path)
-    preset_of_file = _preset(of_file.pop("preset", None))
-    preset = _preset(settings.pop("preset", None)) or preset_of_file
-    layers = (preset, of_file, settings)
+        file_settings = read_yaml(path)
+    file_preset = _preset(file_settings.pop("preset", None))
+    preset = _preset(settings.pop("preset", None)) or file_preset
+    layers = (preset, file_settings, settings)
     chosen_losses = {layer["loss"] for layer in layers if "loss" in layer}
     if len(chosen_losses) > 1:
-        # Not every loss can learn its temperature, as the preset's does.
+        # Unlike the loss of the preset, not every loss can learn its temperature.
         preset.pop("learn_temperature", None)
     values: dict[str, object] = {}
     for layer in layers:
-        # One length replaces the other.
+        # Steps override epochs, and vice versa.
         if layer.get("steps") is not None:
             values.pop("epochs", None)
         if layer.get("epochs") is not None:

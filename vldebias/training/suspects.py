@@ -1,7 +1,6 @@
-"""List pairs in the order of suspicion: by the cosine of each image with its captions, low for
-wrong captions.
+"""Rank pairs by how likely their captions are wrong: by the cosine of image and caption.
 
-Source: Figure 5-5 of the thesis. A low score is a reason to look, not a verdict.
+Source: Figure 5-5 of the thesis. A low cosine is a reason to look at a pair, not a verdict.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import io
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,15 +31,14 @@ def positive_scores(
     workers: int = 4,
     progress: Progress = SILENT,
 ) -> NDArray[np.float32]:
-    """Return the lowest cosine of each image with one of its captions, (n,) in [-1, 1]; NaN if it
-    cannot be read.
+    """Return the lowest cosine (n,) of each image with its captions; NaN for unreadable images.
 
     Args:
         towers: the model.
         pairs: images with captions.
         batch_size: images that are encoded at once.
-        workers: threads that read images.
-        progress: shows how far it is.
+        workers: number of threads that read images.
+        progress: where to report progress.
     """
     if not pairs.items or not pairs.captions:
         raise InvalidInputError(
@@ -49,16 +46,23 @@ def positive_scores(
         )
     scores = np.full(pairs.items, np.nan, dtype=np.float32)
     skipped = dict[int, str]()
-    how: Any = {"batch_size": batch_size, "workers": workers, "skipped": skipped}
-    with progress.bar(f"{pairs.name}: positive scores", pairs.items) as advance:
-        for rows, images in pixel_batches(range(pairs.items), pairs.read, towers.prepare, **how):
+    batches = pixel_batches(
+        range(pairs.items),
+        pairs.read,
+        towers.prepare,
+        batch_size=batch_size,
+        workers=workers,
+        skipped=skipped,
+    )
+    with progress.bar(f"{pairs.name}: scores of pairs", pairs.items) as advance:
+        for rows, images in batches:
             captions = [pairs.captions[row] for row in rows.tolist()]
             features = image_features(towers, images)
             text_rows = text_features(towers, list(chain.from_iterable(captions)))
             texts_of_image = text_rows.split(list(map(len, captions)))
             lowest = []
             for image, texts in zip(features, texts_of_image, strict=True):
-                # The worst of its captions: one wrong text is enough to look at the pair.
+                # A single wrong caption is a reason to look at the pair.
                 cosine = (texts * image).sum(1).min()
                 lowest.append(float(cosine.clamp(-1, 1)))
             scores[rows.numpy()] = lowest
@@ -66,13 +70,13 @@ def positive_scores(
     if len(skipped) == pairs.items:
         row, reason = min(skipped.items())
         raise InvalidInputError(
-            f"{pairs.name}: none of {len(skipped)} images can be read, such as {pairs.ids[row]}"
-            f" ({reason})"
+            f"{pairs.name}: none of {len(skipped)} images can be read, such as"
+            f" {pairs.ids[row]} ({reason})"
         )
-    # More scores are NaN than images were unreadable, so the model returned NaN.
+    # More scores are NaN than images are unreadable, so the model returned NaN.
     if np.isnan(scores).sum() > len(skipped):
         raise InvalidInputError(
-            f"{pairs.name}: some features are not finite; has training diverged?"
+            f"{pairs.name}: some features are not finite; did training diverge?"
         )
     if skipped:
         row, reason = min(skipped.items())
@@ -86,18 +90,19 @@ def positive_scores(
 def report_pairs(
     pairs: Pairs, scores: NDArray[np.float32], folder: Path, *, keep: float | None = None
 ) -> tuple[dict[str, str], dict[str, object] | None]:
-    """Write pairs.csv and pairs.html, the most suspicious first; with `keep` that share, the best,
-    to kept.parquet, with the label and group columns of the data, which `vldebias train --data`
-    reads.
+    """Write pairs.csv and pairs.html, with the most suspicious pairs first.
 
-    Returns the files by kind, and with caption noise how well low scores find the wrong pairs, else
-    None.
+    With `keep`, the best pairs are written to kept.parquet with the label columns of the data, for
+    `vldebias train --data`.
 
     Args:
         pairs: images with captions.
         scores: (n,), lower is more suspicious.
-        folder: where the files are written.
-        keep: share of the pairs to write to kept.parquet; None: no such file.
+        folder: folder for the files.
+        keep: share of the pairs to write to kept.parquet.
+
+    Returns:
+        The files by kind; and with caption noise, how well low scores find the wrong pairs.
     """
     wrong = pairs.wrong
     captions = [" | ".join(texts) for texts in pairs.captions]
@@ -105,7 +110,7 @@ def report_pairs(
 
     def wrong_word(row: int) -> str:
         if wrong is None:
-            return ""  # nobody knows
+            return ""  # unknown
         return "yes" if wrong[row] else "no"
 
     def page_words(row: int) -> tuple[str, str]:
@@ -127,7 +132,7 @@ def report_pairs(
     ranked_scores = scores[ranked.order]
     ranked_wrong = wrong[ranked.order]
     share = float(ranked_wrong.mean())
-    # Without both kinds among the scored there is nothing to rank.
+    # The area under the curve needs both wrong and correct pairs.
     if not 0 < share < 1:
         return files, None
     area = auroc(ranked_scores, ranked_wrong)._asdict()
@@ -135,21 +140,20 @@ def report_pairs(
 
 
 def _about_pairs(has_noise: bool) -> str:
-    """Return what the page of suspicious pairs says below its heading."""
+    """Return the introduction of the page of suspicious pairs."""
     marked = ""
     if has_noise:
-        marked = ' "Wrong" marks captions that this run shuffled on purpose (caption noise).'
+        marked = ' "Wrong" marks captions that this run replaced on purpose (caption noise).'
     return (
-        "The number is the cosine between an image and its caption in the trained model (-1 to 1):"
-        f" the lower, the less the two fit together.{marked} Look through these pairs; if most are"
-        " wrong, train again on the best of them (`--set keep=0.9` writes kept.parquet, to pass as"
-        " --data), or remove single rows with the help of pairs.csv, which lists all pairs."
+        "The number is the cosine of image and caption in the trained model (-1 to 1): the lower,"
+        f" the worse the match.{marked} Look through these pairs. If most of them are wrong, train"
+        " again on the best pairs (`--set keep=0.9` writes them to kept.parquet, for --data), or"
+        " remove rows by hand; pairs.csv lists all pairs."
     )
 
 
 def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], path: Path) -> Path:
-    """Write some of the pairs, with their columns of labels, to a parquet file that `datasets` and
-    `vldebias train` read."""
+    """Write some of the pairs with their label columns to a parquet file."""
     datasets = need("datasets")
     has_several = any(len(texts) > 1 for texts in pairs.captions)
     text = datasets.Value("string")
@@ -165,7 +169,7 @@ def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], 
     records = []
     for row in rows:
         captions = list(pairs.captions[row])
-        # Images that are files are named, not copied.
+        # Files are referenced, not copied.
         image: dict[str, object] = {"bytes": None, "path": pairs.path(row)}
         if not image["path"]:
             file = io.BytesIO()
@@ -179,7 +183,7 @@ def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], 
         }
         for name, labels in pairs.columns.items():
             code = int(labels.codes[row])
-            # A missing value is read as an unknown label.
+            # Missing values are read as unknown labels.
             record[name] = None if code < 0 else labels.names[code]
         records.append(record)
     table = datasets.Dataset.from_list(records, features=features)

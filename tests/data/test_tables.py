@@ -18,14 +18,9 @@ from pyarrow import parquet
 
 from tests.refusals import refused
 from vldebias.data import UNKNOWN, Labels, cross, odd_values, read_table
+from vldebias.data.caption_cells import check_captions, one_row_per_image, says_something
 from vldebias.data.layouts import check_columns
-from vldebias.data.tables import (
-    as_texts,
-    check_captions,
-    column_of,
-    one_row_per_image,
-    says_something,
-)
+from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 
 NAMES = ("a", "b", "c")

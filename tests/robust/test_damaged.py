@@ -26,7 +26,8 @@ from PIL import Image
 
 from vldebias import CalibratedProjection, load_edit, load_prompts
 from vldebias.data import Embeddings, decode, load_embeddings, read_table, save_embeddings
-from vldebias.data.tables import Labels, as_texts, column_of
+from vldebias.data.labels import Labels
+from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.judge.answers import AnnotationLog
 from vldebias.report.result import Result

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
         save_embeddings,
     )
     from vldebias.data.huggingface import ImageStream
+    from vldebias.data.label_checks import odd_values
+    from vldebias.data.labels import UNKNOWN, Labels, cross
     from vldebias.data.parallel import OnRay, prefetch, processes
     from vldebias.data.rows import Shards, UnitRows, digest_of
     from vldebias.data.sources import list_data, open_data
-    from vldebias.data.tables import UNKNOWN, Labels, cross, odd_values, read_table
+    from vldebias.data.tables import read_table
     from vldebias.utils.pictures import decode
 
 # Loaded when first asked for: whether a table or a folder is right is answered without torch.
@@ -34,7 +36,9 @@ _NAMES_OF_HOME = {
     "vldebias.data.parallel": ("OnRay", "prefetch", "processes"),
     "vldebias.data.rows": ("Shards", "UnitRows", "digest_of"),
     "vldebias.data.sources": ("list_data", "open_data"),
-    "vldebias.data.tables": ("UNKNOWN", "Labels", "cross", "odd_values", "read_table"),
+    "vldebias.data.label_checks": ("odd_values",),
+    "vldebias.data.labels": ("UNKNOWN", "Labels", "cross"),
+    "vldebias.data.tables": ("read_table",),
     "vldebias.utils.pictures": ("decode",),
 }
 __all__ = [

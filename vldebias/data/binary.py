@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vldebias.data.catalog import DATA
 from vldebias.data.dataset import ImageData, fingerprint_files
-from vldebias.data.tables import Labels
+from vldebias.data.labels import Labels
 from vldebias.errors import InvalidInputError, need
 
 

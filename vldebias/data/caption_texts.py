@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from vldebias.data.caption_cells import captions_in, says_something, texts_of_list
 from vldebias.data.captions import open_captions, read_coco
 from vldebias.data.dataset import ImageData
 from vldebias.data.layouts import (
@@ -17,14 +18,7 @@ from vldebias.data.layouts import (
     is_coco,
     without_number,
 )
-from vldebias.data.tables import (
-    as_texts,
-    captions_in,
-    column_of,
-    read_table,
-    says_something,
-    texts_of_list,
-)
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError
 from vldebias.utils.text_tables import read_text
 

@@ -11,9 +11,10 @@ from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.folders import captions_beside, folder_of_images, is_picture
 from vldebias.data.huggingface import ALIASES, ImageStream, open_huggingface
+from vldebias.data.labels import ColumnNames
 from vldebias.data.layouts import Layout, find_layout, without_number
 from vldebias.data.manifest import images_of_table, labels_of, rows_of_split
-from vldebias.data.tables import ColumnNames, as_texts, column_of, read_table
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, Lazily, SuspectInputWarning, warn
 from vldebias.utils.files import read_json
 from vldebias.utils.text_tables import decoded_texts

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vldebias.data.folders import OUTSIDE, existing_names
+from vldebias.data.labels import Labels, indices_of
 from vldebias.data.parallel import prefetch
-from vldebias.data.tables import Labels, indices_of
 from vldebias.errors import InvalidInputError, Lazily
 from vldebias.utils.pictures import decode
 from vldebias.utils.progress import SILENT, Progress

@@ -35,8 +35,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vldebias.data.dataset import Columns, refuse_text
+from vldebias.data.labels import Labels
 from vldebias.data.rows import RowNumbers, Shards, UnitRows, files_of, metadata_beside
-from vldebias.data.tables import Labels, as_texts, column_of, read_table
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, need
 from vldebias.utils.files import write_atomically
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vldebias.data.caption_cells import captions_in, one_row_per_image
 from vldebias.data.cleaning import clean_captions, cleaned
 from vldebias.data.dataset import (
     ImageData,
@@ -23,9 +24,9 @@ from vldebias.data.dataset import (
     refuse_outside,
 )
 from vldebias.data.folders import folder_of_paths
+from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import CAPTION_COLUMNS, IMAGE_COLUMNS, expanded, fitting_columns
 from vldebias.data.rows import files_of, is_pattern
-from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns, one_row_per_image
 from vldebias.data.tars import open_tars, stream_of_tars
 from vldebias.errors import InvalidInputError, need
 from vldebias.projection.hub import offline_reason, reason

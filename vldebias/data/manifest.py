@@ -10,23 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.data.caption_cells import captions_in, one_row_per_image, texts_of_list
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.folders import folder_of_paths
+from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns
 from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
 from vldebias.data.spellings import matched
-from vldebias.data.tables import (
-    ColumnNames,
-    Labels,
-    Names,
-    as_texts,
-    captions_in,
-    column_of,
-    mapped_columns,
-    one_row_per_image,
-    read_table,
-    texts_of_list,
-)
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 
 if TYPE_CHECKING:

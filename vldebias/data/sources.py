@@ -11,8 +11,9 @@ from vldebias.data.catalog import DATA
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.folders import existing_names
 from vldebias.data.huggingface import ImageStream
+from vldebias.data.labels import Labels
 from vldebias.data.manifest import coded_labels, known_labels, rows_of_split
-from vldebias.data.tables import Labels, as_texts, column_of, read_table
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, Lazily, did_you_mean
 
 if TYPE_CHECKING:

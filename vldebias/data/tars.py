@@ -13,11 +13,12 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from vldebias.data.caption_cells import captions_in
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import ImageData, fingerprint_files
 from vldebias.data.folders import is_litter, is_picture
+from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import CAPTION_COLUMNS
-from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.utils.json_tables import flat
 from vldebias.utils.pictures import decode

@@ -206,7 +206,7 @@ def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
 
     It is None if the labels are not about the attribute.
     """
-    from vldebias.data.tables import Labels
+    from vldebias.data.labels import Labels
 
     column = Labels.from_array(labels)
     places = []

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.data.label_checks import groups_as_many_as_rows, misspelt, odd_names
+from vldebias.data.labels import Labels
 from vldebias.data.spellings import names_no_group
-from vldebias.data.tables import Labels, groups_as_many_as_rows, misspelt, odd_names
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats, unit_rows
 

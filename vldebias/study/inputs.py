@@ -19,9 +19,9 @@ from vldebias.data.cache import embed_images
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.embeddings import Embeddings, load_texts, open_embeddings
 from vldebias.data.folders import files_below, is_picture, left_out_of
+from vldebias.data.labels import Labels
 from vldebias.data.rows import Shards, digest_of, is_clip_retrieval, is_pattern
 from vldebias.data.sources import list_data, open_data
-from vldebias.data.tables import Labels
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, need, warn
 from vldebias.hosts import Host, TextTable
 from vldebias.hosts.clip.images import image_encoder

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from vldebias.data.caption_cells import says_something
 from vldebias.data.dataset import Record
 from vldebias.data.huggingface import ImageStream
+from vldebias.data.labels import UNKNOWN
 from vldebias.data.parallel import prefetch
-from vldebias.data.tables import UNKNOWN, says_something
 from vldebias.errors import InvalidInputError, warn
 from vldebias.hosts.clip.towers import Towers
 from vldebias.losses.processes import rank as own_rank

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.data.caption_cells import check_captions, says_something
 from vldebias.data.catalog import trained_data
 from vldebias.data.dataset import ImageData
 from vldebias.data.huggingface import ImageStream
+from vldebias.data.labels import Labels, cross
 from vldebias.data.layouts import TABLES
-from vldebias.data.tables import Labels, check_captions, cross, says_something
 from vldebias.errors import InvalidInputError, warn
 from vldebias.miniature.words import WORLDS
 from vldebias.prompts import fill

@@ -348,7 +348,7 @@ class Dat(EditMethod):
         self, problem: Problem, prompts: PromptSet, rows: Tensor, classes: Tensor
     ) -> Tensor:
         """Return the class (n,) of each image, -1 if it is unknown."""
-        from vldebias.data.tables import Labels
+        from vldebias.data.labels import Labels
 
         if not problem.images.labels:
             return zero_shot(rows, classes)

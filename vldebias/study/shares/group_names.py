@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from vldebias.data.label_checks import names_of_unknown
 from vldebias.data.spellings import matched, meaning_of, names_no_group
-from vldebias.data.tables import names_of_unknown
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import load_prompts
 from vldebias.report.phrases import listed_words, quantity

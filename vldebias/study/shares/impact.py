@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.data import Labels, cross
+from vldebias.data.label_checks import groups_as_many_as_rows, odd_names
 from vldebias.data.spellings import meaning_of, names_no_group
-from vldebias.data.tables import as_texts, column_of, groups_as_many_as_rows, odd_names, read_table
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.impact import SMALL, Category, impact_ratios
 from vldebias.report.phrases import listed_words, quantity

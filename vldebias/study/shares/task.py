@@ -19,14 +19,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from vldebias.data import Labels, odd_values
+from vldebias.data.label_checks import groups_as_many_as_rows, misspelt
 from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
-from vldebias.data.tables import (
-    as_texts,
-    column_of,
-    groups_as_many_as_rows,
-    misspelt,
-    read_table,
-)
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
 from vldebias.judge.plan import GeneratedImages

@@ -1,0 +1,158 @@
+"""Read captions from cells of a table, check them, and group them by image."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.data.labels import Labels
+from vldebias.errors import InvalidInputError, warn
+
+_NO_CAPTION = re.compile(r"nan|none|null|n/a|<na>|#n/a", re.IGNORECASE)
+_NO_WORDS = {
+    "numbers": re.compile(r"[-+]?\d+([.,]\d+)*"),
+    "names of files": re.compile(r"\S+\.(jpe?g|png|webp|gif|bmp|tiff?|avif|heic)", re.IGNORECASE),
+}
+_MOST_NO_WORDS = 0.5  # share of such captions from which on they are refused
+
+
+def captions_in(cell: Any, where: str) -> tuple[str, tuple[str, ...] | None]:
+    """Return the caption of a cell, "" if it has none, and the further captions of a list, without
+    blank ones.
+
+    Args:
+        cell: a text or a list of texts.
+        where: name of the table, for messages.
+    """
+    if cell is None:
+        return "", None
+    if not isinstance(cell, (list, Mapping)):
+        return str(cell), None
+    are_texts = isinstance(cell, list) and all(isinstance(text, str | None) for text in cell)
+    if not are_texts:
+        raise InvalidInputError(
+            f"{where}: expected a text or a list of texts in every row, got {str(cell)[:60]}"
+        )
+    texts = [text for text in cell if text and text.strip()]
+    if not texts:
+        return "", ()
+    return texts[0], tuple(texts[1:])
+
+
+def texts_of_list(cell: Any) -> list[str] | None:
+    """Return the texts of a cell that is a list written as text, by JSON or by Python; None where
+    it is something else.
+
+    >>> texts_of_list("['a nurse', 'a man']"), texts_of_list('["a nurse"]'), texts_of_list("[sic]")
+    (['a nurse', 'a man'], ['a nurse'], None)
+    """
+    if not isinstance(cell, str) or not re.fullmatch(
+        r"""\s*\[\s*["'].*["']\s*,?\s*\]\s*""", cell, re.DOTALL
+    ):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            texts = read(cell.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            return texts
+    return None
+
+
+def one_row_per_image(
+    where: str,
+    names: Sequence[str],
+    captions: Sequence[str],
+    further_captions: Sequence[tuple[str, ...]],
+    labels: Mapping[str, Labels],
+) -> tuple[NDArray[np.int64], list[str], list[tuple[str, ...]]]:
+    """Return the first row of each image, its caption, and further ones: COCO and Flickr have a row
+    per caption.
+
+    Args:
+        where: name of the table, for messages.
+        names: (n,), the image of each row.
+        captions: n texts, or none.
+        further_captions: further ones of each row, or none.
+        labels: column -> labels of the rows.
+
+    Raises:
+        InvalidInputError: an image is on several rows without captions, or with several values of
+            a label.
+    """
+    rows_of_image = defaultdict[str, list[int]](list)
+    for row, name in enumerate(names):
+        rows_of_image[name].append(row)
+    if len(rows_of_image) == len(names):
+        return np.arange(len(names)), list(captions), list(further_captions)
+    if not captions:
+        repeated = next(name for name, rows in rows_of_image.items() if len(rows) > 1)
+        raise InvalidInputError(
+            f"{where}: {len(names) - len(rows_of_image)} rows name an image that is there more than"
+            f" once, such as {repeated!r}; leave them out, or name their column of captions"
+            " (caption=...): they become one row with several captions"
+        )
+    for column, values in labels.items():
+        for name, rows in rows_of_image.items():
+            if len(set(values.codes[rows].tolist())) > 1:
+                raise InvalidInputError(
+                    f"{where}: column {column!r}: the rows of image {name!r} have different values;"
+                    " expected one per image"
+                )
+    firsts = []
+    further_of_image = []
+    for rows in rows_of_image.values():
+        texts: list[str] = []
+        for row in rows:
+            texts.append(captions[row])
+            if further_captions:
+                texts += further_captions[row]
+        # Those that say something; one blank one without any.
+        texts = list(filter(says_something, texts)) or [""]
+        firsts.append(texts[0])
+        further_of_image.append(tuple(texts[1:]))
+    first_rows = np.array([rows[0] for rows in rows_of_image.values()])
+    return first_rows, firsts, further_of_image
+
+
+def says_something(caption: str) -> bool:
+    """Tell whether a caption is neither blank nor a placeholder for no text: nan, none, null,
+    n/a."""
+    text = caption.strip()
+    return bool(text) and _NO_CAPTION.fullmatch(text) is None
+
+
+def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
+    """Warn of captions that are numbers or file names; refuse them if more than half are, or if all
+    are the same.
+
+    Args:
+        name: of the data, for messages.
+        captions: the texts.
+        remedy: what the message advises.
+    """
+    if len(captions) > 1 and len(set(captions)) == 1:
+        raise InvalidInputError(
+            f"{name}: all {len(captions)} captions say {captions[0]!r}, so none tells images apart."
+            f" {remedy}"
+        )
+    for kind, pattern in _NO_WORDS.items():
+        strange = [text for text in captions if pattern.fullmatch(text.strip())]
+        # A few of them occur in real captions; half of them mean that it is the wrong column.
+        share = len(strange) / max(1, len(captions))
+        finding = (
+            f"{name}: {len(strange)} of {len(captions)} captions ({share:.0%}) are {kind}, such as"
+            f" {strange[:1]}"
+        )
+        if share > _MOST_NO_WORDS:
+            raise InvalidInputError(f"{finding}; expected words. {remedy}")
+        if strange:
+            warn(f"{finding}; they are learned as they are. {remedy}")

@@ -45,7 +45,7 @@ def begins_with(path: Path, example: str) -> bool:
 
 
 @pytest.mark.parametrize(("write", "example", "command"), rows("captions", FORMS))
-def test_captions_are_read_by_the_command_of_the_page(
+def test_the_documented_command_reads_captions(
     write: Callable[[Path], Path],
     example: str,
     command: str,
@@ -65,7 +65,7 @@ def test_captions_are_read_by_the_command_of_the_page(
 
 
 @pytest.mark.parametrize(("write", "example", "command"), rows("prompts", PROMPTS))
-def test_prompts_are_read_by_the_command_of_the_page(
+def test_the_documented_command_reads_prompts(
     write: Callable[[Path], Path], example: str, command: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path)

@@ -32,7 +32,7 @@ from vldebias.errors import InvalidInputError, VldebiasWarning
 )
 @example(n=1, shard_size=1, batch_size=1, workers=0, bad={0})
 @settings(max_examples=15, deadline=None)
-def test_it_is_the_naive_twin(
+def test_features_match_a_naive_implementation(
     n: int, shard_size: int, batch_size: int, workers: int, bad: set[int]
 ) -> None:
     good = [i for i in range(n) if i not in bad]
@@ -59,7 +59,7 @@ def test_it_is_the_naive_twin(
 
 @given(stop_at=st.integers(0, 17), shard_size=st.integers(1, 7), batch_size=st.integers(1, 4))
 @settings(max_examples=6, deadline=None)
-def test_an_interrupted_run_goes_on_with_the_missing_shards(
+def test_an_interrupted_run_resumes_with_the_missing_shards(
     stop_at: int, shard_size: int, batch_size: int
 ) -> None:
     how = {"shard_size": shard_size, "batch_size": batch_size, "workers": 2}
@@ -76,7 +76,7 @@ def test_an_interrupted_run_goes_on_with_the_missing_shards(
         assert contents(Path(first)) == contents(Path(second))
 
 
-def test_a_run_says_what_is_there_and_where_it_goes_on(
+def test_a_run_reports_existing_shards_and_how_to_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def progress_of(encoder: Counting, **how: Any) -> str:
@@ -87,7 +87,7 @@ def test_a_run_says_what_is_there_and_where_it_goes_on(
         progress_of(Counting(stop_at=5))
     assert "Interrupted. Complete shards are kept in" in capsys.readouterr().err
     assert re.search(
-        "goes on where an earlier run ended(.|\n)*5/5",
+        "resuming from an earlier run(.|\n)*5/5",
         progress_of(Counting(), runner=SimpleNamespace(map=map)),
     )
     assert not progress_of(Counting()).strip(), "everything is there: no line and no bar"
@@ -121,7 +121,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_shard_is_named_set_aside_and_computed_again(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_renamed_and_computed_again(damage: str, tmp_path: Path) -> None:
     data = make_data(12, bad={5})
     expected = embed(data, Counting(), tmp_path, shard_size=4)
     before = contents(tmp_path)
@@ -131,7 +131,7 @@ def test_a_damaged_shard_is_named_set_aside_and_computed_again(damage: str, tmp_
     assert wrong != before[str(path.relative_to(tmp_path))]
     again = Counting()
     with pytest.warns(
-        VldebiasWarning, match=r"shard-00001.safetensors: .* set aside as shard-00001.*corrupt"
+        VldebiasWarning, match=r"shard-00001.safetensors: .* renamed to shard-00001.*corrupt"
     ):
         repaired = embed(data, again, tmp_path, shard_size=4)
     assert again.images == 3
@@ -140,16 +140,16 @@ def test_a_damaged_shard_is_named_set_aside_and_computed_again(damage: str, tmp_
     assert contents(tmp_path) == before | {str(aside.relative_to(tmp_path)): wrong}
 
 
-def test_a_shard_of_another_size_is_set_aside(tmp_path: Path) -> None:
+def test_a_shard_of_another_size_is_renamed(tmp_path: Path) -> None:
     for size in (4, 3):
         embed(make_data(6), Counting(), tmp_path / str(size), shard_size=size)
     shards(tmp_path / "4")[0].replace(shards(tmp_path / "3")[0])
-    with pytest.warns(VldebiasWarning, match=r"shard-00000.safetensors: .*damaged .*set aside"):
+    with pytest.warns(VldebiasWarning, match=r"shard-00000.safetensors: .*damaged .*renamed"):
         embeddings = embed(make_data(6), Counting(), tmp_path / "3", shard_size=3)
     assert len(embeddings) == 6
 
 
-def test_a_fault_of_the_machine_or_the_drive_is_not_put_down_to_the_image(tmp_path: Path) -> None:
+def test_errors_of_the_machine_or_the_drive_are_not_attributed_to_the_image(tmp_path: Path) -> None:
     data = make_data(5, {3}, error=lambda i: OSError(errno.EIO, "Input/output error"))
     with pytest.raises(OSError, match="Input/output error"):
         embed(data, Counting(), tmp_path)
@@ -163,17 +163,17 @@ def test_a_fault_of_the_machine_or_the_drive_is_not_put_down_to_the_image(tmp_pa
     )  # too few to tell
 
 
-def test_features_that_half_precision_cannot_hold_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"not finite as float16.*'img0'"):
+def test_features_that_overflow_half_precision_raise_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"not finite in float16 .*'img0'"):
         embed(make_data(3), Counting(scale=1e4), tmp_path)
     assert np.isfinite(
         embed(make_data(3), Counting(scale=1e4), tmp_path, dtype="bfloat16").features
     ).all()
-    with pytest.raises(InvalidInputError, match="not finite as float32"):
+    with pytest.raises(InvalidInputError, match="not finite in float32"):
         embed(make_data(3), Counting(scale=float("nan")), tmp_path, dtype="float32")
 
 
-def test_whatever_changes_a_feature_has_a_folder_of_its_own_and_labels_do_not(
+def test_everything_that_affects_features_has_a_separate_folder_and_labels_do_not(
     tmp_path: Path,
 ) -> None:
     def folder(encoder: Counting | None = None, data: Any = None, **options: Any) -> str:
@@ -208,7 +208,7 @@ def test_whatever_changes_a_feature_has_a_folder_of_its_own_and_labels_do_not(
 
 @given(n=st.integers(0, 30), workers=st.integers(0, 4), ahead=st.integers(1, 8))
 @settings(max_examples=30, deadline=None)
-def test_prefetch_keeps_the_order_does_not_run_far_ahead_and_ends_with_the_caller(
+def test_prefetch_preserves_the_order_limits_reading_ahead_and_ends_with_the_caller(
     n: int, workers: int, ahead: int
 ) -> None:
     before = threading.active_count()
@@ -230,7 +230,7 @@ def test_prefetch_keeps_the_order_does_not_run_far_ahead_and_ends_with_the_calle
     assert threading.active_count() == before
 
 
-def test_processes_share_the_shards_and_need_one_folder(
+def test_processes_divide_the_shards_and_need_a_common_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = make_data(14, {4})
@@ -241,12 +241,12 @@ def test_processes_share_the_shards_and_need_one_folder(
     second = Mock(Processes, rank=1, world=2)
     second.share.return_value = [0, 1, 2, 3, 4]
     monkeypatch.setattr(cache, "processes", lambda: second)
-    with pytest.raises(InvalidInputError, match=r"shard-00000.safetensors: expected this shard"):
+    with pytest.raises(InvalidInputError, match=r"shard-00000.safetensors: this shard is missing"):
         embed(data, Counting(), tmp_path / "two", **options)
     assert [path.stem for path in shards(tmp_path / "two")] == ["shard-00001", "shard-00003"]
 
 
-def test_one_process_alone_does_not_start_accelerate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_process_does_not_initialise_accelerate(monkeypatch: pytest.MonkeyPatch) -> None:
     from accelerate import PartialState
 
     before = dict(PartialState._shared_state)

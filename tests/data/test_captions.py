@@ -35,7 +35,7 @@ def opened(root: Path | str, *split: str, **options: Any) -> tuple[ImageData, li
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_read_without_a_setting(form: str, tmp_path: Path) -> None:
+def test_every_format_is_read_without_settings(form: str, tmp_path: Path) -> None:
     data, said = opened(FORMS[form](tmp_path), "train")
     assert data.captions == CAPTIONS
     for number in range(N):
@@ -53,7 +53,7 @@ def brought_pixels(number: int) -> bytes:
     return decode(brought.jpeg(number)).tobytes()
 
 
-def test_several_captions_of_an_image_are_one_row(tmp_path: Path) -> None:
+def test_several_captions_of_an_image_are_joined_to_one_row(tmp_path: Path) -> None:
     data, _ = opened(brought.flickr8k(tmp_path / "8"))
     assert data.more_captions[1] == ("two pilots again",)
     data, _ = opened(brought.flickr30k(tmp_path / "30"))
@@ -78,14 +78,16 @@ def test_the_broken_row_of_flickr30k_is_an_empty_caption(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("form", [brought.coco, brought.texts_beside])
 @pytest.mark.parametrize("named", ["labels", "caption", "image"])
-def test_columns_of_what_has_none_are_refused(form: Any, named: str, tmp_path: Path) -> None:
+def test_columns_of_formats_without_columns_raise_errors(
+    form: Any, named: str, tmp_path: Path
+) -> None:
     column = ["gender"] if named == "labels" else "gender"
-    message = rf"got {named} .*gender.*(COCO's captions|a text beside each) have no columns"
+    message = rf"got {named} .*gender.*(COCO's captions|text files next to them) have no columns"
     with pytest.raises(InvalidInputError, match=message):
         opened(form(tmp_path), **{named: column})
 
 
-def test_samples_that_lack_something_are_counted(tmp_path: Path) -> None:
+def test_incomplete_samples_are_counted(tmp_path: Path) -> None:
     files = [file for number in range(N) for file in brought.members(number)]
     lacking = [file for file in files if file[0] not in ("000000000.txt", "000000002.jpg")]
     lacking = [file for file in lacking if file[0] != "000000000.json"]
@@ -98,10 +100,10 @@ def test_samples_that_lack_something_are_counted(tmp_path: Path) -> None:
     (brought.texts_beside(tmp_path) / "3.txt").unlink()
     data, said = opened(tmp_path / "own")
     assert data.captions == CAPTIONS[:3]
-    assert "1 of 4 images have no text beside them and are left out, such as 3.jpg" in said[0]
+    assert "1 of 4 images have no text file next to them and are left out, such as 3.jpg" in said[0]
 
 
-def test_texts_of_a_tar_in_another_encoding_are_guessed_together(tmp_path: Path) -> None:
+def test_the_encoding_of_texts_in_a_tar_is_detected_from_all_of_them(tmp_path: Path) -> None:
     texts = ["ein Mädchen", "eine Straße", "Bäume"]
     files = [
         file
@@ -117,7 +119,7 @@ def test_texts_of_a_tar_in_another_encoding_are_guessed_together(tmp_path: Path)
     assert "3 texts: not UTF-8, read as cp1252" in said[0]
 
 
-def test_files_of_other_programs_in_a_tar_are_no_samples(tmp_path: Path) -> None:
+def test_files_of_other_programs_in_a_tar_are_not_samples(tmp_path: Path) -> None:
     files = []
     for number in range(N):
         files += [(f"._{name}", b"\0\5\26\7") for name, _ in brought.members(number)]
@@ -126,7 +128,7 @@ def test_files_of_other_programs_in_a_tar_are_no_samples(tmp_path: Path) -> None
     assert (data.captions, said) == (CAPTIONS, [])
 
 
-def test_fields_of_webdataset_with_a_dot_stay_fields(tmp_path: Path) -> None:
+def test_fields_of_webdataset_may_contain_a_dot(tmp_path: Path) -> None:
     files = []
     for number in range(N):
         files += [*brought.members(number), (f"{number:09d}.seg.png", b"no picture that is read")]
@@ -135,7 +137,7 @@ def test_fields_of_webdataset_with_a_dot_stay_fields(tmp_path: Path) -> None:
     assert data.read(1).tobytes() == brought_pixels(1)
 
 
-def test_a_stream_of_tars_has_the_rows_of_the_tars(tmp_path: Path) -> None:
+def test_a_stream_of_tars_yields_the_rows_of_the_tars(tmp_path: Path) -> None:
     root = brought.img2dataset_webdataset(tmp_path)
     stream = open_data("captions", root, streaming=True)
     records = list(stream.records())
@@ -145,7 +147,7 @@ def test_a_stream_of_tars_has_the_rows_of_the_tars(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.6, 0.95])
-def test_a_tar_that_is_cut_off_is_refused(cut: float, tmp_path: Path) -> None:
+def test_a_truncated_tar_raises_an_error(cut: float, tmp_path: Path) -> None:
     path = brought.names_with_dots(tmp_path)
     content = path.read_bytes().rstrip(b"\0")
     path.write_bytes(content[: int(cut * len(content))])
@@ -162,11 +164,15 @@ def write(path: Path, content: str | bytes) -> Path:
 @refused(
     ("a.csv", "", "the file is empty"),
     ("a.csv", "\n\n", "the file is empty"),
-    ("a.csv", "a,b\n1,2\n", r"no column of images; expected one of image, .*'a', 'b'.*csv-img-key"),
-    ("a.csv", "image,x\n0.jpg,a\n", "no column of captions; .*--caption-column .*csv-caption-key"),
+    (
+        "a.csv",
+        "a,b\n1,2\n",
+        r"no column for images; expected one of image, .*'a', 'b'.*csv-img-key",
+    ),
+    ("a.csv", "image,x\n0.jpg,a\n", "no column for captions; .*--caption-column .*csv-caption-key"),
     ("a.csv", "filepath,img,title\nx,y,z\n", "images may be in any .*'filepath', 'img'.*image-col"),
     ("a.csv", "filepath,title,alt\nx,y,z\n", "captions may be in any of .*'title', 'alt'"),
-    ("a.csv", "image;caption,x|y\n1;2,3|4\n", "no column of images.*"),
+    ("a.csv", "image;caption,x|y\n1;2,3|4\n", "no column for images.*"),
     ("a.csv", "image,caption\n0.jpg,a, b\n", "line 2: expected 2 columns"),
     (
         "3m.tsv",
@@ -185,20 +191,20 @@ def write(path: Path, content: str | bytes) -> Path:
     (
         "a.jsonl",
         '{"image": {"path": "0.jpg"}, "caption": "c"}\n',
-        r"there are \['image.path', 'caption'\]; name it with --image-column",
+        r"there are \['image.path', 'caption'\]; set --image-column",
     ),
     ("a.json", '{"images": [], "annotations": [{"bbox": 1}]}', "instances_.*has no captions"),
     ("a.json", "[1]", "a list of objects"),
-    ("a.json", '{"name": "a nurse"}', "expected a list of objects, .* lacks images, annotations"),
-    ("a.xlsx", "x", "a spreadsheet that ends in .xlsx; expected a table"),
+    ("a.json", '{"name": "a nurse"}', "expected a list of objects, .* has no images, annotations"),
+    ("a.xlsx", "x", "a spreadsheet with the ending .xlsx; expected a table"),
     ("a.csv", b"PK\x03\x04\x14\x00\x06\x00\xec", "expected text, got a spreadsheet"),
-    ("a.csv.gz", "x", "an archive that ends in .gz"),
-    ("a.tar", b"\x1f\x8b\x08\x00", "is compressed; expected a plain tar.*gunzip < "),
-    ("a.tar", b"\x28\xb5\x2f\xfd\x00", "is compressed; expected a plain tar.*unzstd < "),
-    ("a.csv", "image,caption\nnot/there.jpg,a nurse\n", "none is in .*--image-root"),
-    ("folder/a.jpg", "x", "1 images without captions; expected a .txt of the same name"),
+    ("a.csv.gz", "x", "an archive with the ending .gz"),
+    ("a.tar", b"\x1f\x8b\x08\x00", "expected an uncompressed tar.*gunzip < "),
+    ("a.tar", b"\x28\xb5\x2f\xfd\x00", "expected an uncompressed tar.*unzstd < "),
+    ("a.csv", "image,caption\nnot/there.jpg,a nurse\n", "contains none of 1 images .*--image-root"),
+    ("folder/a.jpg", "x", "1 images without captions; expected a .txt with the same name"),
 )
-def test_what_is_refused_says_its_own_cause(
+def test_errors_of_invalid_data_explain_the_cause(
     tmp_path: Path, name: str, content: str | bytes
 ) -> None:
     path = write(tmp_path / name, content)
@@ -207,19 +213,19 @@ def test_what_is_refused_says_its_own_cause(
 
 
 @pytest.mark.parametrize("root", ["", "*.tar"])
-def test_a_compressed_tar_behind_a_plain_one_is_refused(tmp_path: Path, root: str) -> None:
+def test_a_compressed_tar_after_a_plain_one_raises_an_error(tmp_path: Path, root: str) -> None:
     for name, content in (("0.tar", b"0" * 512), ("1.tar", b"\x1f\x8b\x08\x00")):
         write(tmp_path / name, content)
-    with pytest.raises(InvalidInputError, match=r"1\.tar: is compressed"):
+    with pytest.raises(InvalidInputError, match=r"1\.tar: expected an uncompressed tar"):
         opened(tmp_path / root if root else tmp_path)
 
 
 @refused(
-    ("captions/0.txt", "texts of their names are in another folder, such as captions/0.txt"),
-    ("images/0.json", "a .txt of the same name .*caption_col"),
-    ("captions/all.txt", "name the table that has them, such as .*all.txt"),
+    ("captions/0.txt", "there are text files in another folder, such as captions/0.txt"),
+    ("images/0.json", "a .txt with the same name .*caption_col"),
+    ("captions/all.txt", "pass the table with the captions, such as .*all.txt"),
 )
-def test_a_folder_of_images_says_what_it_has_in_the_place_of_captions(
+def test_the_error_for_images_without_captions_suggests_other_files(
     tmp_path: Path, name: str
 ) -> None:
     save(tmp_path / "images/0.jpg")
@@ -247,7 +253,7 @@ OBJECTS = [{"image": file, "caption": text} for file, text in ROWS]
         ),
     ],
 )
-def test_forms_with_another_ending_or_lists_are_read_and_said(
+def test_formats_with_unusual_endings_or_lists_are_read_with_a_warning(
     name: str, content: str, warning: str | None, tmp_path: Path
 ) -> None:
     for file, _ in ROWS:
@@ -259,7 +265,7 @@ def test_forms_with_another_ending_or_lists_are_read_and_said(
     assert all(str(warning) in message for message in said)
 
 
-def test_bytes_in_a_table_of_captions_are_its_images(tmp_path: Path) -> None:
+def test_bytes_in_a_table_of_captions_are_images(tmp_path: Path) -> None:
     content = [brought.jpeg(number) for number in range(2)]
     columns = {"content": content, "text": ["a nurse", "a pilot"]}
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
@@ -268,7 +274,7 @@ def test_bytes_in_a_table_of_captions_are_its_images(tmp_path: Path) -> None:
     assert data.read(1).mode == "RGB"
 
 
-def test_two_dots_that_all_samples_have_are_fields(tmp_path: Path) -> None:
+def test_endings_with_two_dots_in_all_samples_are_fields(tmp_path: Path) -> None:
     files = []
     for number, (_, text) in enumerate(ROWS):
         files += [(f"{number}.v2.JPG", brought.jpeg(number)), (f"{number}.v2.TXT", text.encode())]
@@ -276,20 +282,22 @@ def test_two_dots_that_all_samples_have_are_fields(tmp_path: Path) -> None:
     assert tuple(data.captions) == ("a nurse", "a pilot")
 
 
-def test_a_table_whose_images_are_elsewhere_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_table_with_paths_outside_its_folder_raises_an_error_before_reading(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path / "a.csv", "image,caption\nD:\\img\\0.jpg,a nurse\n")
-    with pytest.raises(InvalidInputError, match=r"1 of its first 1 paths .*allow_outside=true"):
+    with pytest.raises(InvalidInputError, match=r"1 of the first 1 paths .*allow_outside=true"):
         refuse_absent_images(find_layout(path))
     refuse_absent_images(find_layout(path), allow_outside=True)
     path = write(tmp_path / "b.csv", "image,caption\n0.jpg,a nurse\n")
-    with pytest.raises(InvalidInputError, match=r"none is in .*--image-root"):
+    with pytest.raises(InvalidInputError, match=r"contains none of 1 images .*--image-root"):
         refuse_absent_images(find_layout(path))
     refuse_absent_images(find_layout(path), images=tmp_path)
     save(tmp_path / "0.jpg")
     refuse_absent_images(find_layout(path))
 
 
-def test_a_parquet_of_addresses_is_refused_and_one_with_images_is_not(tmp_path: Path) -> None:
+def test_a_parquet_file_of_urls_raises_an_error_and_one_of_images_does_not(tmp_path: Path) -> None:
     columns = {"URL": ["http://x.org/a.jpg"], "TEXT": ["a dog"], "WIDTH": [1]}
     parquet.write_table(pa.table(columns), tmp_path / "laion.parquet")
     with pytest.raises(InvalidInputError, match="--input_format parquet --url_col URL"):
@@ -297,33 +305,35 @@ def test_a_parquet_of_addresses_is_refused_and_one_with_images_is_not(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["no/where/a.csv", "./none", "shards/{0..3}.tar"])
-def test_what_is_not_there_is_said_so(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"no such file|find no file"):
+def test_missing_files_raise_errors(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"no such file|do not exist"):
         opened(f"{tmp_path}/{name}")
 
 
 @pytest.mark.parametrize(
     ("root", "named"),
     [
-        ("https://example.org/captions.csv", "is a URL, .* download it"),
+        ("https://example.org/captions.csv", "expected a local file, got a URL; download it"),
         ("", "expected a file, a folder or .* got ''"),
     ],
 )
-def test_a_url_and_an_empty_text_are_no_data(root: str, named: str) -> None:
+def test_a_url_and_an_empty_text_raise_errors(root: str, named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         opened(root)
 
 
-def test_texts_apart_from_their_images_are_refused_by_that_name(tmp_path: Path) -> None:
+def test_texts_that_are_not_next_to_their_images_raise_an_error(tmp_path: Path) -> None:
     files = sorted(
         (file for number in range(N) for file in brought.members(number) if "json" not in file[0]),
         key=lambda file: file[0].endswith("txt"),
     )
-    with pytest.raises(InvalidInputError, match=r"texts: '000000000.jpg' has no text beside it"):
+    with pytest.raises(
+        InvalidInputError, match=r"texts, but '000000000.jpg' is not next to a text"
+    ):
         opened(brought.write_tar(tmp_path / "a.tar", files))
 
 
-def test_folders_of_splits_and_coco_are_kept_apart(tmp_path: Path) -> None:
+def test_splits_of_folders_and_coco_are_separated(tmp_path: Path) -> None:
     for part in ("train", "val"):
         brought.texts_beside(tmp_path / "made" / part)
         (tmp_path / "made" / part / "own").rename(tmp_path / part)
@@ -359,12 +369,12 @@ def test_folders_of_splits_and_coco_are_kept_apart(tmp_path: Path) -> None:
         ("https://x.org/a%20b.jpg", "https://x.org/a%20b.jpg"),
     ],
 )
-def test_captions_are_cleaned_of_what_pages_leave(before: str, after: str) -> None:
+def test_html_and_url_escapes_are_removed_from_captions(before: str, after: str) -> None:
     assert cleaned(before) == after
 
 
 @given(st.lists(st.text(max_size=30), max_size=8))
-def test_cleaning_keeps_every_caption_and_counts_the_changed(texts: list[str]) -> None:
+def test_cleaning_preserves_the_number_of_captions_and_counts_changes(texts: list[str]) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         after, _ = clean_captions("here", texts)
@@ -375,7 +385,7 @@ def test_cleaning_keeps_every_caption_and_counts_the_changed(texts: list[str]) -
     ] * bool(changed)
 
 
-def test_braces_stand_for_names() -> None:
+def test_braces_are_expanded_to_names() -> None:
     names = ["shard-0008.tar", "shard-0009.tar", "shard-0010.tar"]
     assert expanded("shard-{0008..0010}.tar") == names
     assert expanded("{a,b}/{0..1}.tar") == ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]
@@ -383,21 +393,21 @@ def test_braces_stand_for_names() -> None:
     assert expanded("plain*.tar") == ["plain*.tar"]
 
 
-def test_a_pattern_that_names_no_file_is_refused_beside_one_that_does(tmp_path: Path) -> None:
+def test_a_pattern_without_files_raises_an_error_even_if_another_has_files(tmp_path: Path) -> None:
     brought.write_tar(tmp_path / "a-0.tar", brought.members(0))
-    with pytest.raises(InvalidInputError, match=r"1 of 2 names find no file, such as .*a-1\.tar"):
+    with pytest.raises(InvalidInputError, match=r"1 of 2 files do not exist, such as .*a-1\.tar"):
         find_layout(f"{tmp_path}/a-{{0..1}}.tar")
 
 
-def test_a_path_of_several_folders_is_no_name_of_the_hub(tmp_path: Path, monkeypatch) -> None:
+def test_a_path_with_several_folders_is_not_an_id_on_the_hub(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidInputError, match="there is no such file or folder"):
+    with pytest.raises(InvalidInputError, match="no such file or folder"):
         find_layout("captions/of/birds")
 
 
-def test_a_tar_without_a_file_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_an_empty_tar_raises_an_error(tmp_path: Path) -> None:
     path = brought.write_tar(tmp_path / "empty.tar", [])
-    with pytest.raises(InvalidInputError, match=r"empty\.tar.*no sample in it"):
+    with pytest.raises(InvalidInputError, match=r"empty\.tar.*got no samples"):
         opened(path)
 
 
@@ -409,7 +419,7 @@ def test_paths_of_windows_and_endings_in_another_case_are_found(tmp_path: Path) 
     assert existing_names(tmp_path, names) == found
 
 
-def test_litter_is_what_programs_leave() -> None:
+def test_files_created_by_programs_are_litter() -> None:
     litter = (
         ".ipynb_checkpoints/a.png",
         "__MACOSX/a/._b.png",
@@ -421,24 +431,24 @@ def test_litter_is_what_programs_leave() -> None:
     assert not any(map(is_litter, ("a.png", "b/c.jpg", "x.y/z.png", "Thumbs/a.png")))
 
 
-def test_flags_of_a_table_win_over_what_is_found(tmp_path: Path) -> None:
+def test_given_columns_override_detected_columns(tmp_path: Path) -> None:
     path = brought.table(tmp_path, "a.csv", ("filepath", "title"))
     rows = path.read_text().replace("filepath,title", "filepath,title,alt").splitlines()
     path.write_text("\n".join([rows[0], *(f"{row},x{n}" for n, row in enumerate(rows[1:]))]))
     assert opened(path, caption="alt")[0].captions == ("x0", "x1", "x2", "x3")
     assert opened(path, caption="Title")[0].captions == CAPTIONS
-    with pytest.raises(InvalidInputError, match="no column 'words' of captions; there are"):
+    with pytest.raises(InvalidInputError, match="no column 'words' for captions; there are"):
         opened(path, caption="words")
 
 
-def test_a_table_names_facts_of_the_ids(tmp_path: Path) -> None:
+def test_captions_of_unlisted_images_are_reported(tmp_path: Path) -> None:
     path = brought.coco(tmp_path)
     annotated = json.loads(path.read_text())
     annotated["annotations"].append({"id": 9, "image_id": 99, "caption": "of nothing"})
     path.write_text(json.dumps(annotated))
     data, said = opened(path)
     assert len(data) == N
-    assert any("1 of 5 captions are of images that are not listed" in message for message in said)
+    assert any("1 of 5 captions refer to images that are not listed" in message for message in said)
 
 
 @pytest.mark.parametrize("ending", ["", ".jpg"])
@@ -455,19 +465,21 @@ def test_captions_of_sd_scripts_are_read_by_file_name(ending: str, tmp_path: Pat
     assert data.read(2).tobytes() == brought_pixels(2)
 
 
-def test_each_line_of_a_text_beside_an_image_is_a_caption(tmp_path: Path) -> None:
+def test_each_line_of_a_text_file_is_a_caption(tmp_path: Path) -> None:
     brought.images(tmp_path, names=["0.jpg", "1.jpg"])
     (tmp_path / "0.txt").write_text("a nurse\n\n  a tired nurse \n")
     (tmp_path / "1.txt").write_bytes("ein müder Pilot\r\nzwei Köche\n".encode("cp1252"))
     data, said = opened(tmp_path)
     assert data.captions == ("a nurse", "ein müder Pilot")
     assert data.more_captions == (("a tired nurse",), ("zwei Köche",))
-    assert any("2 of 2 texts have several lines, such as 0.txt" in message for message in said)
+    assert any("2 of 2 text files have several lines, such as 0.txt" in message for message in said)
 
 
-def test_a_metadata_csv_of_other_names_names_the_first(tmp_path: Path) -> None:
+def test_a_metadata_csv_with_missing_files_raises_an_error_with_the_first_file(
+    tmp_path: Path,
+) -> None:
     brought.images(tmp_path)
     rows = "".join(f"picture{number}.jpg,a nurse {number}\n" for number in range(N))
     (tmp_path / "metadata.csv").write_text(f"file_name,text\n{rows}")
-    with pytest.raises(InvalidInputError, match=r"the first is 'picture0.jpg'; .* '0.jpg'"):
+    with pytest.raises(InvalidInputError, match=r"such as 'picture0.jpg', .* '0.jpg'"):
         open_data("captions", tmp_path)

@@ -189,7 +189,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_sound_file_is_read_whole(name: str, folder: Path, tmp_path: Path) -> None:
+def test_an_intact_file_is_read_completely(name: str, folder: Path, tmp_path: Path) -> None:
     write, read = FORMATS[name]
     path = (tmp_path if name == "result.json" else folder) / name
     rows = records(random.Random(0))
@@ -200,7 +200,7 @@ def test_a_sound_file_is_read_whole(name: str, folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_no_damage_makes_a_file_shorter_in_silence(part: int, folder: Path, tmp_path: Path) -> None:
+def test_no_damage_shortens_a_file_silently(part: int, folder: Path, tmp_path: Path) -> None:
     ends = {"read": 0, "refused": 0, "refused without words": 0}
     for seed in range(25 * part, 25 * part + 25):
         rng = random.Random(seed)

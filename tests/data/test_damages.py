@@ -129,7 +129,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_no_damage_makes_a_table_shorter_in_silence(part: int, folder: Path) -> None:
+def test_no_damage_shortens_a_table_silently(part: int, folder: Path) -> None:
     refusals = []
     for seed in range(25 * part, 25 * part + 25):
         rng = random.Random(seed)

@@ -35,15 +35,15 @@ def make(**changes: Any) -> ImageData:
 
 @refused(
     (lambda: make().column("size"), r"tiny: no column 'size'; there are \['label'\]"),
-    (lambda: make(ids=("a", "b", "a")), "tiny: 1 ids are there more than once"),
+    (lambda: make(ids=("a", "b", "a")), "tiny: expected distinct ids, but 1 are repeated"),
     (
         lambda: make(captions=("A",)),
         r"tiny: expected 3 rows in every column, got \{'captions': 1\}",
     ),
-    (lambda: file_images("own", "test", Path(), [], {}), "own: no images in split 'test'"),
+    (lambda: file_images("own", "test", Path(), [], {}), "own: expected images in split 'test'"),
     (
         lambda: embed_images(iter(()), Any),
-        "data: expected images that can be read in any order, got",
+        "data: expected images with random access, got",
     ),
     (
         lambda: embed_images(make(), Any, dtype="int8"),
@@ -62,13 +62,16 @@ def make(**changes: Any) -> ImageData:
         lambda: save_embeddings("file.npy", Embeddings.from_arrays([[1.0]])),
         r"file.npy: expected a path that ends in \.npz",
     ),
-    (lambda: Suspects(np.array([np.nan]), ("a",)), r"scores: expected \(1,\), some of them finite"),
+    (
+        lambda: Suspects(np.array([np.nan]), ("a",)),
+        r"scores: expected \(1,\) with some finite values",
+    ),
 )
 def test_what_does_not_fit_is_refused(call: Any) -> None:
     call()
 
 
-def test_rows_keep_what_belongs_together() -> None:
+def test_selected_rows_stay_consistent() -> None:
     data = make(more_captions=(("1",), (), ("3", "4")))
     subset = data[[2, 0]]
     assert (subset.ids, subset.captions, subset.more_captions, len(subset)) == (
@@ -84,7 +87,7 @@ def test_rows_keep_what_belongs_together() -> None:
 
 
 @pytest.mark.parametrize("rows", [[], (), np.array([]), np.zeros(3, bool), slice(0, 0)])
-def test_no_rows_are_rows_too(rows: Any) -> None:
+def test_an_empty_selection_is_supported(rows: Any) -> None:
     none = make()[rows]
     assert (len(none), none.captions, none.labels["label"].names) == (0, (), ("x", "y"))
     assert len(none.labels["label"]) == len(make().labels["label"][rows]) == 0
@@ -92,7 +95,7 @@ def test_no_rows_are_rows_too(rows: Any) -> None:
     assert embeddings[rows].features.shape == (0, 3)
 
 
-def test_a_fingerprint_is_worked_out_once_and_only_if_asked_and_rows_have_their_own() -> None:
+def test_a_fingerprint_is_computed_once_on_demand_and_differs_for_selected_rows() -> None:
     slow = Mock(return_value="worked out")
     data = make(fingerprint=slow)
     rows = data[[0]]
@@ -118,7 +121,7 @@ def mark(root: Path, files: list[str]) -> str:
     return fingerprint_files(files, [root / file for file in files])
 
 
-def test_a_fingerprint_survives_copying_and_touching_and_notices_what_changes(
+def test_a_fingerprint_survives_copying_and_touching_and_detects_changes(
     tmp_path: Path,
 ) -> None:
     root, files = folder(tmp_path / "a")
@@ -142,7 +145,7 @@ def test_a_fingerprint_survives_copying_and_touching_and_notices_what_changes(
     assert len(set(seen)) == len(seen)
 
 
-def test_files_are_read_by_row_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_files_are_read_by_row_on_demand(tmp_path: Path) -> None:
     root, files = folder(tmp_path)
     data = file_images("own", "test", root, files, {"x": Labels.from_values("123")})
     (root / files[0]).unlink()
@@ -166,9 +169,9 @@ def test_files_are_read_by_row_when_they_are_asked_for(tmp_path: Path) -> None:
         "file:///etc/passwd",
     ],
 )
-def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str) -> None:
+def test_paths_that_lead_outside_raise_errors(tmp_path: Path, path: str) -> None:
     with pytest.raises(
-        InvalidInputError, match=r"1 paths lead out of .* or are no local files, such as"
+        InvalidInputError, match=r"1 paths lead outside .* or are not local files, such as"
     ):
         file_images("own", "test", tmp_path, ["fine.png", path], {})
     assert (
@@ -186,7 +189,7 @@ def test_a_description_counts_everything_once() -> None:
     assert json.loads(json.dumps(description)) == description
 
 
-def test_every_image_that_cannot_be_read_is_named_in_order(
+def test_unreadable_images_are_listed_in_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, files = folder(tmp_path, 300)

@@ -50,7 +50,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_a_first_mistake_in_a_data_set_gets_a_sentence(
+def test_mistakes_in_a_data_set_declaration_raise_errors_that_explain_them(
     call: Callable[[], Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,7 +65,7 @@ def test_training_and_evaluation_open_the_same_data_sets_by_name(stand_ins: Path
         assert trained.ids == open_split(name, stand_ins, "val", {}).ids
 
 
-def test_less_than_a_batch_is_refused_before_torch_is_imported(
+def test_fewer_rows_than_a_batch_raise_an_error_before_torch_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vldebias.cli.train._run", lambda *_, **__: None)

@@ -38,7 +38,7 @@ def make(n: int = 5, **fields: Any) -> Embeddings:
 
 
 @given(st.data())
-def test_rows_stay_together_copied_or_picked(data: st.DataObject) -> None:
+def test_rows_stay_consistent_copied_or_picked(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 9))
     rows: Any = data.draw(
         st.one_of(
@@ -66,7 +66,7 @@ def test_rows_stay_together_copied_or_picked(data: st.DataObject) -> None:
     assert torch.equal(lazy.unit[:], copied.unit[:])
 
 
-def test_arrays_lists_and_tensors_make_embeddings() -> None:
+def test_embeddings_are_created_from_arrays_lists_and_tensors() -> None:
     labels = {
         "gender": np.array(["f", "m"]),
         "age": torch.tensor([30, 4]),
@@ -116,7 +116,7 @@ def everything(draw: st.DrawFn) -> tuple[Embeddings, dict[str, torch.Tensor]]:
 
 @given(embeddings_and_texts=everything())
 @settings(max_examples=15, deadline=None)
-def test_what_was_saved_is_loaded(tmp_path_factory: Any, embeddings_and_texts: Any) -> None:
+def test_saved_embeddings_can_be_loaded(tmp_path_factory: Any, embeddings_and_texts: Any) -> None:
     embeddings, texts = embeddings_and_texts
     path = tmp_path_factory.mktemp("files") / "new" / "file.npz"
     assert save_embeddings(path, embeddings, texts) == path
@@ -145,7 +145,7 @@ def write(folder: Path, **fields: Any) -> Path:
     return path
 
 
-def test_a_file_as_people_write_it(tmp_path: Path) -> None:
+def test_a_file_written_with_numpy_is_loaded(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         **arrays(
@@ -180,12 +180,12 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
     assert embeddings.about == {"file": str(path), "ignored": ["extra", "other"]}
 
 
-def test_texts_are_read_of_a_file_that_has_no_images(tmp_path: Path) -> None:
+def test_texts_are_loaded_from_a_file_without_images(tmp_path: Path) -> None:
     texts = load_texts(write(tmp_path, text=np.eye(2, 4), prompts=np.array(["a", "b"])))
     assert (list(texts), texts["b"].tolist()) == (["a", "b"], [0, 1, 0, 0])
     with pytest.raises(
         InvalidInputError,
-        match=r"mine.npz: expected an array 'features', found \['prompts', 'text'\]",
+        match=r"mine.npz: expected an array 'features', got \['prompts', 'text'\]",
     ):
         load_embeddings(tmp_path / "mine.npz")
     assert load_texts(write(tmp_path, **arrays())) is None
@@ -198,7 +198,7 @@ class Bomb:
         return (pytest.fail, ("a pickle was opened",))
 
 
-def test_a_flipped_bit_of_a_feature_and_a_column_that_is_not_listed_are_refused(
+def test_a_flipped_bit_and_an_unlisted_column_raise_errors(
     tmp_path: Path,
 ) -> None:
     complete = Embeddings(
@@ -218,7 +218,7 @@ def test_a_flipped_bit_of_a_feature_and_a_column_that_is_not_listed_are_refused(
 
 
 @pytest.mark.parametrize("column", ["ids", "captions"])
-def test_one_text_is_no_column_of_letters(column: str) -> None:
+def test_a_single_text_is_not_read_as_a_column_of_letters(column: str) -> None:
     settings: dict[str, Any] = {"ids": ("a", "b"), column: "ab"}
     match = f"{column}: expected a list with a text for each row, got the text 'ab'"
     with pytest.raises(InvalidInputError, match=match):
@@ -249,7 +249,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"ids": np.array([b"a", b"\xff", b"c"])},
-        "'ids': expected strings, got bytes that are no UTF-8",
+        "'ids': expected strings, got bytes that are not UTF-8",
     ),
     (
         {"ids": np.frombuffer(b"[" * 100_000, dtype=np.uint8)},
@@ -269,14 +269,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"text": np.eye(2, 4), "prompts": np.array(["a", "a"])},
-        "'prompts': 'a' is there twice with different",
+        "'prompts': 'a' occurs twice with different",
     ),
     ({"about": np.array("[1]")}, "'about': expected a JSON object, got list"),
 ]
 
 
 @pytest.mark.parametrize(("fields", "text"), BAD)
-def test_what_does_not_fit_is_refused_with_the_name_of_the_file(
+def test_inconsistent_files_raise_errors_with_their_name(
     fields: dict[str, Any], text: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path, **(arrays() | fields))
@@ -285,13 +285,13 @@ def test_what_does_not_fit_is_refused_with_the_name_of_the_file(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_features_that_are_not_finite_are_refused(value: float, tmp_path: Path) -> None:
+def test_features_that_are_not_finite_raise_an_error(value: float, tmp_path: Path) -> None:
     features = np.ones((5, 2), dtype=np.float32)
     features[[2, 4], 1] = value
     path = save_embeddings(
         tmp_path / "file.npz", Embeddings.from_arrays(features, ids=list("abcde"))
     )
-    with pytest.raises(InvalidInputError, match=r"2 of 5 rows, .* row 2 \('c'\)"):
+    with pytest.raises(InvalidInputError, match=r"2 of 5 rows are not finite, .* row 2 \('c'\)"):
         load_embeddings(path)
 
 
@@ -304,7 +304,7 @@ def one_array() -> bytes:
 @pytest.mark.parametrize(
     "content", [b"", b"junk" * 20, pickle.dumps(Bomb()), b"PK\x03\x04 cut", one_array()]
 )
-def test_files_that_are_none_are_refused(content: bytes, tmp_path: Path) -> None:
+def test_invalid_files_raise_errors(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "bad.npz"
     path.write_bytes(content)
     with pytest.raises(InvalidInputError, match=r"bad.npz: cannot be read .*expected a .npz file"):

@@ -75,7 +75,7 @@ def parquet_folder(root: Path) -> Path:
 MAPPED: dict[str, Any] = {"labels": {"gender": "sex", "tone": "tone"}, "caption": "text"}
 
 
-def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path) -> None:
+def test_random_access_and_streams_yield_the_same_rows_from_any_start(tmp_path: Path) -> None:
     root = parquet_folder(tmp_path / "own")
     data = opened(root, **MAPPED)
     stream = opened(root, streaming=True, **MAPPED)
@@ -101,7 +101,7 @@ def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path) -> 
             assert [record.labels[column] for record in records] == values
 
 
-def test_class_labels_are_taken_by_default_rows_are_numbered_and_all_joins_the_splits(
+def test_class_labels_are_the_default_rows_are_numbered_and_all_joins_the_splits(
     tmp_path: Path,
 ) -> None:
     root = parquet_folder(tmp_path / "own")
@@ -153,7 +153,7 @@ def test_a_folder_of_image_files_and_one_of_their_paths(
 
 @BOTH
 @pytest.mark.parametrize("layout", [parquet_folder, imagefolder])
-def test_a_fingerprint_survives_copying_and_notices_other_rows(
+def test_a_fingerprint_survives_copying_and_detects_other_rows(
     tmp_path: Path, layout: Any, streaming: bool
 ) -> None:
     root = layout(tmp_path / "one/own")
@@ -167,7 +167,7 @@ def test_a_fingerprint_survives_copying_and_notices_other_rows(
     assert opened(tmp_path / "two/own", "test", streaming=streaming).fingerprint != fingerprint
 
 
-def test_the_fingerprint_of_a_table_of_paths_notices_other_images(tmp_path: Path) -> None:
+def test_the_fingerprint_of_a_table_of_paths_detects_other_images(tmp_path: Path) -> None:
     root = jsonl(tmp_path / "pets")
     options = {"image": "picture"}
     before = opened(root, "test", **options).fingerprint
@@ -176,7 +176,7 @@ def test_the_fingerprint_of_a_table_of_paths_notices_other_images(tmp_path: Path
 
 
 @BOTH
-def test_paths_start_from_a_folder_and_stay_below(tmp_path: Path, streaming: bool) -> None:
+def test_paths_are_relative_to_a_folder_and_stay_inside(tmp_path: Path, streaming: bool) -> None:
     save(tmp_path / "pictures/a.png", 3)
     root = parquet_of(tmp_path / "own.parquet", image=["a.png", None])
     reads = reads_of(opened(root, images=tmp_path / "pictures", streaming=streaming))
@@ -184,7 +184,7 @@ def test_paths_start_from_a_folder_and_stay_below(tmp_path: Path, streaming: boo
     with pytest.raises(OSError, match="the cell is empty"):
         reads[1]()
     outside = parquet_of(tmp_path / "x.parquet", image=["../pictures/a.png"])
-    with pytest.raises(InvalidInputError, match="1 paths lead out of"):
+    with pytest.raises(InvalidInputError, match="1 paths lead outside"):
         reads_of(opened(outside, streaming=streaming))
 
 
@@ -228,7 +228,7 @@ def test_images_and_captions_of_tars_are_found(tmp_path: Path, name: str, stream
 
 
 @BOTH
-def test_tars_without_captions_and_rows_whose_image_is_broken_or_missing(
+def test_tars_without_captions_and_rows_with_broken_or_missing_images(
     tmp_path: Path, streaming: bool
 ) -> None:
     bare = write_tar(
@@ -236,7 +236,8 @@ def test_tars_without_captions_and_rows_whose_image_is_broken_or_missing(
     )
     assert rows_of(opened(bare, streaming=streaming))[2] == ("00000002", "", picture(2))
     with pytest.raises(
-        InvalidInputError, match=r"no captions in a column caption, .* There are \['png'"
+        InvalidInputError,
+        match=r"expected captions in a (field|column) caption, .* got the (fields|columns) \['png'",
     ):
         opened(bare, streaming=streaming, caption="auto")
     rows = [(f"k{n}", parts(n)) for n in range(5)]
@@ -288,12 +289,12 @@ def test_the_column_of_images_is_found_by_name_or_by_type(
     (
         "{}/two.parquet",
         {},
-        r"images may be in any of \['jpg', 'png'\]; name it with --image-column",
+        r"images may be in any of \['jpg', 'png'\]; choose one of .* with --image-column",
     ),
     (
         "{}/none.parquet",
         {},
-        r"no column of images; name it with --image-column .* There are \['txt'\]",
+        r"no column of images; choose one of \['txt'\] with --image-column",
     ),
     (
         "{}/none.parquet",
@@ -324,7 +325,7 @@ def test_lists_of_captions(name: str, tmp_path: Path) -> None:
     assert tuple(record.more_captions or () for record in records) == further_captions
 
 
-def test_rows_of_one_path_become_one_with_several_captions(tmp_path: Path) -> None:
+def test_rows_with_the_same_path_are_joined_to_one_with_several_captions(tmp_path: Path) -> None:
     for k, file in enumerate(("a.png", "b.png")):
         save(tmp_path / file, k)
     caption_column = {"caption": ["one", "two", "three"]}

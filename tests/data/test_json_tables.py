@@ -44,13 +44,13 @@ def test_parts_of_objects_in_parquet_are_columns(tmp_path: Path) -> None:
     assert as_texts(column_of(table, "payload.face.age", "a"), "a") == ["30", ""]
 
 
-def test_a_column_that_the_first_row_lacks_is_read(tmp_path: Path) -> None:
+def test_a_column_that_is_missing_in_the_first_row_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('[{"image": "0.jpg"}, {"image": "1.jpg", "gender": "male"}]')
     table = read_table(tmp_path / "a.json")
     assert as_texts(column_of(table, "gender", "a"), "a") == ["", "male"]
 
 
-def test_a_position_reaches_into_lists(tmp_path: Path) -> None:
+def test_a_position_selects_an_item_of_a_list(tmp_path: Path) -> None:
     rows = [
         {"messages": [{"content": "draw"}, {"content": "a nurse"}]},
         {"messages": [{"content": "draw"}]},
@@ -69,7 +69,7 @@ def test_a_position_reaches_into_lists(tmp_path: Path) -> None:
     ("[{", "expected JSON"),
     ('[{"a": 1, "a": 2}]', "the name 'a' twice in one object"),
 )
-def test_other_documents_are_refused(content: str) -> None:
+def test_other_documents_raise_errors(content: str) -> None:
     rows_of_json(content, "a.json")
 
 
@@ -77,12 +77,12 @@ def test_other_documents_are_refused(content: str) -> None:
     ('[{"a.b": 1, "a": {"b": 2}}]', "two values for 'a.b', one nested and one with dots"),
     ('[{"a": {"b": 1}}, {"a": 5}]', "column 'a': row 2 has a number"),
 )
-def test_columns_that_would_be_mixed_are_refused(tmp_path: Path, content: str) -> None:
+def test_columns_of_mixed_kinds_raise_errors(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
     read_table(tmp_path / "a.json")
 
 
-def test_deep_objects_need_no_recursion() -> None:
+def test_deeply_nested_objects_need_no_recursion() -> None:
     row: dict[str, Any] = {"end": 1}
     for _ in range(5000):
         row = {"a": row}
@@ -92,7 +92,7 @@ def test_deep_objects_need_no_recursion() -> None:
         rows_of_json("[" * 100_000, "a.json")
 
 
-def test_captions_by_file_name_are_joined_as_sd_scripts_does() -> None:
+def test_captions_by_file_name_are_joined_as_in_sd_scripts() -> None:
     entries: dict[str, Any] = {
         "0": {"caption": "a nurse", "tags": "tired, smiling"},
         "1": {"tags": "a pilot", "train_resolution": [512, 512]},
@@ -122,7 +122,7 @@ def test_parts_of_objects_in_parquet_are_captions(tmp_path: Path, hf_cache: None
         open_data("captions", tmp_path / "a.parquet", image="data.path", caption="meta.prompt")
 
 
-def test_cells_that_are_json_have_parts_too(tmp_path: Path) -> None:
+def test_cells_with_json_have_parts_too(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('id,meta\n1,"{""gender"": ""male""}"\n2,\n')
     column = column_of(read_table(tmp_path / "a.csv"), "meta.gender", "a")
     assert as_texts(column, "a") == ["male", ""]

@@ -26,7 +26,7 @@ OF_PAPER = {
 
 
 @pytest.mark.parametrize("name", list(OF_PAPER))
-def test_a_named_data_set_is_opened_as_eval_opens_it(name: str, stand_ins: Path) -> None:
+def test_a_named_data_set_is_opened_as_in_eval(name: str, stand_ins: Path) -> None:
     """Rows, classes and groups of each split are those of `open_data`, by their names."""
     given, columns = OF_PAPER[name]
     settings = load_settings(data=name, data_root=str(stand_ins), group_dro=columns, **given)
@@ -50,7 +50,7 @@ def test_a_named_data_set_is_opened_as_eval_opens_it(name: str, stand_ins: Path)
         assert pairs.groups.names[pairs.groups.codes[row]] == f"{first}/{second}"
 
 
-def test_a_folder_that_has_the_name_is_its_own_root(
+def test_a_folder_with_the_name_of_a_data_set_is_its_root(
     stand_ins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(stand_ins)
@@ -60,7 +60,7 @@ def test_a_folder_that_has_the_name_is_its_own_root(
         open_images(load_settings(data="waterbirds"))
 
 
-def test_what_a_named_data_set_brings_can_be_set_otherwise() -> None:
+def test_defaults_of_a_named_data_set_can_be_overridden() -> None:
     settings = load_settings(data="celeba", label="Smiling", caption_template="{} smile")
     assert (settings.label, settings.caption_template) == ("Smiling", "{} smile")
     assert (settings.group, settings.val_split) == ("gender", "val")
@@ -94,7 +94,7 @@ CELEBA = {
 
 
 @pytest.mark.parametrize("layout", list(CELEBA))
-def test_celeba_is_found_in_every_layout_from_two_folders(layout: str, tmp_path: Path) -> None:
+def test_celeba_is_found_in_every_layout_and_its_parent(layout: str, tmp_path: Path) -> None:
     tables, images, is_csv = CELEBA[layout]
     values = np.random.default_rng(0).integers(0, 2, (6, 40)) * 2 - 1
     celeba(tmp_path / tables, tmp_path / images, values, [0, 0, 0, 1, 1, 2], kaggle=is_csv)
@@ -119,7 +119,7 @@ def coded(tmp_path: Path, stand_ins: Path) -> Path:
     return table
 
 
-def test_a_setting_names_the_codes_of_a_table(coded: Path, stand_ins: Path) -> None:
+def test_codes_in_a_table_can_be_named_by_a_setting(coded: Path, stand_ins: Path) -> None:
     given = {
         "data": str(coded),
         "label": "y",
@@ -159,7 +159,7 @@ def write_cifar_10(folder: Path, split_sizes: dict[str, int]) -> None:
         (folder / file).write_bytes(content)
 
 
-def test_the_binary_files_of_cifar_are_learned_from_by_name(tmp_path: Path) -> None:
+def test_the_binary_files_of_cifar_are_trained_on_by_name(tmp_path: Path) -> None:
     sizes = {f"data_batch_{number}.bin": 6 for number in range(1, 6)} | {"test_batch.bin": 6}
     write_cifar_10(tmp_path / "cifar-10-batches-bin", sizes)
     settings = load_settings(data="cifar10", data_root=str(tmp_path))
@@ -178,7 +178,7 @@ def test_the_binary_files_of_cifar_are_learned_from_by_name(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("data_set", BUILT_IN, ids=lambda data_set: data_set.name)
-def test_every_declared_data_set_has_a_reader_and_says_what_its_folder_contains(
+def test_every_declared_data_set_has_a_reader_and_describes_its_folder(
     data_set: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -189,7 +189,7 @@ def test_every_declared_data_set_has_a_reader_and_says_what_its_folder_contains(
 
 
 @pytest.mark.parametrize("folder", ["cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"])
-def test_cifar_10_is_found_in_the_working_folder_as_the_other_sets_are(
+def test_cifar_10_is_found_in_the_working_directory(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {f"data_batch_{number}.bin": 2 for number in range(1, 6)} | {"test_batch.bin": 3}
@@ -204,7 +204,7 @@ def test_cifar_10_is_found_in_the_working_folder_as_the_other_sets_are(
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize("name", list(OF_PAPER))
-def test_from_the_first_command_to_the_page(
+def test_all_commands_run_from_the_first_to_the_page(
     name: str, stand_ins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Train with group DRO on the layout of the release, then measure what was trained: as the

@@ -103,7 +103,7 @@ def large(part: int) -> tuple[int, np.ndarray]:
 
 
 @pytest.mark.parametrize("workers", [None, 1])
-def test_passes_print_nothing_warn_of_nothing_and_give_everything_back(
+def test_passes_print_nothing_issue_no_warnings_and_free_all_objects(
     two: OnRay, workers: int | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     runner = OnRay(workers=workers)
@@ -153,7 +153,7 @@ def raising(error: Exception, part: int) -> None:
 
 @pytest.mark.usefixtures("one_retry")
 @pytest.mark.parametrize("workers", [None, 1])
-def test_an_error_of_the_work_is_raised_and_a_part_that_kills_its_workers_ends_the_pass(
+def test_errors_of_the_work_are_raised_and_a_part_that_kills_its_workers_ends_the_pass(
     two: OnRay, workers: int | None
 ) -> None:
     runner = OnRay(workers=workers)
@@ -192,7 +192,7 @@ class Deadly(OnRay):
 
 
 @pytest.mark.parametrize("task", ["retrieval", "groups"])
-def test_two_workers_have_the_figures_of_one_array_also_when_one_is_killed(
+def test_two_workers_return_the_results_of_one_array_even_if_one_is_killed(
     two: OnRay, files: Shards, tmp_path: Path, task: str
 ) -> None:
     expected = figures(task, FEATURES)
@@ -216,7 +216,7 @@ class Killed(Counting):
         object.__setattr__(self.encoder, "forward", deadly)
 
 
-def test_a_pool_embeds_to_the_same_bytes_killed_or_failed(two: OnRay, tmp_path: Path) -> None:
+def test_a_pool_writes_the_same_bytes_after_kills_and_errors(two: OnRay, tmp_path: Path) -> None:
     """An actor that is killed is replaced; a pool that failed leaves shards from which another run
     goes on."""
     embed(make_data(50, {7}), Counting(), tmp_path / "alone", **HOW)
@@ -254,7 +254,7 @@ def deadly_data(mended: Path) -> ImageData:
 
 
 @pytest.mark.usefixtures("one_retry")
-def test_a_row_that_kills_every_worker_is_named_and_the_rest_is_kept(
+def test_a_row_that_kills_every_worker_is_reported_and_other_shards_are_kept(
     two: OnRay, tmp_path: Path
 ) -> None:
     mended = tmp_path / "mended"
@@ -281,7 +281,7 @@ class OutOfMemory(Counting):
 
 
 @pytest.mark.usefixtures("one_retry")
-def test_workers_that_die_at_the_model_are_told_with_the_rows_of_the_shard(
+def test_workers_that_die_in_the_model_are_reported_with_the_rows_of_the_shard(
     two: OnRay, tmp_path: Path
 ) -> None:
     with pytest.raises(VldebiasError, match=r"rows 0 to 3 .*alone can be read.*died 2 times"):
@@ -289,7 +289,7 @@ def test_workers_that_die_at_the_model_are_told_with_the_rows_of_the_shard(
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_a_program_that_is_killed_leaves_no_process_and_another_goes_on(
+def test_a_killed_program_leaves_no_process_and_another_resumes(
     two: OnRay, tmp_path: Path, is_own: bool
 ) -> None:
     """The program has a Ray of its own, or is one of those on a cluster."""
@@ -317,7 +317,7 @@ def test_a_program_that_is_killed_leaves_no_process_and_another_goes_on(
     assert contents(tmp_path / "killed") == contents(tmp_path / "alone")
 
 
-def test_a_program_with_a_ray_of_its_own_prints_nothing_and_ends_it(tmp_path: Path) -> None:
+def test_a_program_that_starts_ray_prints_nothing_and_ends_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, PROGRAM, tmp_path / "cache"],
         env=os.environ | {"MARK_OF_TEST": str(tmp_path)},

@@ -68,7 +68,7 @@ def many(stand_ins: Path) -> Path:
     return stand_ins
 
 
-def test_the_plan_says_what_is_there_and_what_is_missing(stand_ins: Path, tmp_path: Path) -> None:
+def test_the_plan_lists_existing_and_missing_data(stand_ins: Path, tmp_path: Path) -> None:
     runs = {(run.suite.name, run.model): run for run in plan(stand_ins)}
     models = [
         "RN50:openai",
@@ -91,7 +91,7 @@ def test_the_plan_says_what_is_there_and_what_is_missing(stand_ins: Path, tmp_pa
     assert [bool(run.missing) for run in planned_runs] == [True, True, False]
 
 
-def test_the_state_of_a_run_is_what_was_looked_for(stand_ins: Path, tmp_path: Path) -> None:
+def test_the_state_of_a_run_matches_the_data(stand_ins: Path, tmp_path: Path) -> None:
     def states(model: str) -> set[str]:
         return {run.state for run in plan(stand_ins, ["celeba"], [model])}
 
@@ -102,7 +102,7 @@ def test_the_state_of_a_run_is_what_was_looked_for(stand_ins: Path, tmp_path: Pa
     assert states(f"RN50:{checkpoint}") == {"data is here, weights are here"}
 
 
-def test_the_part_of_generation_is_the_papers() -> None:
+def test_the_generation_part_matches_the_paper() -> None:
     (run,) = plan(None, ["generation"])
     professions = 100
     images = 100
@@ -128,11 +128,13 @@ def test_people_label_as_many_images_as_the_papers_did() -> None:
     ("RN50:opanai", "RN50: got the weights 'opanai'; expected .* openai"),
     ("RN5:openai", "'RN5' is not an open_clip architecture"),
 )
-def test_a_model_that_open_clip_cannot_load_is_refused_before_anything_runs(model: str) -> None:
+def test_a_model_that_open_clip_cannot_load_raises_an_error_before_anything_runs(
+    model: str,
+) -> None:
     plan(None, ["waterbirds"], [model])
 
 
-def test_every_model_of_the_paper_is_in_the_list_of_open_clip() -> None:
+def test_every_model_of_the_paper_is_listed_by_open_clip() -> None:
     for part, models in PARTS.items():
         for model in models:
             if part not in PIPELINE_PARTS:
@@ -229,7 +231,7 @@ def test_the_printed_command_of_a_part_runs_to_the_end(printed: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hub", "no_charts")
-def test_a_part_that_breaks_is_named_and_the_rest_is_measured(
+def test_a_failing_part_is_reported_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The command of all parts, with each of their models; that none of the others prints an error
@@ -364,7 +366,7 @@ def test_a_baseline_that_cannot_be_fitted_has_rows_with_the_reason(
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(("part", "made"), [("fairface", "shard-*"), ("human", "*.png")])
-def test_a_part_that_was_killed_ends_as_one_that_nobody_killed(
+def test_a_killed_part_resumes_to_the_same_result(
     part: str, made: str, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vldebias.study.paper.load_suite", small)

@@ -19,7 +19,7 @@ def gone(row: int) -> Any:
 
 
 @pytest.mark.parametrize("read", [gone, None])
-def test_pictures_that_are_gone_leave_a_note(read: Any, tmp_path: Path) -> None:
+def test_missing_images_are_noted(read: Any, tmp_path: Path) -> None:
     suspects = Suspects(np.arange(201.0), tuple(map(str, range(201))), read=read)
     page = suspects.page(tmp_path / "page.html", "gone", lambda row: ("", ""), about="").read_text()
     assert (page.count("<img"), re.findall(r"<figcaption>(\d+)", page)) == (
@@ -28,7 +28,9 @@ def test_pictures_that_are_gone_leave_a_note(read: Any, tmp_path: Path) -> None:
     )
 
 
-def test_the_table_has_the_lowest_first_and_what_has_no_score_last(tmp_path: Path) -> None:
+def test_the_table_lists_the_lowest_score_first_and_rows_without_a_score_last(
+    tmp_path: Path,
+) -> None:
     suspects = Suspects(np.array([0.5, np.nan, -0.25, 0.5]), ("a", "b", "=c", "d"))
     rows = list(
         csv.DictReader(suspects.write(tmp_path / "t.csv", {"row": str}).read_text().splitlines())
@@ -41,13 +43,13 @@ def test_the_table_has_the_lowest_first_and_what_has_no_score_last(tmp_path: Pat
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.6, 1.0])
-def test_what_is_kept_has_the_highest_scores(share: float) -> None:
+def test_kept_rows_have_the_highest_scores(share: float) -> None:
     scores = np.random.default_rng(0).random(20)
     kept = Suspects(scores, tuple("abcdefghijklmnopqrst")).kept(share)
     assert kept.tolist() == sorted(np.argsort(scores)[20 - round(share * 20) :].tolist())
 
 
-def test_ids_are_pictures_below_a_folder_with_or_without_their_ending(tmp_path: Path) -> None:
+def test_ids_are_images_in_a_folder_with_or_without_their_ending(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     (folder / "a").mkdir(parents=True)
     for name, colour in (("in/a/1.png", "red"), ("in/2.jpg.png", "blue"), ("out.png", "green")):
@@ -58,7 +60,7 @@ def test_ids_are_pictures_below_a_folder_with_or_without_their_ending(tmp_path: 
     assert [readers["read"](row).getpixel((0, 0)) for row in (0, 1)] == [(255, 0, 0)] * 2
     paths = [readers["path"](row) for row in range(2, 6)]
     assert paths == [str(folder / "2.jpg.png"), "", "", ""]  # no id leads out of the folder
-    with pytest.raises(OSError, match="no such picture below"):
+    with pytest.raises(OSError, match="no such image in"):
         readers["read"](3)
     for where in (folder, folder / "none"):
         with pytest.raises(InvalidInputError, match="'7'"):

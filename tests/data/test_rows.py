@@ -48,7 +48,7 @@ SOME = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_and_passes_are_those_of_one_array(kind: str, tmp_path: Path) -> None:
+def test_rows_and_passes_match_a_single_array(kind: str, tmp_path: Path) -> None:
     shards = KINDS[kind](cut([1, 50, 121, 290]), tmp_path)
     assert (shards.shape, shards.dtype, shards.ndim, len(shards)) == ((300, 64), np.float16, 2, 300)
     for chosen in SOME.values():
@@ -69,7 +69,9 @@ def test_rows_and_passes_are_those_of_one_array(kind: str, tmp_path: Path) -> No
     moved=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_the_cuts_do_not_matter(places: list[int], k: int, chosen: str, moved: bool) -> None:
+def test_results_do_not_depend_on_the_parts(
+    places: list[int], k: int, chosen: str, moved: bool
+) -> None:
     """Products of any part, also of a row alone, and ranks with ties that lie in several parts."""
     uncut = WHOLE
     parts = Shards(cut(places)).unit
@@ -94,7 +96,7 @@ def test_the_cuts_do_not_matter(places: list[int], k: int, chosen: str, moved: b
 @pytest.mark.parametrize(
     "selection", [SOME["mask"], SOME["in disorder"], torch.tensor([5, 5, 99]), slice(10, 20)]
 )
-def test_some_rows_in_blocks_and_changed_are_those_of_the_whole(selection: Any) -> None:
+def test_selected_and_changed_rows_match_those_of_the_whole(selection: Any) -> None:
     expected = PLAIN[
         torch.from_numpy(selection.copy()) if isinstance(selection, np.ndarray) else selection
     ]
@@ -111,7 +113,7 @@ def test_some_rows_in_blocks_and_changed_are_those_of_the_whole(selection: Any) 
         )
 
 
-def test_rows_without_a_direction_are_named(tmp_path: Path) -> None:
+def test_rows_that_are_zero_are_reported(tmp_path: Path) -> None:
     broken = SMALL.copy()
     broken[43] = 0
     with pytest.raises(
@@ -127,7 +129,7 @@ def test_rows_without_a_direction_are_named(tmp_path: Path) -> None:
         selected[:]
 
 
-def test_a_large_file_is_several_parts_and_numbers_sort_as_numbers(
+def test_a_large_file_is_several_parts_and_numbers_sort_by_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "PART", 16)
@@ -140,7 +142,7 @@ def test_a_large_file_is_several_parts_and_numbers_sort_as_numbers(
 
 
 @pytest.mark.parametrize("n", [40, 50, 30, 0])
-def test_a_file_that_was_changed_meanwhile_is_refused(n: int, tmp_path: Path) -> None:
+def test_a_file_that_has_changed_raises_an_error(n: int, tmp_path: Path) -> None:
     shards = in_npy(cut([40, 80]), tmp_path)
     path = sorted(tmp_path.iterdir())[1]
     first = shards[:]
@@ -162,7 +164,7 @@ def test_a_file_that_was_changed_meanwhile_is_refused(n: int, tmp_path: Path) ->
     assert np.array_equal(shards[:40], first[:40])  # the others are as they were
 
 
-def test_a_digest_reads_every_row_in_its_order() -> None:
+def test_a_digest_depends_on_every_row_and_the_order() -> None:
     first, second = cut([150])
     copies = [second.copy() for _ in range(3)]
     for copy, row in zip(copies, (0, 5, -1), strict=True):
@@ -181,14 +183,14 @@ def test_a_digest_reads_every_row_in_its_order() -> None:
     ("none/*.npy", r"there is no such file"),
     (["missing.npy"], r"missing.npy: cannot be read"),
     (["a.csv"], r"a.csv: cannot be read"),
-    (["a.npy", "wide.npy"], r"of one width and type, got .*\(n, 4\).*\(n, 5\)"),
+    (["a.npy", "wide.npy"], r"with the same d and dtype, got .*\(n, 4\).*\(n, 5\)"),
     (["int.npy"], r"expected floats \(n, d\) .* got .*int64"),
     (["flat.npy"], r"flat.npy: expected features \(n, d\), got \(3,\)"),
     (["junk.npy"], r"junk.npy: cannot be read"),
     (["header.npy"], r"header.npy: cannot be read"),
     (["pickled.npy"], r"pickled.npy: cannot be read"),
 )
-def test_what_is_no_shard_is_refused_by_name(tmp_path: Path, names: Any) -> None:
+def test_invalid_shards_raise_errors_with_their_name(tmp_path: Path, names: Any) -> None:
     arrays = {
         "a": np.zeros((3, 4), "f2"),
         "wide": np.zeros((3, 5), "f2"),
@@ -223,7 +225,7 @@ def write_npy(folder: Path) -> str:
     return f"{folder}/*.npy"
 
 
-def test_labels_lie_in_a_table_beside(tmp_path: Path) -> None:
+def test_labels_are_read_from_a_separate_table(tmp_path: Path) -> None:
     embeddings, texts = open_embeddings(write_npy(tmp_path), table=tmp_path / "meta_*.parquet")
     expected = Labels.from_array(GENDER)
     assert np.array_equal(embeddings.column("gender").codes, expected.codes)
@@ -234,12 +236,10 @@ def test_labels_lie_in_a_table_beside(tmp_path: Path) -> None:
 
 @refused(
     ("*.npy", "meta_0.parquet", r"meta_0.parquet: expected a row for each of 1300 rows.*got 1\."),
-    ("a.npz", "meta_0.parquet", r"features without any; .*a.npz has its own"),
+    ("a.npz", "meta_0.parquet", r"features without ids, labels and captions .*a.npz contains some"),
     ("*.np?", None, r"a.npz: cannot be read"),
 )
-def test_files_that_do_not_fit_together_are_refused(
-    tmp_path: Path, images: str, table: str | None
-) -> None:
+def test_inconsistent_files_raise_errors(tmp_path: Path, images: str, table: str | None) -> None:
     write_npy(tmp_path)
     save_embeddings(tmp_path / "a.npz", Embeddings.from_arrays(FEATURES, {"gender": GENDER}))
     open_embeddings(tmp_path / images, table=table and tmp_path / table)
@@ -265,7 +265,7 @@ def clip_retrieval(folder: Path, *, dropped: int = 0) -> Path:
     return folder
 
 
-def test_a_folder_of_clip_retrieval_has_its_metadata_beside(tmp_path: Path) -> None:
+def test_a_folder_of_clip_retrieval_includes_its_metadata(tmp_path: Path) -> None:
     # Brackets of a name are no pattern.
     folder = clip_retrieval(tmp_path / "laion [2]")
     (folder / "text_emb").mkdir()
@@ -291,7 +291,7 @@ def test_a_folder_of_clip_retrieval_has_its_metadata_beside(tmp_path: Path) -> N
     assert not open_embeddings(folder)[0].labels
 
 
-def test_a_table_that_lacks_a_row_is_refused_with_the_part_that_does(tmp_path: Path) -> None:
+def test_a_table_with_a_missing_row_raises_an_error_with_its_part(tmp_path: Path) -> None:
     folder = clip_retrieval(tmp_path / "laion", dropped=1)
     short = r"each of 60 rows.*got 59; metadata_4.parquet has 4 rows, and img_emb_4.npy 5"
     with pytest.raises(InvalidInputError, match=short):
@@ -300,7 +300,7 @@ def test_a_table_that_lacks_a_row_is_refused_with_the_part_that_does(tmp_path: P
         open_embeddings(f"{folder}/img_emb/*.npy", table=f"{folder}/metadata/*.parquet")
 
 
-def test_features_alone_in_an_npz_take_their_metadata_from_a_table(tmp_path: Path) -> None:
+def test_an_npz_with_only_features_takes_metadata_from_a_table(tmp_path: Path) -> None:
     folder = clip_retrieval(tmp_path / "laion")
     features = np.load(folder / "img_emb/img_emb_3.npy")
     np.savez(tmp_path / "part.npz", features=features, other=np.ones(2))
@@ -319,7 +319,9 @@ def test_features_alone_in_an_npz_take_their_metadata_from_a_table(tmp_path: Pat
 @pytest.mark.parametrize(
     "methods", [["orth-cali", "cali", "equalise"], ["leace", "roboshot"]], ids=["text", "image"]
 )
-def test_figures_are_those_of_one_array(task: str, methods: list[str], tmp_path: Path) -> None:
+def test_figures_match_those_of_a_single_array(
+    task: str, methods: list[str], tmp_path: Path
+) -> None:
     parts = Shards(np.split(FEATURES, CUTS))
     reference = Shards(np.split(REFERENCE, [5, 640]))
     rows = figures(task, parts, reference=reference, methods=methods)

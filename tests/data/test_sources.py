@@ -39,7 +39,7 @@ CROPPED = "fairface-img-margin025-trainval"
         ("fairface", "val", ["gender", "race", "age"], 14),
     ],
 )
-def test_every_data_set_opens_by_name_with_the_split_that_is_reported(
+def test_every_data_set_opens_by_name_with_its_usual_split(
     stand_ins: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -61,13 +61,13 @@ def test_every_data_set_opens_by_name_with_the_split_that_is_reported(
         "waterbird",
         ".",
         {},
-        r"unknown data set 'waterbird'; did you mean 'waterbirds'\? There are: captions, celeba",
+        r"unknown data set 'waterbird'; did you mean 'waterbirds'\? Expected one of captions, celeba",
     ),
     (
         "birds",
         ".",
         {},
-        r"the worlds 'birds' and 'portraits' are opened with vldebias.miniature.open_world",
+        r"open the worlds 'birds' and 'portraits' with vldebias.miniature.open_world",
     ),
     (
         "waterbirds",
@@ -116,7 +116,7 @@ def test_waterbirds(tmp_path: Path, folder: str) -> None:
     (",y,", ",label,", r"expected a column 'y'; there are \['img_id', 'img_filename', 'label'"),
     (".jpg,1,", ".jpg,2,", r"column 'y': expected one of \['0', '1'\], got \['2'\]"),
     (",1,0,/o", ",1,,/o", "column 'place': .* 2 are empty"),
-    ("002.Some_Bird/", "../002.Some_Bird/", "paths lead out of"),
+    ("002.Some_Bird/", "../002.Some_Bird/", "paths lead outside"),
     (",2,1,/o", ",3,1,/o", r"column 'split': expected one of \['0', '1', '2'\], got \['3'\]"),
 )
 def test_waterbirds_with_another_table(tmp_path: Path, old: str, new: str) -> None:
@@ -150,7 +150,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_of_celeba_gives_the_same(tmp_path: Path, layout: str) -> None:
+def test_every_layout_of_celeba_gives_the_same_data(tmp_path: Path, layout: str) -> None:
     LAYOUTS[layout](tmp_path)
     assert [len(open_celeba(tmp_path, split)) for split in ("train", "test", "all")] == [4, 4, 12]
     data = open_celeba(tmp_path, "val")
@@ -187,7 +187,7 @@ def test_every_layout_of_celeba_gives_the_same(tmp_path: Path, layout: str) -> N
         "list_eval_partition.txt",
         "000005.jpg 1\n",
         "",
-        r"1 images have attributes but no split, such as \['000005",
+        r"1 images with attributes have none, such as \['000005",
     ),
     (
         "list_eval_partition.txt",
@@ -257,7 +257,7 @@ def table(path: Path, rows: list[dict[str, str]] = ROWS) -> Path:
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "jsonl"])
-def test_columns_are_mapped_and_splits_picked(tmp_path: Path, ending: str) -> None:
+def test_columns_are_mapped_and_splits_are_selected(tmp_path: Path, ending: str) -> None:
     for i, row in enumerate(ROWS):
         save(tmp_path / row["image"], i)
     path = table(tmp_path / f"own.{ending}")
@@ -279,7 +279,7 @@ def test_columns_are_mapped_and_splits_picked(tmp_path: Path, ending: str) -> No
     assert part.column("sex").codes.tolist() == [1, 0]
 
 
-def test_a_row_per_caption_and_lists_of_captions_are_read_as_images(tmp_path: Path) -> None:
+def test_rows_per_caption_and_lists_of_captions_are_joined_to_images(tmp_path: Path) -> None:
     captions = [("a", "one"), ("b", "two"), ("a", "three"), ("c", "nan"), ("b", ""), ("a", "four")]
     for k, name in enumerate("abc"):
         save(tmp_path / f"{name}.png", k)
@@ -310,19 +310,17 @@ def test_a_row_per_caption_and_lists_of_captions_are_read_as_images(tmp_path: Pa
         "own.csv: expected split test or train or all, got 'val'",
     ),
     ({"split": "test"}, "own.csv: split 'test' needs split_column"),
-    ({"image": "tone"}, "own.csv: 1 rows have no image in column 'tone'"),
+    ({"image": "tone"}, "own.csv: expected an image in every row, but 1 cells of column 'tone'"),
 )
-def test_a_split_or_an_image_that_is_not_there_is_named(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_a_missing_split_or_image_raises_an_error(tmp_path: Path, options: dict[str, Any]) -> None:
     open_manifest(table(tmp_path / "own.csv"), **options)
 
 
-def test_paths_that_lead_out_need_leave(tmp_path: Path) -> None:
+def test_paths_that_lead_outside_must_be_allowed(tmp_path: Path) -> None:
     save(tmp_path / "secret.png", 4)
     rows = [{"image": "../secret.png"}, {"image": str(tmp_path / "secret.png")}]
     path = table(tmp_path / "inner/own.csv", rows)
-    with pytest.raises(InvalidInputError, match=r"2 paths lead out of .*such as '../secret.png'"):
+    with pytest.raises(InvalidInputError, match=r"2 paths lead outside .*such as '../secret.png'"):
         open_manifest(path)
     data = open_manifest(path, allow_outside=True)
     assert [data.read(0), data.read(1)] == [picture(4), picture(4)]
@@ -330,7 +328,7 @@ def test_paths_that_lead_out_need_leave(tmp_path: Path) -> None:
     assert open_manifest(table(path, ROWS[:1]), images=tmp_path / "pictures").read(0) == picture(9)
 
 
-def test_subpopbench_and_jtt_are_read_as_the_releases(tmp_path: Path) -> None:
+def test_tables_of_subpopbench_and_jtt_are_read_like_the_releases(tmp_path: Path) -> None:
     birds = tmp_path / "waterbirds"
     save(birds / "waterbird_complete95_forest2water2" / "001.Bird" / "a.jpg", 3)
     row = "id,filename,split,y,a\n1,001.Bird/a.jpg,2,1,0\n"

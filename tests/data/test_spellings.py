@@ -39,8 +39,8 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
         (["Okt 19", "10-19", "20-29"], "--same Okt 19=10-19"),
         (["2026-03-09", "3-9", "20-29"], "--same 2026-03-09=3-9"),
         (["Oct-19", "20-29", "30-39"], "--same Oct-19=10-19"),  # all of its rows became dates
-        (["0", "1", "female", "male"], "say which code means which word"),
-        (["['female']", "['male']"], "written as a list"),
+        (["0", "1", "female", "male"], "replace each code by its word"),
+        (["['female']", "['male']"], "is a list"),
         (["Yes", "true", "no"], "--same true=Yes"),
         (["1", "1.0", "0"], "--same 1.0=1"),
         (["Female (F)", "female"], "--same Female (F)=female"),
@@ -50,7 +50,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
         (["gray", "grey"], "--same gray=grey"),
     ],
 )
-def test_one_value_in_two_spellings_is_doubted_with_the_flag_that_joins(
+def test_different_spellings_are_reported_with_the_flag_that_merges_them(
     values: list[str], flag: str
 ) -> None:
     doubts = odd_values(Labels.from_values(values * 30))
@@ -79,12 +79,12 @@ def test_one_value_in_two_spellings_is_doubted_with_the_flag_that_joins(
         ["2026-03-09", "2026-03-10", "2026-04-01"],
     ],
 )
-def test_values_of_their_own_are_not_doubted(values: list[str]) -> None:
+def test_distinct_values_are_not_reported(values: list[str]) -> None:
     assert odd_values(Labels.from_values(values * 30)) == []
     assert written_twice(values) == []
 
 
-def test_ranges_that_spreadsheets_took_for_dates_come_back() -> None:
+def test_ranges_that_spreadsheets_converted_to_dates_are_restored() -> None:
     dates = {"9-Mar": "3-9", "03-Sep": "3-9", "Oct-19": "10-19", "19-Okt": "10-19", "Mar 09": "3-9"}
     dates |= {"2026-03-09": "3-9", "2026-10-19 00:00:00": "10-19", "1-Feb": "1-2"}
     assert {date: spreadsheet_range(date) for date in dates} == dates
@@ -93,7 +93,7 @@ def test_ranges_that_spreadsheets_took_for_dates_come_back() -> None:
     assert meaning_of(" 20 \u2013 29 ") == meaning_of("20_29") == "20-29"
 
 
-def test_spellings_of_fairface_are_joined_and_said(tmp_path: Path) -> None:
+def test_spellings_of_fairface_are_merged_with_a_warning(tmp_path: Path) -> None:
     rows = [
         ("20-29", "male", "Latino Hispanic"),
         ("70+", "F", "White"),
@@ -138,11 +138,11 @@ def test_renamed_columns_and_floats_of_waterbirds_are_read(tmp_path: Path) -> No
     assert data.column("label").counts == {"landbird": 1, "waterbird": 1}
     assert data.read(1).size == (8, 6)
     (tmp_path / "metadata.csv").write_text("\n".join(lines).replace("2.0", "0"))
-    with pytest.raises(InvalidInputError, match="no images in split 'test'; there are train 2"):
+    with pytest.raises(InvalidInputError, match="split 'test' is empty; there are train 2"):
         open_data("waterbirds", tmp_path)
 
 
-def test_codes_and_names_of_known_values_are_matched_in_other_spellings() -> None:
+def test_codes_and_names_of_known_values_match_other_spellings() -> None:
     known = {"Blond_Hair": "fair", "3": "Black Hair"}
     names = ["blond hair", "BLOND-HAIR", "Fair", "black_hair", "Blond_Hair", "3.0", "grey"]
     expected = dict.fromkeys(["blond hair", "BLOND-HAIR", "Fair"], "Blond_Hair")
@@ -172,7 +172,7 @@ def test_codes_and_names_of_known_values_are_matched_in_other_spellings() -> Non
         ("not blond", False),
     ],
 )
-def test_answers_that_name_no_group_are_known(text: str, is_answer: bool) -> None:
+def test_answers_that_are_not_groups_are_detected(text: str, is_answer: bool) -> None:
     assert names_no_group(text) == is_answer
 
 
@@ -181,10 +181,10 @@ def test_answers_that_name_no_group_are_known(text: str, is_answer: bool) -> Non
     [
         (["female", "The person in the image appears to be a man."], "is a sentence"),
         (["0.91", "0.12", "0.5"], "look like probabilities"),
-        (['{"choices": ["a"]}', "b"], "written as a JSON object"),
+        (['{"choices": ["a"]}', "b"], "is a JSON object"),
     ],
 )
-def test_what_is_no_name_of_a_group_is_doubted(values: list[str], doubt: str) -> None:
+def test_values_that_are_not_groups_are_reported(values: list[str], doubt: str) -> None:
     assert doubt in "; ".join(odd_values(Labels.from_values(values * 30)))
 
 
@@ -195,5 +195,5 @@ def test_what_is_no_name_of_a_group_is_doubted(values: list[str], doubt: str) ->
         ["American Indian or Alaska Native", "Black or African American"],
     ],
 )
-def test_long_names_of_groups_are_no_sentences(values: list[str]) -> None:
+def test_long_names_of_groups_are_not_sentences(values: list[str]) -> None:
     assert not any(map(is_sentence, values))

@@ -34,7 +34,7 @@ def back(labels: Labels) -> list[str | None]:
 
 
 @given(values, st.sets(st.sampled_from(NAMES)), st.data())
-def test_values_come_back_counted_picked_and_taken_for_unknown(
+def test_labels_can_be_counted_selected_and_set_to_unknown(
     rows: list[str | None], marks: set[str], data: st.DataObject
 ) -> None:
     labels = Labels.from_values(rows)
@@ -54,7 +54,7 @@ def test_values_come_back_counted_picked_and_taken_for_unknown(
 
 
 @given(triples)
-def test_cross_joins_names_and_is_unknown_where_one_is(rows: list[tuple[str | None, ...]]) -> None:
+def test_cross_joins_names_and_is_unknown_if_one_is(rows: list[tuple[str | None, ...]]) -> None:
     columns = [Labels.from_values([row[k] for row in rows], NAMES) for k in range(3)]
     crossed = cross(*columns)
     assert back(crossed) == [None if None in row else "/".join(row) for row in rows]
@@ -81,7 +81,7 @@ def test_cross_joins_names_and_is_unknown_where_one_is(rows: list[tuple[str | No
         (Labels.from_values(["x"]), ("x",), [0]),
     ],
 )
-def test_columns_as_people_have_them(
+def test_columns_of_common_types_are_read(
     column: object, names: tuple[str, ...], codes: list[int]
 ) -> None:
     labels = Labels.from_array(column)
@@ -89,7 +89,7 @@ def test_columns_as_people_have_them(
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=20))
-def test_numbers_are_values_whatever_their_sign_and_may_index_names(column: list[int]) -> None:
+def test_numbers_are_values_regardless_of_sign_and_may_index_names(column: list[int]) -> None:
     assert [int(name or "nothing") for name in back(Labels.from_array(column))] == column
     named = Labels.from_array([max(n, -1) for n in column], list("wxyz"))
     assert back(named) == [None if n < 0 else "wxyz"[n] for n in column]
@@ -99,7 +99,7 @@ def test_numbers_are_values_whatever_their_sign_and_may_index_names(column: list
     (lambda: Labels(np.zeros((2, 2), int), ("a",)), r"expected integer codes \(n,\), got \(2, 2\)"),
     (lambda: Labels(np.array([0, 1]), ("a",)), r"-1 \(unknown\) .. 0 for \['a'\], got \[1\]"),
     (lambda: Labels(np.array([-2]), ("a",)), r"got \[-2\]"),
-    (lambda: Labels(np.array([0]), ("a", "a")), "expected different names"),
+    (lambda: Labels(np.array([0]), ("a", "a")), "expected distinct names"),
     (lambda: Labels.from_array([0.5, 1.0]), "got float64"),
     (lambda: Labels.from_array(np.zeros((2, 2))), r"got \(2, 2\) of float64"),
     (lambda: Labels.from_array("female"), r"got \(\)"),
@@ -110,10 +110,13 @@ def test_numbers_are_values_whatever_their_sign_and_may_index_names(column: list
         lambda: Labels.from_values(["a", "x"], ["a", "b"]),
         r"expected one of \['a', 'b'\], got \['x'\]",
     ),
-    (lambda: cross(Labels.from_values(["a"]), Labels.from_values("ab")), r"got lengths \[1, 2\]"),
-    (lambda: cross(), r"got lengths \[\]"),
+    (
+        lambda: cross(Labels.from_values(["a"]), Labels.from_values("ab")),
+        r"same length, got \[1, 2\]",
+    ),
+    (lambda: cross(), r"same length, got \[\]"),
 )
-def test_what_is_no_label_is_refused(call: Callable[[], object]) -> None:
+def test_invalid_labels_raise_errors(call: Callable[[], object]) -> None:
     call()
 
 
@@ -123,14 +126,14 @@ def test_what_is_no_label_is_refused(call: Callable[[], object]) -> None:
         (["a", "b"] * 5, []),
         ([0, 1, 2] * 5, []),
         ([-1, 1] * 5, []),
-        ([-1, 0, 1] * 5, [r"called '-1'; .* say unknown='-1'"]),  # codes of pandas
+        ([-1, 0, 1] * 5, [r"named '-1'; .* set unknown='-1'"]),  # codes of pandas
         ([-2, -1, 0, 1] * 5, []),  # a scale
-        (["m", "f", "Unknown"] * 5, [r"called 'Unknown'; .* say unknown='Unknown'"]),
+        (["m", "f", "Unknown"] * 5, [r"named 'Unknown'; .* set unknown='Unknown'"]),
         (["none", "glasses"] * 5, []),
-        (["Male", "male", "f"] * 5, [r"'Male' and 'male' differ by case or blanks alone"]),
+        (["Male", "male", "f"] * 5, [r"'Male' and 'male' differ only in case or spaces"]),
         (["a b", "a  b ", "f"] * 5, [r"'a  b ' and 'a b' differ"]),
-        (["None", "NaN", "f"] * 5, [r"'NaN' and 'None'; .* say unknown='NaN'"]),
-        ([-99, 0, 1] * 5, [r"called '-99'"]),
+        (["None", "NaN", "f"] * 5, [r"'NaN' and 'None'; .* set unknown='NaN'"]),
+        ([-99, 0, 1] * 5, [r"named '-99'"]),
         ([99, 98, 97] * 5, []),  # ages
         (Labels(np.zeros(9, int), ("a", "b")), []),  # a name without a row is no small group
         (["a"] * 5 + ["b"] * 4, []),  # nearly half of a small table
@@ -140,7 +143,7 @@ def test_what_is_no_label_is_refused(call: Callable[[], object]) -> None:
         (["female"] * 30 + ["male"] * 4, []),  # a word of its own
     ],
 )
-def test_columns_that_look_like_a_slip_are_doubted(rows: list, patterns: list[str]) -> None:
+def test_probable_mistakes_in_columns_are_reported(rows: list, patterns: list[str]) -> None:
     doubts = odd_values(Labels.from_array(rows))
     assert len(doubts) == len(patterns)
     for warning, pattern in zip(doubts, patterns, strict=True):
@@ -148,7 +151,9 @@ def test_columns_that_look_like_a_slip_are_doubted(rows: list, patterns: list[st
 
 
 @given(cells, st.sampled_from([(), "a", ["b"], ("a", "b")]))
-def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown: object) -> None:
+def test_labels_of_a_table_match_a_naive_implementation(
+    rows: list[str | None], unknown: object
+) -> None:
     naive = Labels.from_values([(row or "").strip() for row in rows]).without(unknown)
     column = pa.array(rows, pa.string())
     for encoded in (column, column.dictionary_encode()):
@@ -175,7 +180,7 @@ def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown:
         ([], (), []),
     ],
 )
-def test_numbers_are_labels_by_how_they_are_written(
+def test_numbers_are_labels_as_written(
     column: list, names: tuple[str, ...], codes: list[int]
 ) -> None:
     labels = Labels.from_column(pa.array(column), None, "here")
@@ -184,7 +189,7 @@ def test_numbers_are_labels_by_how_they_are_written(
 
 @pytest.mark.filterwarnings("ignore:.*line break:vldebias.errors.SuspectInputWarning")
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".CSV"])
-def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
+def test_every_format_gives_the_same_table(tmp_path: Path, ending: str) -> None:
     rows = {"image": ["01.png", "=1"], "gender": ["f", ""], "text": ["one,\ntwo", 'it\'s "so"']}
     path = tmp_path / f"table{ending}"
     records = list(zip(*rows.values(), strict=True))
@@ -207,7 +212,7 @@ def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
     ]
 
 
-def test_cells_of_csv_stay_as_they_are_written_and_nested_objects_are_columns_with_a_dot(
+def test_cells_of_csv_are_unchanged_and_nested_objects_are_dotted_columns(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.csv"
@@ -220,7 +225,7 @@ def test_cells_of_csv_stay_as_they_are_written_and_nested_objects_are_columns_wi
     ).codes.tolist() == [0, UNKNOWN]
 
 
-def test_a_stray_quote_in_a_column_that_nobody_reads_is_noticed(tmp_path: Path) -> None:
+def test_a_stray_quote_in_an_unused_column_is_detected(tmp_path: Path) -> None:
     """It ate the rest of the file: 131 of 200 rows were read."""
     path = tmp_path / "a.csv"
     rows = [f"{i}.png,{'female' if i % 2 else 'male'},caption {i}" for i in range(200)]
@@ -270,7 +275,7 @@ def test_a_stray_quote_in_a_column_that_nobody_reads_is_noticed(tmp_path: Path) 
     ("none.csv", None, "none.csv"),
     ("a.xlsx", b"", "a.xlsx.*csv"),
 )
-def test_a_file_that_does_not_fit_says_why(
+def test_invalid_files_raise_errors_with_the_reason(
     tmp_path: Path, name: str, content: bytes | None
 ) -> None:
     if content is not None:
@@ -282,7 +287,7 @@ IMAGES = ["a", "b", "a", "c", "b", "a"]
 SAID = ["one", "two", "three", "nan", "", "four"]
 
 
-def test_rows_of_one_image_become_one_in_their_order() -> None:
+def test_rows_of_the_same_image_are_joined_in_order() -> None:
     rows, captions, further = one_row_per_image("own", IMAGES, SAID, [], {})
     assert rows.tolist() == [0, 1, 3]
     assert (captions, further) == (["one", "two", ""], [("three", "four"), (), ()])
@@ -297,19 +302,21 @@ def test_rows_of_one_image_become_one_in_their_order() -> None:
 
 
 @refused(
-    ([], {}, "own: 3 rows name an image that is there more than once, such as 'a'"),
+    ([], {}, "own: expected distinct images, but 3 rows repeat one, such as 'a'"),
     (
         SAID,
         {"kind": [0, 1, 0, 1, 0, 0]},
-        "own: column 'kind': the rows of image 'b' have different values",
+        "own: column 'kind': .* the rows of image 'b' have different values",
     ),
 )
-def test_rows_that_cannot_be_one(captions: list[str], labels: dict[str, list[int]]) -> None:
+def test_rows_that_cannot_be_joined_raise_errors(
+    captions: list[str], labels: dict[str, list[int]]
+) -> None:
     columns = {name: Labels(np.array(codes), tuple("xy")) for name, codes in labels.items()}
     one_row_per_image("own", IMAGES, captions, [], columns)
 
 
-def test_what_stands_for_no_text() -> None:
+def test_placeholders_are_not_captions() -> None:
     with pytest.warns(match="1 of 2 captions"):  # no more than half of them
         check_captions("own", ["17", "a dog"], "")
     assert not any(map(says_something, ["", " ", "nan", "NaN", "None", " null ", "N/A", "<NA>"]))
@@ -317,21 +324,21 @@ def test_what_stands_for_no_text() -> None:
 
 
 @refused(
-    (["a dog"] * 4, "own: all 4 captions say 'a dog'"),
+    (["a dog"] * 4, "own: .* all 4 captions are 'a dog'"),
     (
         ["17", "3,5", "-2.0", "a dog"],
         r"own: 3 of 4 captions \(75%\) are numbers, such as \['17'\].*Do this",
     ),
     (
         ["x/IMG_1.JPG", "2.png", "a dog"],
-        r"own: 2 of 3 captions \(67%\) are names of files, such as \['x/IMG_1.JPG'\]",
+        r"own: 2 of 3 captions \(67%\) are file names, such as \['x/IMG_1.JPG'\]",
     ),
 )
-def test_captions_that_say_nothing(captions: list[str]) -> None:
+def test_captions_without_words_warn_or_raise_errors(captions: list[str]) -> None:
     check_captions("own", captions, "Do this")
 
 
-def test_rows_that_a_spreadsheet_left_empty_at_the_end_are_left_out_and_counted(
+def test_empty_rows_at_the_end_of_a_spreadsheet_are_ignored_and_counted(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "people.csv"
@@ -343,7 +350,7 @@ def test_rows_that_a_spreadsheet_left_empty_at_the_end_are_left_out_and_counted(
 
 
 @pytest.mark.parametrize("name", ["answers.xlsx", "answers"])
-def test_columns_are_looked_for_in_tables_alone(name: str, tmp_path: Path) -> None:
+def test_columns_are_only_checked_in_tables(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text("image,value\na.png,female\n", encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"\.csv"):

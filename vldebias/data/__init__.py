@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vldebias.data.tables import read_table
     from vldebias.utils.pictures import decode
 
-# Loaded when first asked for: whether a table or a folder is right is answered without torch.
+# Imported on first use, so that a wrong table or folder is reported without importing torch.
 _NAMES_OF_HOME = {
     "vldebias.data.cache": ("embed_images",),
     "vldebias.data.catalog": ("DATA", "DataSet", "register_data"),

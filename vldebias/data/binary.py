@@ -1,7 +1,6 @@
-"""Open the binary files of CIFAR-10, CIFAR-100 and STL-10, in which one image follows the
-other.
+"""Open the binary files of CIFAR-10, CIFAR-100 and STL-10.
 
-The "python" layouts of CIFAR are pickles, which run code when they are opened: they are refused.
+The "python" layouts of CIFAR are not supported, because they are pickles, which can run code.
 """
 
 from __future__ import annotations
@@ -22,11 +21,14 @@ from vldebias.errors import InvalidInputError, need
 
 @dataclass(frozen=True)
 class BinaryLayout:
-    """Describe files of records of one size: some bytes of labels, then the pixels of an image.
+    """Layout of files with records of a fixed size: bytes of labels, then the pixels of an image.
 
-    files: split -> names. names_file: one class a line.
-    label_bytes: before the pixels; the last is the class. columns_first: the pixels of a channel
-    run down the columns (STL-10).
+    Attributes:
+        files: split -> names of files.
+        names_file: file with a class name per line.
+        side: height and width of images.
+        label_bytes: number of bytes before the pixels, the last of which is the class.
+        columns_first: pixels of a channel are in column-major order (STL-10).
     """
 
     files: dict[str, tuple[str, ...]]
@@ -64,36 +66,36 @@ PICKLED = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
 
 
 def binary_name(folder: Path) -> str | None:
-    """Return the name of the data set that a release unpacks into a folder of this name."""
+    """Return the name of the data set whose release is unpacked into a folder with this name."""
     names = {DATA[name].folders[0]: name for name in LAYOUTS} | PICKLED
     return names.get(folder.name)
 
 
 def open_binary(name: str, root: Path, split: str = "test") -> ImageData:
-    """Open one split of "cifar10", "cifar100" or "stl10": `label`, by the names of the data set.
+    """Open a split of "cifar10", "cifar100" or "stl10", whose label column is `label`.
 
     Args:
-        name: which of the three.
-        root: the folder of the files, or a folder above.
+        name: name of the data set.
+        root: folder of the files, or its parent.
         split: train or test.
 
     Raises:
-        InvalidInputError: a pickled layout, no such split, a missing file, or one whose size is no
-            whole number of records.
+        InvalidInputError: a pickled layout, an unknown split, a missing file, or a file whose size
+            is not a multiple of the record size.
     """
     layout = LAYOUTS[name]
     pickled = [folder for folder, of_name in PICKLED.items() if of_name == name]
     (released,) = DATA[name].folders
     folder = root
-    # Like other data sets, also below a folder of its name.
+    # As for other data sets, there may be a folder with the name of the data set in between.
     for parent, below in product((root, root / name), (released, *pickled)):
         if (parent / below).is_dir():
             folder = parent / below
             break
     if folder.name in pickled:
         raise InvalidInputError(
-            f"{folder}: the python layout is made of pickles, which run code when they are opened;"
-            f" give the binary layout ({released})"
+            f"{folder}: expected the binary layout ({released}), got the python layout, whose"
+            " pickles can run code"
         )
     if split not in layout.files:
         raise InvalidInputError(f"{name}: expected split train or test, got {split!r}")
@@ -102,7 +104,7 @@ def open_binary(name: str, root: Path, split: str = "test") -> ImageData:
         codes = pixels[:, layout.label_bytes - 1].astype(np.int64)
         pixels = pixels[:, layout.label_bytes :]
     else:
-        codes = _bytes_of(folder / f"{split}_y.bin").astype(np.int64) - 1  # STL-10 counts from 1
+        codes = _bytes_of(folder / f"{split}_y.bin").astype(np.int64) - 1  # STL-10 starts at 1
     names = (folder / layout.names_file).read_text(encoding="utf-8").split()
     images = pixels.reshape(len(pixels), 3, layout.side, layout.side)
     order = (0, 3, 2, 1) if layout.columns_first else (0, 2, 3, 1)
@@ -131,13 +133,13 @@ def _records(file: Path, layout: BinaryLayout) -> NDArray[np.uint8]:
     if len(content) == 0 or len(content) % size:
         raise InvalidInputError(
             f"{file}: expected records of {size} bytes, got {len(content)} bytes; the file is"
-            " damaged or of another layout"
+            " damaged or has another layout"
         )
     return content.reshape(-1, size)
 
 
 def _bytes_of(file: Path) -> NDArray[np.uint8]:
-    """Return the bytes of a file, which need not fit into memory at once."""
+    """Return the bytes of a file as a memory map."""
     if not file.is_file():
         raise InvalidInputError(f"{file}: not found; expected the files of {file.parent.name}")
     return np.memmap(file, dtype=np.uint8, mode="r")

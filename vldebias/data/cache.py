@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,12 +29,12 @@ from vldebias.utils.progress import SILENT, Progress
 if TYPE_CHECKING:
     from vldebias.hosts.clip.images import ImageEncoder, Pixels
 
-# Raised when the content of shards changes, so that those of an older release are not read.
+# Increased when the content of shards changes, so that shards of older versions are not read.
 FORMAT = 2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-# If none of at least so many images can be read, the drive is probably not mounted.
+# If none of at least this many images can be read, the drive is probably not mounted.
 _MANY = 16
-_ENTRY = "vldebias"  # one entry, because safetensors writes several in any order
+_ENTRY = "vldebias"  # a single entry, because the order of several entries is not fixed
 
 
 def embed_images(
@@ -50,42 +50,40 @@ def embed_images(
     progress: Progress | None = None,
     runner: OnRay | None = None,
 ) -> Embeddings:
-    """Return features of all images of `data`, read from the cache or computed and stored there.
+    """Return the features of all images, from the cache or computed and cached.
 
-    A run that is stopped, killed or interrupted leaves complete shards and goes on from them.
-    Several processes (`accelerate launch`, torchrun) share the missing shards, and each returns
-    everything; so do workers of Ray.
+    A run that is interrupted or killed leaves complete shards, from which it resumes. Several
+    processes (`accelerate launch`, torchrun) or workers of Ray share the missing shards, and each
+    process returns all features.
 
     Args:
         data: the images.
-        encoder: of `vldebias.hosts.clip.images.image_encoder`.
-        cache_dir: default: $VLDEBIAS_CACHE, or ~/.cache/vldebias.
-        dtype: type of the stored features: "float16", "bfloat16" (comes back as float32) or
+        encoder: result of `vldebias.hosts.clip.images.image_encoder`.
+        cache_dir: folder of the cache. Default: $VLDEBIAS_CACHE, or ~/.cache/vldebias.
+        dtype: dtype of the cached features: "float16", "bfloat16" (returned as float32) or
             "float32".
-        shard_size: images in a shard; at most one shard is lost by a kill.
-        batch_size: images that go through the model at once.
-        workers: threads that read and prepare images ahead of the model; 0 reads between the
-            batches.
-        fast: decode large JPEG files at a half, a quarter or an eighth of their size, with at least
-            twice the side that the model reads. Pixels and so features are close to those without,
-            not equal, and are kept in a folder of their own; what it changes is on the page "Data".
-        progress: where to show progress; default: on stderr.
-        runner: who computes the missing shards: `vldebias.data.OnRay()`; default: this process.
+        shard_size: images per shard. A run that is killed loses at most one shard.
+        batch_size: images that are encoded at once.
+        workers: number of threads that read and preprocess images ahead. 0: between batches.
+        fast: decode large JPEG files at a half, a quarter or an eighth of their size, but at least
+            twice the input size of the model. Features differ slightly (see the page "Data"), and
+            are cached in a separate folder.
+        progress: where to report progress. Default: on stderr.
+        runner: runner for missing shards, such as `vldebias.data.OnRay()`. Default: this process.
 
     Returns:
-        Features as stored; `about` lists the images that could not be read: "skipped" ([{"id",
-            "reason"}]).
+        Features as stored. `about` contains unreadable images: "skipped" ([{"id", "reason"}]).
 
     Raises:
-        InvalidInputError: a stream, an unknown dtype, sizes below 1, no readable image, features
-            that are not finite.
+        InvalidInputError: a stream, an unknown dtype, sizes below 1, no readable images, or
+            features that are not finite.
     """
     _check_arguments(data, dtype, shard_size, batch_size, workers)
     origin = _origin(data, encoder, dtype, fast)
     folder = _folder(data, encoder, cache_dir, dtype, shard_size, fast)
     place = folder
     if runner is not None:
-        # A worker of Ray has a working directory of its own.
+        # Workers of Ray have a different working directory.
         place = folder.absolute()
     card = {**origin, "shard_size": shard_size}
     with progress or Progress() as display:
@@ -94,8 +92,8 @@ def embed_images(
             embeddings = run.embeddings(data, display)
         except KeyboardInterrupt:
             display.say(
-                f"Interrupted. Complete shards are kept in {folder}: the same command goes on from"
-                " them."
+                f"Interrupted. Complete shards are kept in {folder}; run the same command to"
+                " resume."
             )
             raise
     skipped = embeddings.about["skipped"]
@@ -103,15 +101,15 @@ def embed_images(
         raise InvalidInputError(
             f"{data.name}: expected images, but none of {len(skipped)} can be read {skipped[:1]}"
         )
-    # `about` of a data set may hold paths, which JSON cannot.
+    # `about` of a data set may contain paths, which are not JSON values.
     source = json.loads(json.dumps(dict(data.about), default=str))
     facts = {**origin, **embeddings.about, "cache": str(folder), "source": source}
     return replace(embeddings, about=facts)
 
 
-def _origin(data: ImageData, encoder: ImageEncoder, dtype: str, fast: bool) -> dict[str, Any]:
-    """Return which images were embedded by which model, and how."""
-    origin: dict[str, Any] = {
+def _origin(data: ImageData, encoder: ImageEncoder, dtype: str, fast: bool) -> dict[str, object]:
+    """Return a record of the images, the model and the settings."""
+    origin: dict[str, object] = {
         "data": data.name,
         "split": data.split,
         "data_fingerprint": data.fingerprint,
@@ -133,7 +131,7 @@ def _folder(
     shard_size: int,
     fast: bool,
 ) -> Path:
-    """Return the folder of the shards: a different one for anything that could change a feature."""
+    """Return the folder of the shards, which depends on everything that affects features."""
     key = [
         FORMAT,
         encoder.digest,
@@ -146,7 +144,7 @@ def _folder(
     if fast:
         key.append("fast")
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
-    # For people who look into the folder; the digest tells data sets apart.
+    # The name is for people; the digest distinguishes data sets.
     readable = re.sub(r"[^\w.-]+", "-", f"{data.name}-{data.split}").strip("-.")
     root = cache_dir or os.environ.get("VLDEBIAS_CACHE")
     if not root:
@@ -159,8 +157,8 @@ def _check_arguments(
 ) -> None:
     if not isinstance(data, ImageData):
         raise InvalidInputError(
-            f"data: expected images that can be read in any order, got {type(data).__name__}; open"
-            " the data without streaming"
+            f"data: expected images with random access, got {type(data).__name__}; open the data"
+            " without streaming"
         )
     if dtype not in DTYPES:
         raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -173,10 +171,14 @@ def _check_arguments(
 
 @dataclass(eq=False)
 class Shard:
-    """Hold features (r, d) of rows (r,) of the data set, which are among the `count` rows from
-    `start` on.
+    """Features of `count` rows of the data set, starting with row `start`.
 
-    skipped: (id, reason) of rows that could not be read.
+    Attributes:
+        features: (r, d), features of the readable rows.
+        rows: (r,), the readable rows.
+        start: first row.
+        count: number of rows, including unreadable ones.
+        skipped: [id, reason] of each unreadable row.
     """
 
     features: Tensor
@@ -185,8 +187,8 @@ class Shard:
     count: int
     skipped: list[list[str]] = field(default_factory=list)
 
-    def notes(self) -> dict[str, Any]:
-        """Return all fields but the tensors, and a digest of everything."""
+    def notes(self) -> dict[str, object]:
+        """Return all fields except tensors, and a digest of everything."""
         tensors = {"features": self.features, "rows": self.rows}
         notes = {}
         for entry in fields(self):
@@ -199,16 +201,14 @@ class Shard:
 
 @dataclass(frozen=True)
 class _Run:
-    """Embed one data set by one encoder into the shards of one folder, with a readable note of
-    their origin.
+    """Embed a data set into the shards of a folder, with a readable record of their origin.
 
-    A file appears by one move of a complete, synced one, so that several runs in the same folder do
-    no harm.
+    Files are written atomically, so several runs may use the same folder.
     """
 
     folder: Path
     shard_size: int
-    origin: Mapping[str, Any]
+    origin: Mapping[str, object]
     encoder: ImageEncoder
     dtype: str
     batch_size: int
@@ -217,12 +217,14 @@ class _Run:
     fast: bool
 
     def path(self, index: int) -> Path:
-        """Return the path of a shard, written or not."""
+        """Return the path of a shard, which need not exist."""
         return self.folder / f"shard-{index:05d}.safetensors"
 
     def read(self, index: int) -> Shard | None:
-        """Return a shard, its features mapped into memory; None if it is missing or damaged and set
-        aside."""
+        """Return a shard with memory-mapped features; None if it is missing or damaged.
+
+        A damaged shard is renamed.
+        """
         path = self.path(index)
         damage = ""
         try:
@@ -231,28 +233,28 @@ class _Run:
                 digest = header.pop("digest")
                 shard = Shard(file.get_tensor("features"), file.get_tensor("rows"), **header)
             if shard.notes()["digest"] != digest:
-                damage = "its checksum does not fit"
-            # A renamed or copied file is whole, but has the rows of another shard.
+                damage = "wrong checksum"
+            # A renamed or copied file is intact, but contains the rows of another shard.
             elif shard.start != index * self.shard_size or shard.count > self.shard_size:
-                damage = f"it holds the rows from {shard.start} on"
+                damage = f"it contains rows from {shard.start} on"
         except FileNotFoundError:
             return None
-        # No safetensors file, no header of ours, or a field that a shard does not have.
+        # Not a safetensors file, another header, or an unknown field.
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             damage = f"{type(error).__name__}: {error}"
         if not damage:
             return shard
         aside = path.with_name(f"{path.name}.corrupt")
-        with suppress(FileNotFoundError):  # another run was faster
+        with suppress(FileNotFoundError):  # another run has renamed it
             os.replace(path, aside)
             warn(
-                f"{path}: this shard is damaged ({damage}); set aside as {aside.name} and computed"
-                " again"
+                f"{path}: this shard is damaged ({damage}); it is renamed to {aside.name} and"
+                " computed again"
             )
         return None
 
     def write(self, index: int, shard: Shard) -> None:
-        """Write shard `index`, complete and synced."""
+        """Write a shard atomically."""
         card = self.folder / "cache.json"
         if not card.exists():
             write_atomically(card, json.dumps(self.origin, indent=1, sort_keys=True) + "\n")
@@ -262,20 +264,19 @@ class _Run:
         )
 
     def embeddings(self, data: ImageData, progress: Progress) -> Embeddings:
-        """Find missing shards in process 0, share the work among all processes, and return
-        everything in each."""
+        """Compute missing shards in all processes, and return all features in each."""
         group = processes()
         if group.rank:
             progress = SILENT
         shards = range(-(-len(data) // self.shard_size))
-        # Only process 0 looks for them, since others already write theirs.
-        first_look: list[int] = []
+        # Only process 0 determines missing shards, because others may already write theirs.
+        missing: list[int] = []
         if group.rank == 0:
-            first_look = [index for index in shards if self.read(index) is None]
-        missing: list[int] = group.share(first_look)
+            missing = [index for index in shards if self.read(index) is None]
+        missing = group.share(missing)
         if 0 < len(missing) < len(shards):
-            progress.say(f"{data.name} {data.split}: goes on where an earlier run ended")
-        # Every world-th shard, so that the processes end at about the same time.
+            progress.say(f"{data.name} {data.split}: resuming from an earlier run")
+        # Every world-th shard, so that all processes finish at about the same time.
         indices = missing[group.rank :: group.world]
         size = self.shard_size
         total = sum(min(size, len(data) - index * size) for index in indices)
@@ -283,32 +284,32 @@ class _Run:
             progress = SILENT
         with progress.bar(f"{data.name} {data.split}", total) as advance:
             if self.runner is not None and indices:
-                # A worker computes its shard itself, and does not ask Ray again.
-                away = replace(self, runner=None)
+                # Workers compute their shards themselves, without a runner.
+                in_worker = replace(self, runner=None)
                 try:
-                    for images in self.runner.map(partial(away._shard, data), indices):
+                    for images in self.runner.map(partial(in_worker._shard, data), indices):
                         advance(images)
                 except LostPartError as error:
                     self._raise_lost_shard(data, indices[error.part], self.runner, error)
             else:
                 for index in indices:
                     self._shard(data, index, advance)
-        # No process reads before the last one has written.
+        # Wait until all processes have written their shards.
         group.wait()
         return _joined(data, self._complete(shards))
 
     def _raise_lost_shard(
         self, data: ImageData, index: int, runner: OnRay, error: LostPartError
     ) -> NoReturn:
-        """Raise an error that names the row at which the workers of a shard die.
+        """Raise an error that contains the row at which the workers of a shard die.
 
-        Workers read the images of the shard again, each as a part of its own.
+        To find it, workers read each image of the shard as a separate part.
         """
         start = index * self.shard_size
         stop = min(start + self.shard_size, len(data))
-        kept = "Complete shards are kept: the same command continues with the missing ones"
+        kept = "Complete shards are kept; run the same command to resume"
         fixes = (
-            "Give each worker more memory, or repair the image (then all images are embedded again)"
+            "Give each worker more memory, or repair the image (all images are then embedded again)"
         )
         read = partial(replace(self, runner=None)._read_row, data)
         try:
@@ -317,23 +318,23 @@ class _Run:
         except LostPartError as lost:
             row = start + lost.part
             raise VldebiasError(
-                f"{data.name} {data.split}: row {row} ({data.ids[row]!r}): each worker that reads"
+                f"{data.name} {data.split}: row {row} ({data.ids[row]!r}): every worker that reads"
                 f" this image dies. {fixes}. {kept}"
             ) from None
         raise VldebiasError(
             f"{data.name} {data.split}: rows {start} to {stop - 1} ({data.ids[start]!r} to"
-            f" {data.ids[stop - 1]!r}), each of whose images alone can be read: {error}. {kept}"
+            f" {data.ids[stop - 1]!r}), whose images can be read one by one: {error}. {kept}"
         ) from None
 
     def _read_row(self, data: ImageData, row: int) -> None:
-        """Read and prepare an image, without keeping it."""
+        """Read and preprocess an image, and discard it."""
         self._load(data, row)
 
     def _complete(self, indices: range) -> list[Shard]:
-        """Return all shards in their order.
+        """Return all shards in order.
 
         Raises:
-            InvalidInputError: one is not there, although all processes have finished.
+            InvalidInputError: a shard is missing, although all processes have finished.
         """
         shards = []
         lost = []
@@ -345,20 +346,19 @@ class _Run:
                 shards.append(shard)
         if lost:
             raise InvalidInputError(
-                f"{self.path(lost[0])}: expected this shard now that all processes have finished,"
-                " but it is not there; all of them need the same cache folder, and nothing else"
-                " may delete from it. Run again"
+                f"{self.path(lost[0])}: this shard is missing, although all processes have"
+                " finished; check that all processes use the same cache folder, and that nothing"
+                " deletes files in it. Then, run again"
             )
         return shards
 
     def _load(self, data: ImageData, row: int) -> tuple[int, Pixels | str]:
-        """Return a row and its pixels, or why they cannot be read."""
+        """Return a row and its pixels, or the reason why it cannot be read."""
         try:
-            # An image that is a file is decoded as small as is allowed.
             path = ""
             if self.fast:
                 path = data.path(row)
-            # The encoder does not say how small a picture may be.
+            # Images can only be decoded at a smaller size if the input size is known.
             if path and self.encoder.side:
                 image = decode(Path(path), draft=2 * self.encoder.side)
             else:
@@ -370,10 +370,9 @@ class _Run:
     def _shard(
         self, data: ImageData, index: int, advance: Callable[[], None] = lambda: None
     ) -> int:
-        """Embed and write a shard, if no other run has written it in the meantime; return how many
-        images it has.
+        """Embed and write a shard, unless another run has written it; return its number of rows.
 
-        Batches do not cross shards, so that a shard never depends on another.
+        Batches do not cross shards, so that shards are independent of each other.
         """
         size = self.shard_size
         places = range(index * size, min((index + 1) * size, len(data)))
@@ -385,7 +384,7 @@ class _Run:
         batches = _Batches(self.encoder, DTYPES[self.dtype])
         batch: list[Pixels] = []
         load = partial(self._load, data)
-        # Two batches ahead: one is put together while the model has another.
+        # Two batches ahead: one is collected while the model processes another.
         for row, pixels in prefetch(places, load, self.workers, 2 * self.batch_size):
             if isinstance(pixels, str):
                 skipped.append([data.ids[row], pixels])
@@ -393,7 +392,7 @@ class _Run:
                 rows.append(row)
                 batch.append(pixels)
             is_full = len(batch) == self.batch_size
-            # Also if the last image cannot be read, what was collected before it is embedded.
+            # If the last image cannot be read, the remaining images are embedded nevertheless.
             is_last = row == places[-1]
             if batch and (is_full or is_last):
                 batches.add(batch, first_id=data.ids[rows[-len(batch)]])
@@ -402,19 +401,19 @@ class _Run:
         if len(skipped) >= _MANY and not rows:
             raise InvalidInputError(
                 f"none of the {len(skipped)} images from {skipped[0][0]!r} to {skipped[-1][0]!r}"
-                f" can be read ({skipped[0][1]}); expected images there: is the drive connected, is"
-                " the root right?"
+                f" can be read ({skipped[0][1]}); check that the drive is connected, and that the"
+                " root is correct"
             )
         features = batches.features()
         readable = torch.tensor(rows, dtype=torch.int64)
-        # What cannot be read is noted as well, so that the shard counts as complete.
+        # Unreadable images are recorded too, so that the shard counts as complete.
         self.write(index, Shard(features, readable, places.start, len(places), skipped))
         return len(places)
 
 
 def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
     """Return the features of all shards with the ids, labels and captions of their rows."""
-    # An array, because a list of no rows has no type.
+    # An array, because an empty list has no dtype.
     rows = torch.cat([shard.rows for shard in shards]).numpy()
     skipped = []
     for shard in shards:
@@ -422,14 +421,14 @@ def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
     captions: tuple[str, ...] = ()
     if data.captions:
         captions = tuple(data.captions[row] for row in rows)
-    # A shard without a readable image has no width.
+    # The dimension of a shard without readable images is unknown.
     parts = [shard.features for shard in shards if len(shard.features)]
     features = torch.empty(0, 0)
     if len(parts) == 1:
-        features = parts[0]  # stays mapped into memory
+        features = parts[0]  # stays memory-mapped
     elif parts:
         features = torch.cat(parts)
-    if features.dtype == torch.bfloat16:  # which numpy does not know
+    if features.dtype == torch.bfloat16:  # not supported by numpy
         features = features.float()
     return Embeddings(
         features.numpy(),
@@ -441,8 +440,10 @@ def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
 
 
 class _Batches:
-    """Collect the features of batches; a batch is waited for when the next one has been started, so
-    that a GPU computes while the next one is put together."""
+    """Collect the features of batches.
+
+    A batch is only waited for after the next one has been started, so that a GPU stays busy.
+    """
 
     def __init__(self, encoder: ImageEncoder, dtype: torch.dtype) -> None:
         self._encoder = encoder
@@ -451,8 +452,8 @@ class _Batches:
         self._parts = list[Tensor]()
 
     def add(self, batch: list[Pixels], first_id: str) -> None:
-        """Start a batch; first_id names it in an error."""
-        # The model gets its next batch before the last one's features are waited for.
+        """Start a batch; errors contain the id of its first image."""
+        # Start the next batch before waiting for the features of the previous one.
         features = self._encoder.start(batch)
         self._collect()
         self._started = features, first_id
@@ -465,17 +466,18 @@ class _Batches:
         return torch.cat(self._parts)
 
     def _collect(self) -> None:
+        """Wait for the features of the started batch."""
         if self._started is None:
             return
         features, first_id = self._started
         self._started = None
         part = features.float().cpu().to(self._dtype)
-        # Looked at as stored: float16 holds nothing above 65,504.
+        # Check the stored dtype: values above 65,504 are infinite in float16.
         if not torch.isfinite(part).all():
             name = str(self._dtype).removeprefix("torch.")
             raise InvalidInputError(
-                f"{self._encoder.name}: features are not finite as {name} in the batch"
-                f" from image {first_id!r} on; choose dtype 'bfloat16'"
-                " or 'float32', or run the model in float32"
+                f"{self._encoder.name}: features are not finite in {name} in the batch that starts"
+                f" with image {first_id!r}; use dtype 'bfloat16' or 'float32', or run the model in"
+                " float32"
             )
         self._parts.append(part)

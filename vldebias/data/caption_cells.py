@@ -7,7 +7,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +17,20 @@ from vldebias.errors import InvalidInputError, warn
 _NO_CAPTION = re.compile(r"nan|none|null|n/a|<na>|#n/a", re.IGNORECASE)
 _NO_WORDS = {
     "numbers": re.compile(r"[-+]?\d+([.,]\d+)*"),
-    "names of files": re.compile(r"\S+\.(jpe?g|png|webp|gif|bmp|tiff?|avif|heic)", re.IGNORECASE),
+    "file names": re.compile(r"\S+\.(jpe?g|png|webp|gif|bmp|tiff?|avif|heic)", re.IGNORECASE),
 }
-_MOST_NO_WORDS = 0.5  # share of such captions from which on they are refused
+_MOST_NO_WORDS = 0.5  # largest allowed share of such captions
 
 
-def captions_in(cell: Any, where: str) -> tuple[str, tuple[str, ...] | None]:
-    """Return the caption of a cell, "" if it has none, and the further captions of a list, without
-    blank ones.
+def captions_in(cell: object, where: str) -> tuple[str, tuple[str, ...] | None]:
+    """Return the caption in a cell, "" if there is none, and the further captions of a list.
 
     Args:
         cell: a text or a list of texts.
-        where: name of the table, for messages.
+        where: name of the column in messages.
+
+    Raises:
+        InvalidInputError: the cell is neither a text nor a list of texts.
     """
     if cell is None:
         return "", None
@@ -46,9 +47,8 @@ def captions_in(cell: Any, where: str) -> tuple[str, tuple[str, ...] | None]:
     return texts[0], tuple(texts[1:])
 
 
-def texts_of_list(cell: Any) -> list[str] | None:
-    """Return the texts of a cell that is a list written as text, by JSON or by Python; None where
-    it is something else.
+def texts_of_list(cell: object) -> list[str] | None:
+    """Return the texts of a list that is written as text, in JSON or Python; None for other cells.
 
     >>> texts_of_list("['a nurse', 'a man']"), texts_of_list('["a nurse"]'), texts_of_list("[sic]")
     (['a nurse', 'a man'], ['a nurse'], None)
@@ -74,19 +74,21 @@ def one_row_per_image(
     further_captions: Sequence[tuple[str, ...]],
     labels: Mapping[str, Labels],
 ) -> tuple[NDArray[np.int64], list[str], list[tuple[str, ...]]]:
-    """Return the first row of each image, its caption, and further ones: COCO and Flickr have a row
-    per caption.
+    """Join rows with the same image, since tables of COCO and Flickr have a row per caption.
 
     Args:
-        where: name of the table, for messages.
+        where: name of the table in messages.
         names: (n,), the image of each row.
-        captions: n texts, or none.
-        further_captions: further ones of each row, or none.
+        captions: n texts, or empty.
+        further_captions: further captions of each row, or empty.
         labels: column -> labels of the rows.
 
+    Returns:
+        For each image, its first row, its caption, and its further captions.
+
     Raises:
-        InvalidInputError: an image is on several rows without captions, or with several values of
-            a label.
+        InvalidInputError: an image occurs in several rows without captions, or with different
+            labels.
     """
     rows_of_image = defaultdict[str, list[int]](list)
     for row, name in enumerate(names):
@@ -96,16 +98,16 @@ def one_row_per_image(
     if not captions:
         repeated = next(name for name, rows in rows_of_image.items() if len(rows) > 1)
         raise InvalidInputError(
-            f"{where}: {len(names) - len(rows_of_image)} rows name an image that is there more than"
-            f" once, such as {repeated!r}; leave them out, or name their column of captions"
-            " (caption=...): they become one row with several captions"
+            f"{where}: expected distinct images, but {len(names) - len(rows_of_image)} rows repeat"
+            f" one, such as {repeated!r}; remove them, or set the column of captions (caption=...)"
+            " to join them to one image with several captions"
         )
     for column, values in labels.items():
         for name, rows in rows_of_image.items():
             if len(set(values.codes[rows].tolist())) > 1:
                 raise InvalidInputError(
-                    f"{where}: column {column!r}: the rows of image {name!r} have different values;"
-                    " expected one per image"
+                    f"{where}: column {column!r}: expected one value per image, but the rows of"
+                    f" image {name!r} have different values"
                 )
     firsts = []
     further_of_image = []
@@ -115,7 +117,7 @@ def one_row_per_image(
             texts.append(captions[row])
             if further_captions:
                 texts += further_captions[row]
-        # Those that say something; one blank one without any.
+        # Without blank captions, unless there is no other.
         texts = list(filter(says_something, texts)) or [""]
         firsts.append(texts[0])
         further_of_image.append(tuple(texts[1:]))
@@ -124,29 +126,31 @@ def one_row_per_image(
 
 
 def says_something(caption: str) -> bool:
-    """Tell whether a caption is neither blank nor a placeholder for no text: nan, none, null,
-    n/a."""
+    """Return True if a caption is neither blank nor a placeholder: nan, none, null, n/a."""
     text = caption.strip()
     return bool(text) and _NO_CAPTION.fullmatch(text) is None
 
 
 def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
-    """Warn of captions that are numbers or file names; refuse them if more than half are, or if all
-    are the same.
+    """Warn of captions that are numbers or file names.
 
     Args:
-        name: of the data, for messages.
-        captions: the texts.
-        remedy: what the message advises.
+        name: name of the data in messages.
+        captions: the captions.
+        remedy: advice for the message.
+
+    Raises:
+        InvalidInputError: more than half of the captions are numbers or file names, or all captions
+            are the same.
     """
     if len(captions) > 1 and len(set(captions)) == 1:
         raise InvalidInputError(
-            f"{name}: all {len(captions)} captions say {captions[0]!r}, so none tells images apart."
-            f" {remedy}"
+            f"{name}: expected different captions, but all {len(captions)} captions are"
+            f" {captions[0]!r}. {remedy}"
         )
     for kind, pattern in _NO_WORDS.items():
         strange = [text for text in captions if pattern.fullmatch(text.strip())]
-        # A few of them occur in real captions; half of them mean that it is the wrong column.
+        # A few occur in real captions. More than half indicate a wrong column.
         share = len(strange) / max(1, len(captions))
         finding = (
             f"{name}: {len(strange)} of {len(captions)} captions ({share:.0%}) are {kind}, such as"
@@ -155,4 +159,4 @@ def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
         if share > _MOST_NO_WORDS:
             raise InvalidInputError(f"{finding}; expected words. {remedy}")
         if strange:
-            warn(f"{finding}; they are learned as they are. {remedy}")
+            warn(f"{finding}, and are used for training. {remedy}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from vldebias.data.caption_cells import captions_in, says_something, texts_of_list
-from vldebias.data.captions import open_captions, read_coco
+from vldebias.data.captions import open_captions, read_coco, with_header
 from vldebias.data.dataset import ImageData
 from vldebias.data.layouts import (
     CAPTION_COLUMNS,
@@ -26,69 +26,76 @@ Captions = list[tuple[str, ...]]
 
 
 def read_captions(path: Path, column: str | None = None) -> Captions:
-    """Return the captions of each image of a data set; the images need not be there.
+    """Return the captions of each image of a data set, without reading the images.
 
     Args:
-        path: a table, COCO's captions_*.json, a text file with a caption a line, a folder with a
-            text beside each image, or tars.
-        column: of the captions; None: the only one with a usual name.
+        path: a table, COCO's captions_*.json, a text file with a caption per line, a folder with a
+            text file next to each image, or tars.
+        column: column of the captions. Default: the only column with a usual name.
 
     Returns:
-        The captions of each image, or of each row if the table names no images; () for an image
-        without a caption.
+        The captions of each image, or of each row of a table without images; () for images without
+        captions.
 
     Raises:
-        InvalidInputError: no such column, several that may be meant, or no caption at all.
+        InvalidInputError: no such column, several possible columns, or no captions.
     """
     ending = path.suffix.lower()
-    if path.is_file() and ending in (*TABLES, ".parquet"):
-        captions = _of_file(path, ending, column)
+    if not path.is_file() or ending not in (*TABLES, ".parquet"):
+        captions = _of_images(path, column)
+    elif ending == ".json" and is_coco(path, None):
+        captions = _grouped(read_coco(path))
     else:
-        data = open_captions(path, caption=column)
-        if not isinstance(data, ImageData) or not data.captions:
-            raise InvalidInputError(f"{path}: got no captions; expected a text for each image")
-        further = data.more_captions or [()] * len(data)
-        captions = [(first, *more) for first, more in zip(data.captions, further, strict=True)]
+        captions = _of_table(path, column)
     captions = [tuple(filter(says_something, texts)) for texts in captions]
     if not any(captions):
         raise InvalidInputError(f"{path}: got no captions; expected a text for each image")
     return captions
 
 
-def _of_file(path: Path, ending: str, column: str | None) -> Captions:
-    """Return the captions of a table, of COCO's JSON, or of lines."""
-    if ending == ".json" and is_coco(path, None):
-        return _grouped(read_coco(path))
+def _of_images(path: Path, column: str | None) -> Captions:
+    """Return the captions of data that are opened together with their images."""
+    data = open_captions(path, caption=column)
+    if not isinstance(data, ImageData) or not data.captions:
+        raise InvalidInputError(f"{path}: got no captions; expected a text for each image")
+    further = data.more_captions or [()] * len(data)
+    pairs = zip(data.captions, further, strict=True)
+    return [(first, *further_texts) for first, further_texts in pairs]
+
+
+def _of_table(path: Path, column: str | None) -> Captions:
+    """Return the captions of a table, or of a text file with a caption per line."""
     layout = Layout("table")
-    if ending != ".parquet":
+    if path.suffix.lower() != ".parquet":
         try:
             layout = find_layout(path, caption=column)
         except InvalidInputError:
-            # A list of captions alone, or with addresses of images: neither can be trained on.
-            if ending == ".txt" and column is None:
-                return [(line,) for line in read_text(path).split("\n") if line.strip()]
+            # Not a table for training, but it may be a list of captions, or contain URLs of images.
+            if path.suffix.lower() == ".txt" and column is None:
+                lines = read_text(path).split("\n")
+                return [(line,) for line in lines if line.strip()]
     table = read_table(path)
-    if layout.header:  # the first row was taken for the names of the columns
-        first = [(table.column_names[list(layout.header).index(str(layout.caption))],)]
-        place = list(layout.header).index(str(layout.caption))
-        return [*first, *((text,) for text in as_texts(table.column(place), str(path)))]
+    if layout.header:
+        table = with_header(table, layout.header)
     name = column or layout.caption or _caption_column(path, table.column_names)
     captions = []
     for cell in column_of(table, name, path).to_pylist():
-        first_text, further = captions_in(texts_of_list(cell) or cell, f"{path}: column {name!r}")
-        captions.append((first_text, *(further or ())))
+        first, further = captions_in(texts_of_list(cell) or cell, f"{path}: column {name!r}")
+        captions.append((first, *(further or ())))
     images = [layout.image] if layout.image else fitting_columns(table.column_names, IMAGE_COLUMNS)
     if len(images) != 1:
         return captions
     files = as_texts(column_of(table, images[0], path), str(path))
-    # A row without an image has no other rows to share it with.
-    keys = [without_number(file) or f"row {row}" for row, file in enumerate(files)]
-    pairs = zip(keys, captions, strict=True)
-    return _grouped([(key, text) for key, texts in pairs for text in texts or ("",)])
+    pairs = []
+    for row, (file, texts) in enumerate(zip(files, captions, strict=True)):
+        # A row without an image is not grouped with other rows.
+        key = without_number(file) or f"row {row}"
+        pairs += [(key, text) for text in texts]
+    return _grouped(pairs)
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> Captions:
-    """Return the captions of each image, of pairs of an image and a caption."""
+    """Return the captions of each image from pairs of an image and a caption."""
     captions_of_image: dict[str, list[str]] = {}
     for image, caption in pairs:
         captions_of_image.setdefault(image, []).append(caption)
@@ -96,13 +103,13 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> Captions:
 
 
 def _caption_column(path: Path, names: list[str]) -> str:
-    """Return the only column that is called as captions or prompts are.
+    """Return the only column with a usual name for captions or prompts.
 
     Raises:
-        InvalidInputError: none, or several.
+        InvalidInputError: there is no such column, or several.
     """
     fitting = fitting_columns(names, CAPTION_COLUMNS) or fitting_columns(names, ("prompt",))
     if len(fitting) != 1:
         problem = f"captions may be in any of {fitting}" if fitting else "no column of captions"
-        raise InvalidInputError(f"{path}: {problem} in {names}; name it with --column")
+        raise InvalidInputError(f"{path}: {problem} in {names}; choose one with --column")
     return fitting[0]

@@ -1,8 +1,8 @@
-"""Open images with captions, whatever their format."""
+"""Open images with captions in any supported format."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 else:
     pa = Lazily("pyarrow")
 
-SPLIT = "split"  # column of a table of captions that names the splits
-# Layouts that have no columns, in words.
-_WITHOUT_COLUMNS = {"coco": "COCO's captions", "pairs": "images with a text beside each"}
-_MAX_COCO = 2_000_000_000  # bytes: captions_train2017.json has 92 million
+SPLIT = "split"  # column of a table of captions with the splits
+# Layouts without columns, in words.
+_WITHOUT_COLUMNS = {"coco": "COCO's captions", "pairs": "images with text files next to them"}
+_MAX_COCO = 2_000_000_000  # bytes; captions_train2017.json has 92 million
 
 
-def open_captions(  # noqa: PLR0913  (each says where something is, or how it is written)
+def open_captions(  # noqa: PLR0913  (each describes where something is, or its format)
     root: str | Path,
     split: str | None = None,
     *,
@@ -44,29 +44,29 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
     allow_outside: bool = False,
     streaming: bool = False,
 ) -> ImageData | ImageStream:
-    """Open images with captions, whatever their format; `vldebias train --data` does this.
+    """Open images with captions in any supported format, as `vldebias train --data` does.
 
-    Tables (csv, tsv, txt, jsonl, json, parquet) by the names that tools give their columns, COCO's
-    captions_*.json, folders with a text beside each image, tars and parquet of img2dataset and
-    webdataset (a file, a folder, a pattern such as "shard-{0000..0012}.tar"), and data sets of
-    Hugging Face. Captions are cleaned of HTML entities, tags and URL escapes.
+    The formats are tables (csv, tsv, txt, jsonl, json, parquet) with the column names of common
+    tools; COCO's captions_*.json; folders with a text file next to each image; tars and parquet of
+    img2dataset and webdataset (a file, a folder, or a pattern such as "shard-{0000..0012}.tar");
+    and Hugging Face data sets. HTML entities, tags and URL escapes are removed from captions.
 
     Args:
-        root: a file, a folder, a pattern, or an id of the hub.
-        split: "train", "val", "test" or "all"; by default all rows of what has no splits.
-        image: column of the images. None or "auto": found by its name.
-        caption: column of the captions. None or "auto": found by its name.
-        labels: columns that are labels, as a list or as {name here: name there}.
-        images: folder that paths of a table start from; by default that of the table, or the only
-            folder beside it that has them.
-        separator: between the cells of a table. None: what fits.
-        encoding: of a table. None: what fits.
-        reads_captions: False opens images and labels alone.
-        allow_outside: take absolute paths and paths with "..", which are refused otherwise.
-        streaming: read rows as they come, without a copy on the disk.
+        root: a file, a folder, a pattern, or an id on the hub.
+        split: "train", "val", "test" or "all". Default: all rows of data without splits.
+        image: column of the images. Default: found by its name, as with "auto".
+        caption: column of the captions. Default: found by its name, as with "auto".
+        labels: label columns, as a list or as {name here: name in the data}.
+        images: base folder of paths in a table. Default: the table's folder, or the only folder
+            near it that contains the images.
+        separator: separator of a table. Default: detected.
+        encoding: encoding of a table. Default: detected.
+        reads_captions: read captions, not only images and labels.
+        allow_outside: allow absolute paths and paths with "..".
+        streaming: read rows one after another, without a copy on disk.
 
     Raises:
-        InvalidInputError: what `find_layout` refuses, and what the reader of that layout does.
+        InvalidInputError: see `find_layout` and the readers of the formats.
     """
     if caption == "auto":
         caption = None
@@ -81,14 +81,14 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
     path = Path(root).expanduser()
     folder = None if images is None else Path(images)
     if layout.kind in _WITHOUT_COLUMNS:
-        # A column that is named would be ignored.
+        # Columns would be ignored.
         columns = {"image": image, "caption": caption, "labels": labels}
         named = [f"{name} {column!r}" for name, column in columns.items() if column]
         if named:
             raise InvalidInputError(
-                f"{root}: got {', '.join(named)}; {_WITHOUT_COLUMNS[layout.kind]} have no columns:"
-                " leave this out, or write a table with a row for each image, its path, its"
-                " caption and its labels"
+                f"{root}: got {', '.join(named)}, but {_WITHOUT_COLUMNS[layout.kind]} have no"
+                " columns; omit this, or write a table with the path, caption and labels of each"
+                " image"
             )
     if layout.kind == "table":
         return _open_table(
@@ -129,14 +129,10 @@ def _open_table(
     separator: str | None,
     encoding: str | None,
 ) -> ImageData:
-    """Open a table of paths; without a column of splits all rows are for training."""
+    """Open a table of paths; without a column of splits, all rows are for training."""
     table = read_table(path, separator=separator, encoding=encoding)
     if layout.header:
-        # The first row was taken for the names of the columns.
-        first = pa.table(
-            {name: [value] for name, value in zip(layout.header, table.column_names, strict=True)}
-        )
-        table = pa.concat_tables([first, table.rename_columns(list(layout.header))])
+        table = with_header(table, layout.header)
     if split not in (None, "all") and (split != "train" or SPLIT in table.column_names):
         table = table.take(rows_of_split(path, str(split), labels_of(table, SPLIT, None, path)))
     image = str(layout.image)
@@ -157,22 +153,32 @@ def _open_table(
     )
 
 
+def with_header(table: pa.Table, header: Sequence[str]) -> pa.Table:
+    """Return a table whose column names are its first row, with other column names.
+
+    Args:
+        table: the table, which was read from a file without column names.
+        header: the column names.
+    """
+    first = {name: [value] for name, value in zip(header, table.column_names, strict=True)}
+    return pa.concat_tables([pa.table(first), table.rename_columns(list(header))])
+
+
 def _folder_of_images(table: Path, files: Sequence[str]) -> Path:
-    """Return the folder that the paths of a table start from; say which, where it is not its
-    own."""
+    """Return the base folder of the paths in a table; warn if it is not the table's folder."""
     folder = folder_of_images(table, files)
     if folder != table.parent:
-        warn(f"{table}: its images were found in {folder}; --image-root names another folder")
+        warn(f"{table}: the images were found in {folder}; use --image-root for another folder")
     return folder
 
 
 def _open_coco(
     path: Path, split: str | None, layout: Layout, folder: Path | None, allow_outside: bool
 ) -> ImageData:
-    """Open COCO's captions: a list of images, and a list of captions that name them by number.
+    """Open COCO's captions: a list of images, and a list of captions with image ids.
 
     Raises:
-        InvalidInputError: no such lists, or several files of which none is of the split.
+        InvalidInputError: there are no such lists, or not exactly one file for the split.
     """
     files = [Path(file) for file in layout.files]
     if path.is_dir() and split not in (None, "all"):
@@ -180,7 +186,7 @@ def _open_coco(
     if len(files) != 1:
         names = [Path(file).name for file in layout.files]
         raise InvalidInputError(
-            f"{path}: there are {names}; expected one of split {split!r}; name the file itself"
+            f"{path}: expected one file for split {split!r}, got {names}; pass the file itself"
         )
     file = files[0]
     pairs = read_coco(file)
@@ -200,10 +206,10 @@ def _open_coco(
 
 
 def read_coco(file: Path) -> list[tuple[str, str]]:
-    """Return the path of the image and the text of each caption in a file of COCO.
+    """Return the image path and the text of each caption in a file of COCO.
 
     Raises:
-        InvalidInputError: another content, or no captions.
+        InvalidInputError: other content, or no captions.
     """
     content = read_json(file, max_bytes=_MAX_COCO)
     if not isinstance(content, dict):
@@ -213,8 +219,8 @@ def read_coco(file: Path) -> list[tuple[str, str]]:
         captions = [(entry["image_id"], entry["caption"]) for entry in content["annotations"]]
     except (KeyError, TypeError):
         raise InvalidInputError(
-            f"{file}: expected COCO's captions: images with id and file_name, annotations with"
-            f" image_id and caption; got the keys {sorted(content)[:8]}"
+            f"{file}: expected COCO's captions (images with id and file_name, annotations with"
+            f" image_id and caption), got the keys {sorted(content)[:8]}"
         ) from None
     pairs = []
     unknown = []
@@ -225,61 +231,56 @@ def read_coco(file: Path) -> list[tuple[str, str]]:
             unknown.append(number)
     if unknown:
         warn(
-            f"{file}: {len(unknown)} of {len(captions)} captions are of images that are not listed,"
-            f" such as {unknown[0]}; they are left out",
+            f"{file}: {len(unknown)} of {len(captions)} captions refer to images that are not"
+            f" listed, such as {unknown[0]}, and are left out",
             SuspectInputWarning,
         )
     if not pairs:
-        raise InvalidInputError(f"{file}: has no captions of its images")
+        raise InvalidInputError(f"{file}: expected captions of the listed images, got none")
     return pairs
 
 
 def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | None) -> ImageData:
-    """Open a folder of images with a text file beside each; folders train, val and test in it are
-    splits.
+    """Open a folder of images with a text file next to each.
 
     Raises:
-        InvalidInputError: no such split.
+        InvalidInputError: the split does not exist.
     """
-    text_of_image = captions_beside(layout.files)
-    # The first folder of each path, which may be called as a split; a file has none.
-    folder_of_image = {image: PurePosixPath(image).parts[0] for image in text_of_image}
-    splits = set(folder_of_image.values()) & set(chain.from_iterable(ALIASES.values()))
     wanted = split or "all"
+    text_of_image = captions_beside(layout.files)
+    # Folders at the top level that are named like a split are splits.
+    top_folders = {PurePosixPath(image).parts[0] for image in text_of_image}
+    splits = top_folders & set(chain.from_iterable(ALIASES.values()))
     if splits and wanted != "all":
-        names = ALIASES.get(wanted, (wanted,))
-        if splits.isdisjoint(names):
-            raise InvalidInputError(
-                f"{path}: expected split {' or '.join(sorted(splits))} or all, got {split!r}"
-            )
-        for image, folder in folder_of_image.items():
-            if folder not in names:
-                del text_of_image[image]
-    elif wanted not in ("all", "train"):
+        text_of_image = _texts_of_split(path, text_of_image, splits, wanted)
+    if not splits and wanted not in ("all", "train"):
         raise InvalidInputError(
-            f"{path}: has no folder of a split {split!r}; without splits all images are for"
-            " training: take split 'all', or name another folder (val_data)"
+            f"{path}: expected a folder for split {split!r}; without such folders, all images are"
+            " for training: use split 'all', or another folder (val_data)"
         )
-    images_alone = [file for file in filter(is_picture, layout.files) if file not in text_of_image]
-    if images_alone and not splits:
+    pictures = list(filter(is_picture, layout.files))
+    without_text = [file for file in pictures if file not in text_of_image]
+    if without_text and not splits:
         warn(
-            f"{path}: {len(images_alone)} of {len(images_alone) + len(text_of_image)} images have"
-            f" no text beside them and are left out, such as {', '.join(images_alone[:3])}",
+            f"{path}: {len(without_text)} of {len(pictures)} images have no text file next to them"
+            f" and are left out, such as {', '.join(without_text[:3])}",
             SuspectInputWarning,
         )
     contents = [(path / text).read_bytes() for text in text_of_image.values()]
     texts = decoded_texts(contents, str(path), encoding)
-    # Captions on lines of their own, as sd-scripts writes them (--enable_wildcard).
     captions: list[str] = []
     further: list[tuple[str, ...]] = []
-    for text in texts:
-        lines = [line.strip() for line in text.split("\n") if line.strip()] or [""]
-        captions.append(lines[0])
+    several: list[str] = []
+    for file, text in zip(text_of_image.values(), texts, strict=True):
+        # Each line is a caption, as in sd-scripts with --enable_wildcard.
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        captions.append(lines[0] if lines else "")
         further.append(tuple(lines[1:]))
-    several = [file for file, more in zip(text_of_image.values(), further, strict=True) if more]
+        if len(lines) > 1:
+            several.append(file)
     if several:
         warn(
-            f"{path}: {len(several)} of {len(texts)} texts have several lines, such as"
+            f"{path}: {len(several)} of {len(texts)} text files have several lines, such as"
             f" {several[0]}; each line is read as a caption of the image",
             SuspectInputWarning,
         )
@@ -293,3 +294,29 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
         captions=tuple(captions),
         more_captions=tuple(further),
     )
+
+
+def _texts_of_split(
+    path: Path, text_of_image: Mapping[str, str], splits: Collection[str], wanted: str
+) -> dict[str, str]:
+    """Return the text files of the images of a split.
+
+    Args:
+        path: the folder.
+        text_of_image: image -> text file.
+        splits: folders that are splits.
+        wanted: the split, by any of its names.
+
+    Raises:
+        InvalidInputError: the split does not exist.
+    """
+    names = ALIASES.get(wanted, (wanted,))
+    if not set(splits) & set(names):
+        raise InvalidInputError(
+            f"{path}: expected split {' or '.join(sorted(splits))} or all, got {wanted!r}"
+        )
+    selected = {}
+    for image, text in text_of_image.items():
+        if PurePosixPath(image).parts[0] in names:
+            selected[image] = text
+    return selected

@@ -1,7 +1,7 @@
-"""Declare each data set once: its reader, its folder, its labels and the defaults of a training.
+"""Declare each data set once: reader, folder, label columns and defaults for training.
 
-`vldebias train`, `vldebias eval` and `open_data` read this table, which needs neither numpy nor
-torch.
+`vldebias train`, `vldebias eval` and `open_data` read these declarations. Importing them needs
+neither numpy nor torch.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class DataSet:
     """Describe a data set to `vldebias train`, `vldebias eval` and `open_data`.
 
     Attributes:
-        name: what `--data` and `open_data` take; no spaces or commas.
-        read: reader, called as read(root, split, **options), where options are its keyword-only
-            parameters; or where it is ("package.module:function"), which keeps the table light.
+        name: value of `--data` and `open_data`; no spaces or commas.
+        read: reader, called as read(root, split, **options) with its keyword-only parameters as
+            options, or its import path ("package.module:function"), which avoids importing it.
         layout: what the folder contains and where to get it; empty if no folder is needed.
-        split: split that figures are reported on; None leaves it to the reader.
-        columns: columns of labels of the images, for listings.
+        split: split for which results are reported. Default: the default of the reader.
+        columns: label columns, for listings.
         training: defaults of `vldebias train`: label, group, caption_template and val_split.
-        folders: names of its folder in releases, besides `name`: one that lies in the working
-            folder is found without a root.
-        is_format: reads the files of a format, wherever they are, instead of one data set.
+        folders: names of the folder in releases, in addition to `name`. A folder with such a name
+            in the working directory is the default root.
+        is_format: True for a file format instead of a data set.
 
     Raises:
-        InvalidInputError: a reader that cannot be called this way, or unknown training settings.
+        InvalidInputError: the reader cannot be called this way, or training settings are unknown.
     """
 
     name: str
@@ -64,10 +64,10 @@ class DataSet:
             self._check_reader(self.read)
 
     def load_reader(self) -> Reader:
-        """Return the reader, imported if need be.
+        """Return the reader; import it if necessary.
 
         Raises:
-            InvalidInputError: no such function, or one with another signature.
+            InvalidInputError: the function does not exist, or has another signature.
         """
         reader = self.read
         if isinstance(reader, str):
@@ -76,14 +76,14 @@ class DataSet:
                 reader = getattr(import_module(home), attribute)
             except (AttributeError, ValueError):
                 raise InvalidInputError(
-                    f"data set {self.name!r}: read: got {self.read!r}; expected"
-                    " 'package.module:function', the place of an existing function"
+                    f"data set {self.name!r}: read: got {self.read!r}; expected the import path of"
+                    " an existing function, 'package.module:function'"
                 ) from None
         self._check_reader(reader)
         return reader
 
     def _check_reader(self, reader: object) -> None:
-        """Refuse what cannot be called with a root and a split."""
+        """Raise an error if the reader cannot be called with a root and a split."""
         where = f"data set {self.name!r}"
         if not callable(reader) or isinstance(reader, type):
             raise InvalidInputError(
@@ -103,13 +103,13 @@ class DataSet:
         return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
     def find_root(self, root: str | Path | None) -> str | Path | None:
-        """Return where the data is: `root`, or a folder of the data set in the working folder.
+        """Return the root of the data.
 
         Args:
-            root: the folder that the user names; None: look for one.
+            root: the root. Default: a folder of the data set in the working directory.
 
         Raises:
-            InvalidInputError: no such folder; the message says what it should contain.
+            InvalidInputError: there is no such folder.
         """
         if root is None:
             here = [Path(name) for name in (self.name, *self.folders) if Path(name).is_dir()]
@@ -119,7 +119,8 @@ class DataSet:
                     f" {self.layout}"
                 )
             return here[0] if here else None
-        if self.name in ("huggingface", "captions"):  # ids of the hub and patterns are no paths
+        # The root may also be an id on the hub or a pattern.
+        if self.name in ("huggingface", "captions"):
             return root
         path = Path(root).expanduser()
         if not path.exists():
@@ -128,130 +129,124 @@ class DataSet:
 
 
 DATA: Registry[DataSet] = Registry("data set", "vldebias.data", DataSet)
-"""The data sets by name: those of this package, registered ones, and those of entry points."""
+"""All data sets by name: built in, registered, and from entry points."""
 
 
 def register_data(data_set: DataSet) -> DataSet:
-    """Register a data set under its name for `vldebias train`, `eval` and `open_data`; return it.
+    """Register a data set for `vldebias train`, `vldebias eval` and `open_data`, and return it.
 
     Raises:
-        InvalidInputError: it is no `DataSet`, or another one has the name.
+        InvalidInputError: not a `DataSet`, or the name is taken.
     """
     return DATA.register(data_set)
 
 
 _OBJECTS = {"label": "label", "caption_template": "a photo of a {}.", "val_split": "test"}
-BUILT_IN = tuple(
-    map(
-        register_data,
-        (
-            DataSet(
-                "waterbirds",
-                "vldebias.data.sources:open_waterbirds",
-                "metadata.csv (img_filename, y, split, place), or SubpopBench's"
-                " metadata_waterbirds.csv (filename, y, split, a), and the images that it names"
-                " beside it; get it from github.com/kohpangwei/group_DRO"
-                " (waterbird_complete95_forest2water2.tar.gz) or the WILDS package",
-                split="test",
-                columns=("label", "place"),
-                training={
-                    "label": "label",
-                    "group": "place",
-                    "caption_template": "a photo of a {}.",
-                    "val_split": "val",
-                },
-                folders=("waterbird_complete95_forest2water2", "waterbirds_v1.0"),
-            ),
-            DataSet(
-                "celeba",
-                "vldebias.data.sources:open_celeba",
-                "list_attr_celeba and list_eval_partition, .txt or .csv, and the folder"
-                " img_align_celeba, also in Anno/, Eval/ and Img/ as released; or a merged"
-                " metadata.csv of JTT or metadata_celeba.csv of SubpopBench; get it from"
-                " mmlab.ie.cuhk.edu.hk/projects/CelebA.html (non-commercial research), or"
-                " Kaggle jessicali9530/celeba-dataset",
-                split="test",
-                columns=("label", "gender"),
-                training={
-                    "label": "label",
-                    "group": "gender",
-                    "caption_template": "a photo of a person with {} hair.",
-                    "val_split": "val",
-                },
-                folders=("CelebA", "celebA"),
-            ),
-            DataSet(
-                "fairface",
-                "vldebias.data.sources:open_fairface",
-                "fairface_label_val.csv and fairface_label_train.csv (file, age, gender, race), and"
-                " the folders val/, train/; get it from github.com/joojs/fairface (CC BY 4.0):"
-                " images with padding 0.25 and the labels",
-                split="val",
-                columns=("gender", "race", "age"),
-                # Three columns of classes, so the label has no default.
-                training={"caption_template": "a photo of a person, {}.", "val_split": "val"},
-                folders=("FairFace",),
-            ),
-            DataSet(
-                "cifar10",
-                "vldebias.data.binary:open_cifar10",
-                "the folder cifar-10-batches-bin of cs.toronto.edu/~kriz/cifar.html (binary"
-                " version)",
-                split="test",
-                columns=("label",),
-                training=_OBJECTS,
-                folders=("cifar-10-batches-bin",),
-            ),
-            DataSet(
-                "cifar100",
-                "vldebias.data.binary:open_cifar100",
-                "the folder cifar-100-binary of cs.toronto.edu/~kriz/cifar.html (binary version)",
-                split="test",
-                columns=("label",),
-                training=_OBJECTS,
-                folders=("cifar-100-binary",),
-            ),
-            DataSet(
-                "stl10",
-                "vldebias.data.binary:open_stl10",
-                "the folder stl10_binary of cs.stanford.edu/~acoates/stl10",
-                split="test",
-                columns=("label",),
-                training=_OBJECTS,
-                folders=("stl10_binary",),
-            ),
-            DataSet(
-                "manifest",
-                "vldebias.data.manifest:open_manifest",
-                "a .csv, .tsv, .parquet or .jsonl file with a column of image paths, relative to"
-                " it",
-                split="all",
-                is_format=True,
-            ),
-            DataSet(
-                "captions",
-                "vldebias.data.captions:open_captions",
-                "images with captions: a table, COCO's captions_*.json, a folder with a text beside"
-                " each image, tars, parquet, a pattern of files, or an id of the hub",
-                is_format=True,
-            ),
-            DataSet(
-                "huggingface",
-                "vldebias.data.huggingface:open_huggingface",
-                "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow"
-                " or .tar file, or a pattern such as shards/*.tar; such as one of"
-                " huggingface.co/datasets",
-                is_format=True,
-            ),
-        ),
-    )
+BUILT_IN = (
+    DataSet(
+        "waterbirds",
+        "vldebias.data.sources:open_waterbirds",
+        "metadata.csv (img_filename, y, split, place), or SubpopBench's"
+        " metadata_waterbirds.csv (filename, y, split, a), and its images next to it; get it"
+        " from github.com/kohpangwei/group_DRO"
+        " (waterbird_complete95_forest2water2.tar.gz) or the WILDS package",
+        split="test",
+        columns=("label", "place"),
+        training={
+            "label": "label",
+            "group": "place",
+            "caption_template": "a photo of a {}.",
+            "val_split": "val",
+        },
+        folders=("waterbird_complete95_forest2water2", "waterbirds_v1.0"),
+    ),
+    DataSet(
+        "celeba",
+        "vldebias.data.sources:open_celeba",
+        "list_attr_celeba and list_eval_partition, .txt or .csv, and the folder"
+        " img_align_celeba, also in Anno/, Eval/ and Img/ as released; or a merged"
+        " metadata.csv of JTT or metadata_celeba.csv of SubpopBench; get it from"
+        " mmlab.ie.cuhk.edu.hk/projects/CelebA.html (non-commercial research), or"
+        " Kaggle jessicali9530/celeba-dataset",
+        split="test",
+        columns=("label", "gender"),
+        training={
+            "label": "label",
+            "group": "gender",
+            "caption_template": "a photo of a person with {} hair.",
+            "val_split": "val",
+        },
+        folders=("CelebA", "celebA"),
+    ),
+    DataSet(
+        "fairface",
+        "vldebias.data.sources:open_fairface",
+        "fairface_label_val.csv and fairface_label_train.csv (file, age, gender, race), and"
+        " the folders val/, train/; get it from github.com/joojs/fairface (CC BY 4.0):"
+        " images with padding 0.25 and the labels",
+        split="val",
+        columns=("gender", "race", "age"),
+        # There are three columns of classes, so there is no default label.
+        training={"caption_template": "a photo of a person, {}.", "val_split": "val"},
+        folders=("FairFace",),
+    ),
+    DataSet(
+        "cifar10",
+        "vldebias.data.binary:open_cifar10",
+        "the folder cifar-10-batches-bin of cs.toronto.edu/~kriz/cifar.html (binary version)",
+        split="test",
+        columns=("label",),
+        training=_OBJECTS,
+        folders=("cifar-10-batches-bin",),
+    ),
+    DataSet(
+        "cifar100",
+        "vldebias.data.binary:open_cifar100",
+        "the folder cifar-100-binary of cs.toronto.edu/~kriz/cifar.html (binary version)",
+        split="test",
+        columns=("label",),
+        training=_OBJECTS,
+        folders=("cifar-100-binary",),
+    ),
+    DataSet(
+        "stl10",
+        "vldebias.data.binary:open_stl10",
+        "the folder stl10_binary of cs.stanford.edu/~acoates/stl10",
+        split="test",
+        columns=("label",),
+        training=_OBJECTS,
+        folders=("stl10_binary",),
+    ),
+    DataSet(
+        "manifest",
+        "vldebias.data.manifest:open_manifest",
+        "a .csv, .tsv, .parquet or .jsonl file with a column of image paths, relative to the file",
+        split="all",
+        is_format=True,
+    ),
+    DataSet(
+        "captions",
+        "vldebias.data.captions:open_captions",
+        "images with captions: a table, COCO's captions_*.json, a folder with a text file"
+        " next to each image, tars, parquet, a pattern of files, or an id on the hub",
+        is_format=True,
+    ),
+    DataSet(
+        "huggingface",
+        "vldebias.data.huggingface:open_huggingface",
+        "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow"
+        " or .tar file, or a pattern such as shards/*.tar; such as one of"
+        " huggingface.co/datasets",
+        is_format=True,
+    ),
 )
-"""The data sets of this package, in the order of listings."""
+"""The data sets of this package, in the order in which they are listed."""
+for _data_set in BUILT_IN:
+    register_data(_data_set)
 
 
 def trained_data(name: object) -> DataSet | None:
-    """Return the data set that `vldebias train --data NAME` reads in its own layout; None if the
-    name is that of a file, a folder or a format."""
+    """Return the data set with this name; None for the names of formats, files and folders."""
     if name not in DATA:
         return None
     data_set = DATA[str(name)]

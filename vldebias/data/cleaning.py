@@ -1,4 +1,4 @@
-"""Clean captions of what web pages leave in them: entities, tags and URL escapes."""
+"""Remove HTML entities, tags and URL escapes from captions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import unquote_plus
 from vldebias.errors import warn
 
 _ENTITY = re.compile(r"&(#\d{1,7}|#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31});", re.IGNORECASE)
-# Tags of HTML alone: "<PERSON>" stands for a name in CC12M, and "<3" is a heart.
+# Only tags of HTML: "<PERSON>" replaces names in CC12M, and "<3" is a heart.
 _TAG = re.compile(
     r"<!--.*?-->|</?(a|abbr|b|big|blockquote|body|br|button|center|cite|code|dd|del|div|dl|dt|em|font"
     r"|h[1-6]|head|hr|html|i|img|input|ins|label|li|mark|nobr|ol|p|pre|q|s|script|small|span|strike"
@@ -19,7 +19,7 @@ _TAG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _ESCAPE = re.compile(r"%[0-9a-f]{2}", re.IGNORECASE)
-# In a text with blanks only what URLs have to escape: "50%de" and "100%25" are no escapes.
+# In texts with spaces, only escapes of characters that URLs must escape, not "50%de" or "100%25".
 _ESCAPE_IN_TEXT = re.compile(r"(?<=[a-z,.!?'\")])(%2[0-9a-c]|%3[abf])+", re.IGNORECASE)
 
 
@@ -31,17 +31,17 @@ def cleaned(caption: str) -> str:
     """
     text = caption
     if "&" in text:
-        # "&amp;amp;" of pages that escaped twice.
+        # Some pages escape twice, as in "&amp;amp;".
         for _ in range(2):
             text = _ENTITY.sub(lambda match: html.unescape(match.group()), text)
     if "<" in text:
         text = _TAG.sub(" ", text)
-    # URL escapes, where they are UTF-8.
+    # Only URL escapes that are valid UTF-8.
     if "%" in text and "://" not in text:
         if " " in text.strip():
             text = _ESCAPE_IN_TEXT.sub(lambda match: unquote_plus(match.group()), text)
         elif _ESCAPE.search(text):
-            # A text without any blank, "denise%27s+chicken", is a part of a URL.
+            # A text without spaces, such as "denise%27s+chicken", is a part of a URL.
             with suppress(UnicodeDecodeError):
                 text = unquote_plus(text, errors="strict")
     if text == caption:
@@ -52,14 +52,15 @@ def cleaned(caption: str) -> str:
 def clean_captions(
     where: str, captions: Sequence[str], more_captions: Sequence[tuple[str, ...]] = ()
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return captions, and further ones of each row, cleaned; a warning says how many were.
-
-    The further ones are an empty list where no row has any.
+    """Clean captions and further captions, and warn of the number of changes.
 
     Args:
-        where: name of the data, for messages.
-        captions: one for each row.
-        more_captions: further ones of each row; empty if no row has any.
+        where: name of the data in messages.
+        captions: caption of each row.
+        more_captions: further captions of each row; empty if there are none.
+
+    Returns:
+        The captions, and the further captions, which are empty if no row has any.
     """
     first = [cleaned(caption) for caption in captions]
     further = [tuple(map(cleaned, texts)) for texts in more_captions]
@@ -69,7 +70,7 @@ def clean_captions(
     if changed:
         number = len(captions) + sum(map(len, more_captions))
         warn(
-            f"{where}: {len(changed)} of {number} captions were cleaned of entities, tags or"
-            f" URL escapes, such as {changed[0][:60]!r} to {cleaned(changed[0])[:60]!r}"
+            f"{where}: removed HTML entities, tags or URL escapes from {len(changed)} of {number}"
+            f" captions, such as {changed[0][:60]!r} -> {cleaned(changed[0])[:60]!r}"
         )
     return first, further if any(further) else []

@@ -1,14 +1,14 @@
-"""Represent images with labels, read from files, a table, a stream or the miniature world."""
+"""Represent images with labels from files, tables, streams or the miniature worlds."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,18 +27,20 @@ else:
     pa = Lazily("pyarrow")
 pc = Lazily("pyarrow.compute")
 
-# Threads that check images, and images that are read at once.
+# Facts for reports and records, such as the root; values are JSON or paths.
+Facts = Mapping[str, Any]
+
+# Threads that check images, and number of images to read ahead.
 _READERS = 8
 _AHEAD = 256
-# Bytes that are read at either end of a file.
+# Bytes at the beginning and the end of a file that are hashed.
 _ENDS = 4096
-# Per task of a thread: 200 000 files are opened in seconds, not singly.
+# Files per task of a thread, which reduces the overhead for 200,000 files.
 _FILES_AT_ONCE = 512
 
 
 class Columns:
-    """Define what `ImageData` and `Embeddings` share: n rows with ids, labels in columns, perhaps
-    captions."""
+    """Base class of `ImageData` and `Embeddings`: n rows with ids, label columns and captions."""
 
     name: str
     ids: Sequence[str]
@@ -49,7 +51,11 @@ class Columns:
         return len(self.ids)
 
     def column(self, name: str) -> Labels:
-        """Return the labels of a column; an unknown name is an error that lists the columns."""
+        """Return the labels of a column.
+
+        Raises:
+            InvalidInputError: the column does not exist.
+        """
         if name not in self.labels:
             raise InvalidInputError(
                 f"{self.name}: no column {name!r}; there are {sorted(self.labels)}"
@@ -57,17 +63,16 @@ class Columns:
         return self.labels[name]
 
     def _check_lengths(self) -> None:
-        columns: dict[str, Any] = {"ids": self.ids, **self.labels}
+        columns: dict[str, Sized | None] = {"ids": self.ids, **self.labels}
         for name in ("captions", "more_captions"):
             texts = getattr(self, name, ())
-            if texts:  # without captions the field is empty, whatever n is
+            if texts:  # the field is empty if there are no captions
                 columns[name] = texts
         check_lengths(self.name, len(self), columns)
 
     def _some(self, rows: ArrayLike | slice) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """Return the indices of some rows, and the columns of these rows by the names of their
-        fields."""
-        # Slices, masks and negative numbers all become positions 0 .. n - 1.
+        """Return the indices of some rows, and the fields of these rows by name."""
+        # Convert slices, masks and negative indices to positions 0 .. n - 1.
         index = np.arange(len(self))[indices_of(rows)]
         captions: tuple[str, ...] = ()
         if self.captions:
@@ -80,14 +85,13 @@ class Columns:
         return index, columns
 
 
-def check_lengths(name: str, n: int, columns: Mapping[str, Any]) -> None:
-    """Refuse columns that have other than n rows, and texts in place of columns; None stands for a
-    column that is not there.
+def check_lengths(name: str, n: int, columns: Mapping[str, Sized | None]) -> None:
+    """Raise an error if columns do not have n rows, or are single texts.
 
     Args:
-        name: of the data, for messages.
+        name: name of the data in messages.
         n: number of rows.
-        columns: column -> its rows, or None for a column that is absent.
+        columns: column -> its rows, or None for a missing column.
     """
     wrong = {}
     for column, rows in columns.items():
@@ -99,11 +103,11 @@ def check_lengths(name: str, n: int, columns: Mapping[str, Any]) -> None:
 
 
 def refuse_text(column: str, rows: object) -> None:
-    """Refuse one text in place of a column, which would be read letter by letter.
+    """Raise an error for a single text instead of a column, which would be read letter by letter.
 
     Args:
-        column: name of the column, for the message.
-        rows: what was passed as its rows.
+        column: name of the column in the message.
+        rows: rows of the column.
     """
     if isinstance(rows, str):
         raise InvalidInputError(
@@ -112,28 +116,29 @@ def refuse_text(column: str, rows: object) -> None:
 
 
 class LazyText:
-    """Declare a dataclass field that takes a text, or a function that returns one when it is first
-    read."""
+    """Dataclass field for a text, or for a function that is called when the field is first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._slot = f"_{name}"
 
-    def __get__(self, holder: Any, owner: type) -> str:
-        # Of the class, where dataclasses look for a default, this raises AttributeError: none.
-        text = holder.__dict__[self._slot]
+    def __get__(self, holder: object, owner: type) -> str:
+        # Dataclasses read the field from the class to find a default. There is none, and vars(None)
+        # raises a TypeError, so raise the AttributeError that they expect.
+        if holder is None:
+            raise AttributeError(self._slot)
+        text = vars(holder)[self._slot]
         if callable(text):
             text = text()
-            holder.__dict__[self._slot] = text
+            vars(holder)[self._slot] = text
         return str(text)
 
-    def __set__(self, holder: Any, value: str | Callable[[], str]) -> None:
-        holder.__dict__[self._slot] = value
+    def __set__(self, holder: object, value: str | Callable[[], str]) -> None:
+        vars(holder)[self._slot] = value
 
 
 @dataclass(frozen=True)
 class Record:
-    """Hold one row of a stream; fields are as in ImageData, labels are texts, None where
-    unknown."""
+    """A row of a stream; see `ImageData`. Labels are texts, None if unknown."""
 
     id: str
     read: Callable[[], Image.Image]
@@ -144,21 +149,23 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class ImageData(Columns):
-    """Hold n images that can be read in any order, with their labels and captions.
+    """n images with random access, with labels and captions.
 
     Attributes:
-        name, split: "waterbirds", "test".
-        ids: n different names, such as the path below the root.
-        read: index -> decoded RGB image; OSError where a file cannot be read.
+        name: name of the data set, such as "waterbirds".
+        split: name of the split, such as "test".
+        ids: n distinct names, such as paths relative to the root.
+        read: index -> decoded RGB image; raises OSError if it cannot be read.
         labels: column -> Labels of n rows.
-        captions, more_captions: n texts, and n tuples of further ones; or none.
-        fingerprint: changes when the images or their order do; a text, or a function that is called
-            when first asked.
-        about: facts for a report, such as the root.
-        path: index -> path of the image, "" where it is not a separate file.
+        fingerprint: text that changes if the images or their order change, or a function that
+            returns it and is called on first use.
+        captions: n texts, or empty.
+        about: facts for reports, such as the root.
+        path: index -> path of the image, "" if it is not a separate file.
+        more_captions: n tuples of further captions, or empty.
 
     Raises:
-        InvalidInputError: ids that repeat, columns or captions of another length.
+        InvalidInputError: ids are not distinct, or columns or captions have a different length.
     """
 
     name: str
@@ -168,27 +175,27 @@ class ImageData(Columns):
     labels: Mapping[str, Labels]
     fingerprint: LazyText = LazyText()
     captions: tuple[str, ...] = ()
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Facts = field(default_factory=dict)
     path: Callable[[int], str] = lambda _: ""
     more_captions: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        # Answers, caches and exclusions name images by their ids.
+        # Answers, caches and exclusions refer to images by their ids.
         repeated = len(self.ids) - len(set(self.ids))
         if repeated:
             raise InvalidInputError(
-                f"{self.name}: {repeated} ids are there more than once; expected n different ones "
-                "(open_data(..., caption=...) joins rows of one image)"
+                f"{self.name}: expected distinct ids, but {repeated} are repeated"
+                " (open_data(..., caption=...) joins rows of the same image)"
             )
         self._check_lengths()
 
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
-        """Return some of the rows, in the given order: a slice, indices or a mask."""
+        """Return the rows of a slice, indices or a mask, in this order."""
         index, columns = self._some(rows)
         if self.more_captions:
             columns["more_captions"] = tuple(self.more_captions[i] for i in index)
 
-        # Lazily: a part of a large data set is usually read without being hashed.
+        # Lazy, because a subset of a large data set is usually read without being hashed.
         def fingerprint() -> str:
             return fingerprint_of([self.fingerprint, *map(str, index)])
 
@@ -208,6 +215,13 @@ class ImageData(Columns):
         )
 
 
+class Captions(TypedDict, total=False):
+    """Captions of images; see `ImageData`."""
+
+    captions: tuple[str, ...]
+    more_captions: tuple[tuple[str, ...], ...]
+
+
 def file_images(
     name: str,
     split: str,
@@ -215,28 +229,32 @@ def file_images(
     files: Sequence[str],
     labels: Mapping[str, Labels],
     *,
-    about: Mapping[str, Any] | None = None,
+    about: Facts | None = None,
     allow_outside: bool = False,
-    **captions: Any,
+    **captions: Unpack[Captions],
 ) -> ImageData:
-    """Return the images of `files` (paths below `root`, and their ids); none is opened before it is
-    read. Paths of Windows, and endings in another case, are found.
+    """Return the images of files, which are opened on demand.
+
+    Paths may use the separators of Windows, or differ from the files in case.
 
     Args:
-        name: of the data set.
-        split: of the data set.
-        root: folder that the paths start from.
-        files: paths below `root`, which are the ids as well.
+        name: name of the data set.
+        split: name of the split.
+        root: base folder of the paths.
+        files: paths relative to `root`, which are also the ids.
         labels: column -> labels of n rows.
-        about: further facts for a report.
-        allow_outside: allow paths that lead out of `root`, which are refused otherwise.
+        about: further facts for reports.
+        allow_outside: allow paths that lead outside `root`.
         captions: `captions` and `more_captions` of `ImageData`.
+
+    Raises:
+        InvalidInputError: there are no files, or a path leads outside `root`.
     """
     if not files:
-        raise InvalidInputError(f"{name}: no images in split {split!r} of {root}")
+        raise InvalidInputError(f"{name}: expected images in split {split!r} of {root}, got none")
     if not allow_outside:
         refuse_outside(name, root, files)
-    # The ids stay as the table writes them.
+    # The ids are the paths as written.
     paths = existing_names(root, files)
 
     def read(index: int) -> Image.Image:
@@ -262,38 +280,38 @@ def file_images(
 
 
 def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
-    """Refuse paths that leave the root, so that a table from elsewhere cannot read any file.
+    """Raise an error for paths outside the root, so that untrusted tables cannot read other files.
 
     Args:
-        name: of the data, for the message.
-        root: the folder that paths have to stay in.
+        name: name of the data in the message.
+        root: folder that must contain all paths.
         files: the paths.
     """
     paths = pa.array(files, pa.string())
     outside = pc.filter(paths, pc.match_substring_regex(paths, OUTSIDE))
     if len(outside):
         raise InvalidInputError(
-            f"{name}: {len(outside)} paths lead out of {root} or are no local files, such as"
-            f" {outside[0].as_py()!r}; expected paths below it, or allow_outside=True"
-            " where the table is trusted (--set allow_outside=true)"
+            f"{name}: {len(outside)} paths lead outside {root} or are not local files, such as"
+            f" {outside[0].as_py()!r}; expected paths inside it, or allow_outside=True"
+            " for a trusted table (--set allow_outside=true)"
         )
 
 
 def fingerprint_of(parts: Sequence[str]) -> str:
-    """Return a short hash of texts, in their order."""
-    # Separated by NUL, or "ab", "c" would have the hash of "a", "bc".
+    """Return a short hash of a sequence of texts."""
+    # The separator distinguishes "ab", "c" from "a", "bc".
     return hashlib.sha256(b"".join(part.encode() + b"\0" for part in parts)).hexdigest()[:24]
 
 
 def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]]) -> str:
-    """Return a hash of ids, file sizes, and the first and last 4 KiB of every file; read in
-    threads, hashed in order.
+    """Return a hash of ids, file sizes, and the first and last 4 KiB of every file.
 
-    It survives copying; a change of the same length in the middle of a large file goes unnoticed.
+    Copying files does not change it. Changes in the middle of a large file that preserve its size
+    are not detected.
 
     Args:
-        ids: names of the files, which are hashed too.
-        paths: where the files are, in the same order.
+        ids: names of the files.
+        paths: paths of the files, in the same order.
     """
 
     def ends(path: str | os.PathLike[str]) -> bytes:
@@ -301,17 +319,17 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 head = file.read(_ENDS)
-                # Of a file shorter than both ends nothing is read twice.
+                # Do not read bytes of a short file twice.
                 file.seek(max(_ENDS, size - _ENDS))
                 return f"{size} ".encode() + head + file.read(_ENDS)
         except OSError:
-            return b"-1 "  # no file has this size
+            return b"-1 "  # not a possible size
 
     def digest(start: int) -> bytes:
         rows = slice(start, start + _FILES_AT_ONCE)
         state = hashlib.sha256()
         for name, path in zip(ids[rows], paths[rows], strict=True):
-            # With its length, since a name may hold a space.
+            # Include the length, because names may contain spaces.
             state.update(f"{len(name.encode())} {name} ".encode())
             state.update(ends(path))
         return state.digest()
@@ -321,9 +339,11 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
         return hashlib.sha256(b"".join(pool.map(digest, starts))).hexdigest()[:24]
 
 
-def describe(data: ImageData) -> dict[str, Any]:
-    """Count images, labels ({column: {"counts": {name: rows}, "unknown": rows}}) and captions, for
-    JSON."""
+def describe(data: ImageData) -> dict[str, object]:
+    """Return the numbers of images, labels and captions for JSON.
+
+    "columns" is {column: {"counts": {name: rows}, "unknown": rows}}.
+    """
     columns = {}
     for name, labels in data.labels.items():
         columns[name] = {"counts": labels.counts, "unknown": int((~labels.known).sum())}
@@ -338,7 +358,7 @@ def describe(data: ImageData) -> dict[str, Any]:
 
 
 def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, str]]:
-    """Read every image; list those that cannot be read, with the reason, in order.
+    """Read every image, and return ids and reasons for those that cannot be read, in order.
 
     Args:
         data: the images.
@@ -357,7 +377,7 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
         display = Progress()
     bad = list[tuple[str, str]]()
     with display, display.bar("checking images", len(data)) as advance:
-        # Pillow's decoders release the GIL, so threads decode at the same time.
+        # Pillow's decoders release the GIL, so threads decode in parallel.
         for row, why in enumerate(prefetch(range(len(data)), reason, _READERS, _AHEAD)):
             if why:
                 bad.append((data.ids[row], why))

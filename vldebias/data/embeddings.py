@@ -1,14 +1,14 @@
-"""Hold image embeddings with labels, from a model's cache, from arrays or from files.
+"""Represent image embeddings with labels, from a cache, from arrays or from files.
 
 Keys of a .npz file, for n images, k names and p prompts:
 
     features         (n, d) floats
     ids              (n,) strings; default: "0", "1", ...
     captions         (n,) strings
-    label.<column>   (n,) strings ("" is unknown), or integers, each a value of its own
-    names.<column>   (k,) strings: what the integers 0 .. k - 1 of that column mean; -1 is unknown
-                     then
-    text, prompts    (p, d) floats and (p,) strings: text embeddings of the same space, for
+    label.<column>   (n,) strings ("" is unknown), or integers, each of which is a value
+    names.<column>   (k,) strings: names of the integers 0 .. k - 1 in label.<column>, where -1 is
+                     then unknown
+    text, prompts    (p, d) floats and (p,) strings: text embeddings from the same model, for
                      evaluation without a model
     about            a JSON object
 
@@ -31,57 +31,56 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from vldebias.data.dataset import Columns, refuse_text
+from vldebias.data.dataset import Columns, Facts, refuse_text
 from vldebias.data.labels import Labels
-from vldebias.data.rows import RowNumbers, Shards, UnitRows, files_of, metadata_beside
+from vldebias.data.rows import Array, RowNumbers, Shards, UnitRows, files_of, metadata_beside
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, need
 from vldebias.utils.files import write_atomically
 
-Array = NDArray[Any]
 Texts = dict[str, Tensor] | None
 KEYS = ("features", "ids", "captions", "text", "prompts", "about")
 COLUMNS = ("label.", "names.")
-SAME = 1e-3  # two embeddings of one prompt, relative to their length
-_END = 22  # bytes of the record that ends a zip archive without a comment
+SAME = 1e-3  # largest difference of two embeddings of the same prompt, relative to their length
+_END = 22  # bytes of the last record of a zip archive without a comment
 
-# What zipfile, zlib and numpy raise for a file that is cut, damaged, encrypted or no archive at
-# all.
+# Exceptions of zipfile, zlib and numpy for files that are truncated, damaged, encrypted, or not an
+# archive.
 _BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 _UNREADABLE = (OSError, ValueError, OverflowError, EOFError, TokenError, MemoryError, *_BROKEN_ZIP)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Embeddings(Columns):
-    """Hold n image embeddings with the ids, labels and captions of their images.
+    """n image embeddings with the ids, labels and captions of their images.
 
     Attributes:
         features: (n, d) floats as stored, not normalised; an array, or `Shards`.
         ids: n names of images; images without names are numbered.
         labels: column -> Labels of n rows.
-        captions: n texts, or none.
-        about: where they come from, and which images were skipped.
+        captions: n texts, or empty.
+        about: origin of the features, and skipped images.
 
     Raises:
-        InvalidInputError: shapes or lengths that do not fit.
+        InvalidInputError: inconsistent shapes or lengths.
     """
 
     features: Any
     ids: Sequence[str]
     labels: Mapping[str, Labels]
     captions: tuple[str, ...] = ()
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Facts = field(default_factory=dict)
     name = "embeddings"
 
     def __post_init__(self) -> None:
-        # Integers are refused: they are probably pixels or masks.
+        # Integers are probably pixels or masks.
         if self.features.ndim != 2 or self.features.dtype.kind != "f":
             raise InvalidInputError(
                 f"features: expected floats (n, d), got {self.features.shape} of"
-                f" {self.features.dtype}; give the output of the image tower of a model"
+                f" {self.features.dtype}; pass the output of the image tower of a model"
             )
         self._check_lengths()
 
@@ -89,34 +88,34 @@ class Embeddings(Columns):
     def from_arrays(
         cls,
         features: Any,
-        labels: Mapping[str, Any] | None = None,
+        labels: Mapping[str, object] | None = None,
         *,
-        ids: Iterable[Any] | None = None,
+        ids: Iterable[object] | None = None,
         captions: Sequence[str] = (),
-        about: Mapping[str, Any] | None = None,
+        about: Facts | None = None,
     ) -> Embeddings:
         """Return embeddings from arrays: numpy, torch or lists.
 
         Args:
-            features: (n, d) numbers, or `Shards`; bfloat16 becomes float32, whole numbers float64.
+            features: (n, d) numbers, or `Shards`. bfloat16 is converted to float32, and integers to
+                float64.
             labels: column -> n strings, integers or booleans; see `Labels.from_array`.
-            ids: n names; default: "0", "1", ...
-            captions: n texts, or none.
-            about: where the features come from.
+            ids: n names. Default: "0", "1", ...
+            captions: n texts, or empty.
+            about: origin of the features.
 
         Raises:
-            InvalidInputError: shapes, types or lengths that do not fit; the message names the
-                column.
+            InvalidInputError: inconsistent shapes or lengths, or wrong types.
         """
         rows = features
         try:
             if isinstance(rows, Tensor):
                 rows = rows.detach().cpu()
                 if rows.dtype == torch.bfloat16:
-                    rows = rows.float()  # numpy knows no bfloat16
+                    rows = rows.float()  # numpy does not support bfloat16
             if not isinstance(rows, Shards):
                 rows = np.asarray(rows)
-            # Objects are Python's numbers, such as those of a table with gaps; others are refused.
+            # Object arrays may contain Python numbers, such as from a table with missing values.
             if rows.dtype.kind in "iO":
                 rows = rows.astype(np.float64)
         except (TypeError, ValueError) as error:
@@ -146,20 +145,21 @@ class Embeddings(Columns):
 
     @property
     def dim(self) -> int:
-        """Return the width d."""
+        """Return the dimension d of the features."""
         return int(self.features.shape[1])
 
     @property
     def unit(self) -> UnitRows:
-        """Return the same rows, read and normalised a block at a time, by the runner of the shards
-        if there is one."""
+        """Return the same rows, read and normalised block by block.
+
+        If the shards have a runner, it reads them.
+        """
         if isinstance(self.features, Shards):
             return self.features.unit
         return UnitRows(Shards([self.features]), self.ids)
 
-    def without(self, unknown: Any) -> Embeddings:
-        """Return the same images with one or several label values set to unknown in every
-        column."""
+    def without(self, unknown: object) -> Embeddings:
+        """Return the same images with one or several values set to unknown in every column."""
         labels = {}
         removed: set[str] = set()
         for column, before in self.labels.items():
@@ -171,12 +171,12 @@ class Embeddings(Columns):
         return replace(self, labels=labels, about=facts)
 
     def __getitem__(self, rows: ArrayLike | slice) -> Embeddings:
-        """Return some of the rows, in the given order: a slice, indices or a mask."""
+        """Return the rows of a slice, indices or a mask, in this order."""
         index, columns = self._some(rows)
         return replace(self, features=self.features[index], **columns)
 
     def picked(self, rows: ArrayLike | slice) -> Embeddings:
-        """Return the same rows as `[rows]`, whose features are not copied before they are read."""
+        """Return the same rows as `[rows]`, without copying features until they are read."""
         index, columns = self._some(rows)
         shards = self.features
         if not isinstance(shards, Shards):
@@ -185,34 +185,33 @@ class Embeddings(Columns):
 
 
 def _numbers(features: Any) -> RowNumbers:
-    """Return names of rows that have none; a single number has no rows and is refused later."""
+    """Return names for rows without names."""
+    # A scalar has no rows, and raises an error later.
     if not features.ndim:
         return RowNumbers(0)
     return RowNumbers(len(features))
 
 
-def _column(where: str, values: Any, names: Sequence[str] | None = None) -> Labels:
-    """Return labels of an array; an error says where it was."""
+def _column(where: str, values: object, names: Sequence[str] | None = None) -> Labels:
+    """Return labels from an array; errors start with `where`."""
     try:
         return Labels.from_array(values, names)
     except InvalidInputError as error:
-        # The place says more than "labels".
+        # `where` is more specific than "labels".
         raise InvalidInputError(f"{where}: {str(error).removeprefix('labels: ')}") from None
 
 
 def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
-    """Read image embeddings of a .npz file, and its text embeddings, prompt -> (d,), if it has
-    some.
+    """Load image embeddings from a .npz file, and its text embeddings, prompt -> (d,), if any.
 
     Raises:
-        InvalidInputError: a file that is damaged or does not have the keys above, features that are
-            not finite.
+        InvalidInputError: the file is damaged or lacks the keys above, or features are not finite.
     """
     try:
         fields, ignored = _read_arrays(Path(path))
         if "features" not in fields:
             raise InvalidInputError(
-                f"expected an array 'features', found {sorted({*fields, *ignored})}; save the"
+                f"expected an array 'features', got {sorted({*fields, *ignored})}; save the"
                 " features under this name: np.savez(path, features=...)"
             )
         facts = {**_facts(fields), "file": str(path)}
@@ -225,19 +224,19 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
         for key in fields:
             if key.startswith("label."):
                 column = key.removeprefix("label.")
-                # Integers without names are each a value of its own.
+                # Without names, each integer is a value.
                 names = _strings(fields, f"names.{column}") or None
                 labels[column] = _column(f"{key!r}", fields[key], names)
         embeddings = Embeddings(
             fields["features"], ids, labels, _strings(fields, "captions"), facts
         )
-        bad: Any = ~np.isfinite(embeddings.features).all(axis=1)
+        bad: Array = ~np.isfinite(fields["features"]).all(axis=1)
         if bad.any():
             first = int(bad.argmax())
             raise InvalidInputError(
-                f"features: expected finite numbers, got others in {int(bad.sum())} of {len(bad)}"
-                f" rows, the first of them row {first} ({embeddings.ids[first]!r}); leave these"
-                " images out or embed them again"
+                f"features: expected finite numbers, but {int(bad.sum())} of {len(bad)} rows are"
+                f" not finite, the first of which is row {first} ({embeddings.ids[first]!r});"
+                " remove these images or embed them again"
             )
         return embeddings, _texts(fields, embeddings.dim)
     except InvalidInputError as error:
@@ -245,7 +244,7 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
 
 
 def _facts(fields: Mapping[str, Array]) -> dict[str, Any]:
-    """Return what a file says about itself, a JSON object; nothing where it has none."""
+    """Return the facts in a file, a JSON object; empty if there are none."""
     if "about" not in fields:
         return {}
     array = fields["about"]
@@ -258,11 +257,10 @@ def _facts(fields: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def load_texts(path: str | Path) -> Texts:
-    """Read the text embeddings alone, prompt -> (d,), of a .npz file that need not have images;
-    None without any.
+    """Load only the text embeddings, prompt -> (d,), from a .npz file; None if there are none.
 
     Raises:
-        InvalidInputError: a file that cannot be read, or embeddings that do not fit their prompts.
+        InvalidInputError: the file cannot be read, or embeddings and prompts are inconsistent.
     """
     try:
         fields, _ = _read_arrays(Path(path))
@@ -277,33 +275,32 @@ def load_texts(path: str | Path) -> Texts:
 def save_embeddings(
     path: str | Path, embeddings: Embeddings, texts: Mapping[str, Tensor] | None = None
 ) -> Path:
-    """Write `embeddings`, and `texts` (prompt -> (d,)) with them, as `load_embeddings` reads them;
-    atomically.
+    """Save embeddings to a .npz file for `load_embeddings`, atomically.
 
     Args:
-        path: the file, which ends in .npz.
-        embeddings: rows with their labels.
-        texts: prompt -> embedding (d,), if there are any.
+        path: the file, whose name ends in .npz.
+        embeddings: embeddings of images.
+        texts: embeddings of texts, prompt -> (d,).
 
     Raises:
-        InvalidInputError: a path that does not end in .npz, or a column whose name such a file
-            cannot hold.
+        InvalidInputError: the path does not end in .npz, or the name of a column contains a NUL
+            character.
     """
 
-    def text(value: Any) -> Array:
+    def text(value: object) -> Array:
         return np.frombuffer(
             json.dumps(value, ensure_ascii=False, default=str).encode(), dtype=np.uint8
         )
 
     if Path(path).suffix != ".npz":
         raise InvalidInputError(f"{path}: expected a path that ends in .npz")
-    # A NUL character ends a name in a zip archive.
+    # Names in a zip archive end at the first NUL character.
     if any("\0" in column for column in embeddings.labels):
         raise InvalidInputError(
             f"{path}: expected columns without a NUL character, got {list(embeddings.labels)}"
         )
     fields = {"features": np.ascontiguousarray(embeddings.features[:])}
-    # JSON instead of numpy's strings, which take the width of the longest for each.
+    # JSON is smaller than numpy strings, which all have the length of the longest.
     fields |= {"ids": text(list(embeddings.ids)), "about": text(dict(embeddings.about))}
     if embeddings.captions:
         fields["captions"] = text(list(embeddings.captions))
@@ -314,15 +311,14 @@ def save_embeddings(
         rows = torch.stack([row.detach().cpu().float() for row in texts.values()])
         fields["text"] = rows.numpy()
         fields["prompts"] = text(list(texts))
-    # numpy writes an archive piece by piece; a stopped run must not leave half of one.
+    # Write the archive in one go, so that an interrupted run leaves no partial file.
     file = io.BytesIO()
     np.savez(file, **fields)  # type: ignore[arg-type]
     return write_atomically(path, file.getvalue())
 
 
 def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
-    """Return the arrays that a file has under our names, and the names of the others, which are not
-    read."""
+    """Return the arrays of a file with known names, and the names of other arrays."""
     fields = dict[str, Array]()
     ignored = list[str]()
     name = ""
@@ -348,8 +344,8 @@ def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Array | None:
-    """Return an array under one of our names; None under another."""
-    # Opening checks the name against that in the local header, so others are opened as well.
+    """Return an array with a known name; None for other names."""
+    # Opening a member compares its name with the local header, so other members are opened too.
     with archive.open(info) as member:
         if name in KEYS or name.startswith(COLUMNS):
             return np.lib.format.read_array(member, allow_pickle=False)
@@ -357,10 +353,9 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> 
 
 
 def _check_count(path: Path, archive: zipfile.ZipFile) -> None:
-    """Refuse an archive that lists another number of members than it counts.
+    """Raise an error if an archive lists a different number of members than it declares.
 
-    The list of members has no checksum: a column could be missing from it, or have another name
-    there.
+    The list of members has no checksum, so damage could remove or rename a column.
     """
     with path.open("rb") as file:
         file.seek(-_END, os.SEEK_END)
@@ -368,13 +363,14 @@ def _check_count(path: Path, archive: zipfile.ZipFile) -> None:
     # Bytes 10 and 11 of the last record count the members (zip specification, 4.3.16).
     count = int.from_bytes(end[10:12], "little")
     if not end.startswith(b"PK\5\6") or count == 0xFFFF:
-        return  # a comment follows, or 64 bits count
+        return  # the archive has a comment, or a 64-bit count
     listed = len(archive.infolist())
     if count != listed:
         raise zipfile.BadZipFile(f"{listed} of {count} arrays are listed")
 
 
 def _parsed(array: Array, key: str) -> Any:
+    """Return the JSON value in an array of bytes."""
     try:
         return json.loads(array.tobytes())
     except (ValueError, RecursionError) as error:
@@ -384,12 +380,12 @@ def _parsed(array: Array, key: str) -> Any:
 
 
 def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
-    """Return a column of strings; none where the file has none."""
+    """Return a column of strings; empty if the file does not have it."""
     if key not in fields:
         return ()
     array = fields[key]
     if array.dtype == np.uint8:
-        texts: Any = _parsed(array, key)
+        texts = _parsed(array, key)
     else:
         texts = array.tolist()
     if array.dtype.kind == "S":
@@ -397,7 +393,7 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
             texts = [text.decode("utf-8") for text in texts]
         except UnicodeDecodeError as error:
             raise InvalidInputError(
-                f"{key!r}: expected strings, got bytes that are no UTF-8 ({error})"
+                f"{key!r}: expected strings, got bytes that are not UTF-8 ({error})"
             ) from None
     is_column = array.ndim == 1 and isinstance(texts, list)
     if not is_column or not all(isinstance(text, str) for text in texts):
@@ -408,7 +404,8 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
 
 
 def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
-    # One of the two without the other is refused below.
+    """Return text embeddings, prompt -> (dim,); None if there are none."""
+    # If only one of the two exists, an error is raised below.
     if not {"text", "prompts"} & set(fields):
         return None
     prompts = _strings(fields, "prompts")
@@ -425,31 +422,29 @@ def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
         if prompt not in texts:
             texts[prompt] = vector
             continue
-        # The same prompt in another batch differs in its last digits.
+        # Embeddings of the same prompt in different batches differ in their last digits.
         difference = float((texts[prompt] - vector).norm())
         if difference > SAME * float(vector.norm()):
-            raise InvalidInputError(
-                f"'prompts': {prompt!r} is there twice with different embeddings"
-            )
+            raise InvalidInputError(f"'prompts': {prompt!r} occurs twice with different embeddings")
     return texts
 
 
 def open_embeddings(
     paths: str | Path, *, table: str | Path | None = None
 ) -> tuple[Embeddings, Texts]:
-    """Open embeddings of a file or of several, with labels, and text embeddings where a file has
-    some.
+    """Open embeddings from one or several files, with labels, and text embeddings if there are any.
 
     Args:
-        paths: a .npz file, .npy files by a pattern such as "shards/*.npy", which become `Shards`,
-            or a folder of clip-retrieval: img_emb/*.npy with metadata/*.parquet beside it.
-        table: for .npy, and for .npz without labels: .csv, .tsv, .parquet or .jsonl with a row for
-            each row of the features; also a pattern. "ids" (or "image_path") and "captions" (or
-            "caption") are those; other columns are labels ("label.gender" is "gender"), except
-            those with too many values.
+        paths: a .npz file, a pattern of .npy files such as "shards/*.npy", which become `Shards`,
+            or a folder of clip-retrieval: img_emb/*.npy, with metadata/*.parquet next to it.
+        table: for .npy, and for .npz without labels: a .csv, .tsv, .parquet or .jsonl file, or a
+            pattern, with a row for each row of the features. The columns "ids" (or "image_path")
+            and "captions" (or "caption") are ids and captions. Other columns are labels
+            ("label.gender" is named "gender"), unless they have too many values.
 
     Raises:
-        InvalidInputError: no such file, files that do not fit together, a table of another length.
+        InvalidInputError: a file does not exist, files are inconsistent, or the table has a
+            different length.
     """
     files = files_of(paths)
     texts: Texts = None
@@ -458,14 +453,14 @@ def open_embeddings(
         is_named = not isinstance(embeddings.ids, RowNumbers)
         if table is not None and (is_named or embeddings.labels or embeddings.captions):
             raise InvalidInputError(
-                f"{table}: a table has the ids, labels and captions of features without any;"
-                f" {paths} has its own"
+                f"{table}: expected features without ids, labels and captions if there is a table,"
+                f" but {paths} contains some"
             )
     else:
         shards = Shards.open(files)
         facts = {"file": str(paths), "shards": len(files)}
         embeddings = Embeddings(shards, RowNumbers(len(shards)), {}, about=facts)
-    # A pattern names files alone; a folder is what clip-retrieval wrote, whole.
+    # Unlike a pattern, a folder of clip-retrieval includes metadata.
     if table is None:
         table = metadata_beside(paths)
     if table is None:
@@ -474,10 +469,12 @@ def open_embeddings(
 
 
 def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path) -> Embeddings:
-    """Return embeddings with the ids, labels and captions of a table; `about` names the columns
-    with too many values to be labels."""
+    """Return embeddings with the ids, labels and captions of a table.
+
+    Columns with too many values for labels are listed in `about`.
+    """
     table_files = files_of(table)
-    # A column that one part lacks is empty there; whole numbers and floats become floats.
+    # Columns that are missing in a part are empty there; mixed integers and floats become floats.
     parts = [read_table(file) for file in table_files]
     rows = need("pyarrow").concat_tables(parts, promote_options="permissive")
     if len(rows) != len(embeddings):
@@ -489,30 +486,36 @@ def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path
                     shorter = f"; {table_file.name} has {len(part)} rows, and {file.name} {length}"
                     break
         raise InvalidInputError(
-            f"{table}: expected a row for each of {len(embeddings)} rows of the features, in their"
-            f" order, got {len(rows)}{shorter}. Labels would move to other images: write the"
-            " table again with the features"
+            f"{table}: expected a row for each of {len(embeddings)} rows of the features, in the"
+            f" same order, got {len(rows)}{shorter}. Labels would be assigned to wrong images:"
+            " write the table again together with the features"
         )
     labels: dict[str, Labels] = {}
-    columns: dict[str, Any] = {"labels": labels}
+    texts: dict[str, tuple[str, ...]] = {}
     ignored = list[str]()
     for name in rows.column_names:
         column = column_of(rows, name, table)
         place = f"{table}: column {name!r}"
-        field_of_name = name
-        # As clip-retrieval calls them.
+        field_name = name
+        # Names of clip-retrieval.
         alias = {"image_path": "ids", "caption": "captions"}.get(name)
         if alias and alias not in rows.column_names:
-            field_of_name = alias
-        if field_of_name in ("ids", "captions"):
-            columns[field_of_name] = tuple(as_texts(column, place))
+            field_name = alias
+        if field_name in ("ids", "captions"):
+            texts[field_name] = tuple(as_texts(column, place))
             continue
         try:
-            # Columns of too many values are texts or numbers, not groups.
+            # Columns with too many values are texts or numbers, not groups.
             labels[name.removeprefix("label.")] = Labels.from_column(column, None, place)
         except InvalidInputError:
             ignored.append(name)
     facts = dict(embeddings.about)
     if ignored:
         facts["ignored"] = [*facts.get("ignored", ()), *ignored]
-    return replace(embeddings, about=facts, **columns)
+    return replace(
+        embeddings,
+        labels=labels,
+        ids=texts.get("ids", embeddings.ids),
+        captions=texts.get("captions", embeddings.captions),
+        about=facts,
+    )

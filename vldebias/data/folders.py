@@ -1,5 +1,4 @@
-"""Find pictures below a folder, and leave out what editors, archives and network drives put
-there."""
+"""Find images in a folder, without files of editors, archives and network drives."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.report.phrases import quantity
 from vldebias.utils.pictures import ENDINGS
 
-# What programs leave in folders of pictures, besides all that begins with a dot.
+# Files and folders that programs create, in addition to hidden ones, which start with a dot.
 _LITTER = {
     "__macosx",  # archives made by macOS
     "@eadir",  # thumbnails of Synology
@@ -29,23 +28,23 @@ _LITTER = {
     "__pycache__",
 }
 TEXT_ENDINGS = (".txt", ".caption")
-# Absolute (also as Windows writes it), an address, or a step upward anywhere on the way.
+# Absolute paths (including those of Windows), URLs, and paths with "..".
 OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$)"
 
 
 def is_litter(path: str | PurePosixPath) -> bool:
-    """Tell whether a path below a folder is hidden, or is what a program left there."""
+    """Return True if a relative path is hidden, or was created by a program."""
     parts = PurePosixPath(path).parts
     return any(part.startswith(".") or part.casefold() in _LITTER for part in parts)
 
 
 def is_picture(path: str | PurePosixPath) -> bool:
-    """Tell whether a name ends as those of pictures do."""
+    """Return True if a name has the ending of an image file."""
     return PurePosixPath(path).suffix.lower() in ENDINGS
 
 
 def files_below(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the paths of all files below a folder, sorted, and those that are litter."""
+    """Return the sorted paths of all files in a folder, and of those that are litter."""
     files = []
     litter = []
     for parent, _, names in os.walk(folder):
@@ -59,32 +58,32 @@ def files_below(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def left_out_of(facts: Mapping[str, Any]) -> list[str]:
-    """Describe what was left out of a data set, a sentence for each reason, with the first three
-    names.
+    """Describe which images were left out of a data set, with a sentence for each reason.
 
-    facts: `about` of its images: "skipped", images that cannot be read, and "files left out".
+    Args:
+        facts: `about` of its images, with "skipped" (unreadable images) and "files left out".
     """
     sentences = []
     skipped = [f"{image['id']} ({image['reason']})" for image in facts.get("skipped") or ()]
     if skipped:
         sentences.append(
-            f"Left out, {quantity(len(skipped), 'image')} that cannot be read: {_first(skipped)}."
+            f"Left out {quantity(len(skipped), 'image')} that cannot be read: {_first(skipped)}."
         )
     left_out = facts.get("files left out") or ()
     if left_out:
         sentences.append(
-            f"Left out, {quantity(len(left_out), 'file')} that show no picture: {_first(left_out)}."
+            f"Left out {quantity(len(left_out), 'file')} that are not images: {_first(left_out)}."
         )
     return sentences
 
 
 def _first(names: Sequence[str]) -> str:
-    """Write the first three of some names."""
+    """Join the first three names."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def captions_beside(files: Iterable[str]) -> dict[str, str]:
-    """Return picture -> the text file of its name that stands beside it: "0/1.jpg" -> "0/1.txt"."""
+    """Return image -> text file with the same name, such as "0/1.jpg" -> "0/1.txt"."""
     files = list(files)
     text_of_stem = {}
     for file in files:
@@ -100,17 +99,16 @@ def captions_beside(files: Iterable[str]) -> dict[str, str]:
 
 
 def is_outside(path: str) -> bool:
-    """Tell whether a path leads out of its folder, or is no local file."""
+    """Return True if a path leads outside its folder, or is not a local file."""
     return re.search(OUTSIDE, path) is not None
 
 
 def folder_of_paths(root: str | Path, images: str | Path | None) -> Path:
-    """Return where relative paths of images start: the folder that is named, else the data set's
-    own.
+    """Return the base folder of relative paths of images.
 
     Args:
         root: file or folder of the data set.
-        images: the folder that the user names, if any.
+        images: base folder. Default: the folder of the data set.
     """
     if images is not None:
         return Path(images)
@@ -120,61 +118,62 @@ def folder_of_paths(root: str | Path, images: str | Path | None) -> Path:
 
 
 def folder_of_images(table: Path, files: Sequence[str]) -> Path:
-    """Return the folder that the paths of a table start from: its own, else the only one near it
-    that has them.
+    """Return the base folder of the paths in a table.
+
+    It is the table's folder, or the only folder near it that contains the files.
 
     Args:
         table: the file.
-        files: relative paths, such as those of its first rows.
+        files: relative paths, such as those in the first rows.
 
     Raises:
-        InvalidInputError: no folder near it has them, or several do.
+        InvalidInputError: no folder near it contains the files, or several do.
     """
-    # About twenty of them, from the whole list.
+    # About twenty files, distributed over the whole list.
     sample = list(filter(str.strip, files))[:: max(1, len(files) // 20)][:20]
 
     def has_images(folder: Path) -> bool:
         return any((folder / file).is_file() for file in existing_names(folder, sample))
 
     folder = table.parent
-    # Absolute paths and those that lead out have their own messages.
+    # Paths that lead outside have their own error messages.
     if not sample or has_images(folder) or any(is_outside(file) for file in sample):
         return folder
-    # "captions.txt" beside "Images/", before "annotations/captions.json" beside "train2017/".
+    # First, folders next to the table ("captions.txt" and "Images/"); then, folders next to its
+    # folder ("annotations/captions.json" and "train2017/").
     above = folder.absolute().parent
     below = _plain_folders(folder.absolute().iterdir())
     beside = _plain_folders([*above.iterdir(), above])
     folders = list(filter(has_images, below)) or list(filter(has_images, beside))
     if len(folders) == 1:
         return folders[0]
-    problem = f"{len(folders)} folders near it have them: {folders[:3]}"
+    problem = f"{len(folders)} folders near it contain some: {folders[:3]}"
     if not folders:
-        problem = "no folder near it has them"
+        problem = "no folder near it contains any"
     raise InvalidInputError(
-        f"{table}: of {len(sample)} images that were looked for none is in {folder}, such as"
-        f" {sample[0]!r}, and {problem}; name the folder that the paths start from (--image-root;"
-        " in Python images=...)"
+        f"{table}: {folder} contains none of {len(sample)} images that were checked, such as"
+        f" {sample[0]!r}, and {problem}; set the base folder of the paths (--image-root; in Python"
+        " images=...)"
     )
 
 
 def _plain_folders(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths that are folders, without litter."""
+    """Return the paths that are folders and not litter."""
     return [path for path in paths if path.is_dir() and not is_litter(path.name)]
 
 
 def existing_names(root: Path, files: Sequence[str]) -> list[str]:
-    """Return the paths of the files that a table names.
+    """Return the paths of existing files for the paths in a table.
 
-    A path that does not exist as written is resolved if it uses the separators of Windows, differs
-    in case, or lacks the ending of the only picture with its name, as in tables of kohya's
-    sd-scripts. Others stay as they are written.
-
-    Each folder is listed once, since asking for each of 200,000 files takes long.
+    If a path does not exist as written, it may use the separators of Windows, differ in case, or
+    lack the ending of the only image with its name, as in tables of kohya's sd-scripts. Other paths
+    are unchanged.
 
     Args:
-        root: folder that the paths start from.
-        files: paths as the table writes them.
+        root: base folder of the paths.
+        files: paths as written in the table.
     """
+    # List each folder once, because checking each of 200,000 files takes long.
     names_in: dict[Path, Mapping[str, str]] = {}
     pictures_in: dict[Path, Mapping[str, list[str]]] = {}
 
@@ -187,7 +186,7 @@ def existing_names(root: Path, files: Sequence[str]) -> list[str]:
         return names_in[folder]
 
     def only_picture(path: Path) -> str | None:
-        """Return the only picture of a folder that has this name before its ending."""
+        """Return the only image in a folder with this name and any ending."""
         if path.parent not in pictures_in:
             pictures_of_stem = defaultdict[str, list[str]](list)
             for name in names(path.parent).values():
@@ -206,7 +205,7 @@ def existing_names(root: Path, files: Sequence[str]) -> list[str]:
         path = file
         if not exists(path):
             path = file.strip().replace("\\", "/")
-            # On Linux IMG.JPG and IMG.jpg are two names; a table of a Mac does not tell them apart.
+            # IMG.JPG and IMG.jpg are different names on Linux, but the same on a Mac.
             full_path = root / path
             path_in_case = names(full_path.parent).get(full_path.name.casefold())
             if path_in_case is None and full_path.name:

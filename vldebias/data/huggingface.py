@@ -1,4 +1,4 @@
-"""Open Hugging Face `datasets`: ids on the hub, local folders, tables, tars, streams."""
+"""Open data sets with Hugging Face `datasets`: ids on the hub, folders, files, and streams."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import numpy as np
 
 from vldebias.data.caption_cells import captions_in, one_row_per_image
 from vldebias.data.cleaning import clean_captions, cleaned
 from vldebias.data.dataset import (
+    Facts,
     ImageData,
     LazyText,
     Record,
@@ -34,7 +35,27 @@ from vldebias.utils.json_tables import column_around
 from vldebias.utils.pictures import decode
 
 if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
     from PIL import Image
+
+T = TypeVar("T")
+
+
+class Cell(TypedDict):
+    """An undecoded image: its bytes, or the path of a file."""
+
+    bytes: bytes | None
+    path: str | None
+
+
+class Source(TypedDict, total=False):
+    """Arguments of `datasets.load_dataset`."""
+
+    path: str
+    name: str | None
+    revision: str | None
+    data_files: dict[str, list[str]]
+
 
 LAYOUT = (
     "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file,"
@@ -60,77 +81,78 @@ def open_huggingface(
     streaming: bool = False,
     files: Sequence[str] = (),
 ) -> ImageData | ImageStream:
-    """Open one split, or all of them joined in the order train, val, test, others.
+    """Open a split, or all splits joined in the order train, val, test, others.
 
-    Tars are read in the way of webdataset: files of one name are a row, their endings are its
+    Tars are read as webdataset does: files with the same name are a row, and their endings are its
     columns (jpg, txt, cls).
 
     Args:
         root: data set to open; see LAYOUT.
-        split: "train", "val" (also finds validation, valid, dev), "test", another of the data set,
-            or "all"; by default test, or the only one there is. Files and patterns of files have
-            one split, train.
-        image: column of images, or of paths below `images`; by default found by its name or type.
-        caption: column of texts or of lists of texts; "auto" finds the first of `CAPTIONS`, the
-            default for tars only.
-        labels: columns that are labels, as a list or as {name here: name there}; by default those
+        split: "train", "val" (also finds validation, valid and dev), "test", another split of the
+            data set, or "all". Default: the only split, or test. Files and patterns have a single
+            split, train.
+        image: column of images, or of paths in `images`. Default: found by its name or type.
+        caption: column of texts or of lists of texts; "auto" finds it by its name, which is the
+            default for tars.
+        labels: label columns, as a list or as {name here: name in the data set}. Default: columns
             of type ClassLabel.
-        images: folder that texts in the image column start from, by default the folder that is
-            opened.
+        images: base folder of paths in the image column. Default: the folder that is opened.
         config: configuration on the hub.
         revision: commit, branch or tag on the hub.
-        streaming: read rows as they come, without a copy on the disk.
-        files: of a folder these alone, such as its parquet without the statistics beside.
+        streaming: read rows one after another, without a copy on disk.
+        files: files of a folder to read, such as parquet without statistics. Default: all.
 
     Raises:
-        InvalidInputError: no such data set, split or column, or several columns that fit.
+        InvalidInputError: the data set, split or column does not exist, or several columns are
+            possible.
         MissingPackageError: `datasets` is not installed.
     """
     datasets = need("datasets")
     place = f"huggingface: {root}"
-    files_of_split = _tars_of_splits(root)
+    about = {"root": str(root), "config": config, "revision": revision}
     source = source_of(str(root), config, revision, files)
-    if files_of_split and not streaming:
-        split = _only_or_test(files_of_split, split)
+    tars_of_split = _tars_of_splits(root)
+    if tars_of_split and not streaming:
+        split = _only_or_test(tars_of_split, split)
         return open_tars(
             place,
-            _of_split(files_of_split, split, place, lambda parts: list(chain(*parts))),
+            _of_split(tars_of_split, split, place, lambda parts: list(chain(*parts))),
             name=_name_of(root),
             split=split,
             image=image,
             caption=caption,
             labels=labels,
-            about={"root": str(root), "config": config, "revision": revision},
+            about=about,
         )
-    if files_of_split:
-        splits = {name: stream_of_tars(files) for name, files in files_of_split.items()}
+    if tars_of_split:
+        splits = {name: stream_of_tars(tars) for name, tars in tars_of_split.items()}
     else:
         splits = _load(root, source, streaming)
     split = _only_or_test(splits, split)
     dataset = _of_split(splits, split, place, datasets.concatenate_datasets)
 
-    wanted = [image, caption, *mapped_columns(labels or ()).values()]
-    if not streaming and any(_is_nested(name, dataset.features) for name in wanted):
-        dataset = dataset.flatten()  # columns with dotted names for the parts of objects
-    # A stream that does not say what columns it has shows them in its first row.
+    named = [image, caption, *mapped_columns(labels or ()).values()]
+    if not streaming and any(_is_nested(name, dataset.features) for name in named):
+        dataset = dataset.flatten()  # one column, with a dotted name, for each part of an object
+    # Some streams only reveal their columns in the first row.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
     classes = _classes_in(features)
+    if labels is None:
+        labels = tuple(classes)
+    columns = mapped_columns(labels)
     image = _image_column(image, features, place)
     caption = _caption_column(caption, features, place)
-    columns = mapped_columns(tuple(classes) if labels is None else labels)
-    used = [image, *columns.values()]
-    if caption:
-        used.insert(1, caption)
-    used = list(dict.fromkeys(used))
+    used = [image] if caption is None else [image, caption]
+    used = list(dict.fromkeys([*used, *columns.values()]))
     missing = [name for name in used if name not in features]
     if missing:
         raise InvalidInputError(f"{place}: expected columns {missing}; there are {list(features)}")
 
-    # Paths of a column of images are found by `datasets`.
+    # `datasets` resolves the paths of a column of images itself.
     base = None
     if not isinstance(features[image], datasets.Image):
         base = folder_of_paths(root, images)
-    # Images as {"bytes", "path"}: decoding is ours, so that all sources agree.
+    # Images are decoded by vldebias, so that all sources behave in the same way.
     dataset = dataset.select_columns(used).cast_column(image, datasets.Image(decode=False))
     stream = ImageStream(
         image=image,
@@ -141,14 +163,14 @@ def open_huggingface(
         dataset=dataset,
         name=_name_of(root),
         split=split,
-        about={"root": str(root), "config": config, "revision": revision},
+        about=about,
         fingerprint=partial(_fingerprint, split, source),
     )
     return stream if streaming else stream.images()
 
 
-def _is_nested(name: str | None, features: Mapping[str, Any]) -> bool:
-    """Tell whether a column is a part of another one, by its dotted name."""
+def _is_nested(name: str | None, features: Mapping[str, object]) -> bool:
+    """Return True if a dotted name refers to a part of another column."""
     return (
         name is not None
         and name not in features
@@ -156,8 +178,8 @@ def _is_nested(name: str | None, features: Mapping[str, Any]) -> bool:
     )
 
 
-def _classes_in(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the names of the codes of each column that the data set declares as classes."""
+def _classes_in(features: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+    """Return the class names of each column of type ClassLabel."""
     class_label = need("datasets").ClassLabel
     classes = {}
     for column, feature in features.items():
@@ -166,17 +188,19 @@ def _classes_in(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return classes
 
 
-def _load(root: str | Path, source: dict[str, Any], streaming: bool) -> dict[str, Any]:
+def _load(
+    root: str | Path, source: Source, streaming: bool
+) -> dict[str, Dataset | IterableDataset]:
     """Return the splits of a data set by name.
 
     Raises:
-        InvalidInputError: it cannot be opened; the message says why.
+        InvalidInputError: it cannot be opened.
     """
     datasets = need("datasets")
     library_errors = (need("datasets.exceptions").DatasetsError, tarfile.TarError)
     why_offline = ""
     try:
-        # Local files need no hub, so that its answer is not waited for.
+        # Do not wait for the hub if files are local.
         with offline_reason("." if "data_files" in source else root) as why_offline:
             loaded = datasets.load_dataset(**source, streaming=streaming)
     except (OSError, ValueError, *library_errors) as error:
@@ -191,21 +215,18 @@ def _load(root: str | Path, source: dict[str, Any], streaming: bool) -> dict[str
     return {str(loaded.split or "all"): loaded}
 
 
-def _only_or_test(splits: Mapping[str, Any], split: str | None) -> str:
-    """Return the split that is named, else the only one there is, else test."""
+def _only_or_test(splits: Mapping[str, object], split: str | None) -> str:
+    """Return the given split; by default, the only split or test."""
     if split is not None:
         return split
     return next(iter(splits)) if len(splits) == 1 else "test"
 
 
-def _of_split(
-    splits: Mapping[str, Any], split: str, place: str, join: Callable[[list[Any]], Any]
-) -> Any:
-    """Return one split by any of its names, or all of them joined in the order train, val, test,
-    others.
+def _of_split(splits: Mapping[str, T], split: str, place: str, join: Callable[[list[T]], T]) -> T:
+    """Return a split by any of its names, or all joined in the order train, val, test, others.
 
     Raises:
-        InvalidInputError: there is no such split.
+        InvalidInputError: the split does not exist.
     """
     if split == "all":
         names: list[str] = []
@@ -223,9 +244,9 @@ def _of_split(
 
 
 def _tars_of_splits(root: str | Path) -> dict[str, list[str]]:
-    """Return the tars of each split, where a file, a pattern or a folder is of tars; else nothing.
+    """Return the tars of each split of a file, pattern or folder; empty if there are no tars.
 
-    img2dataset writes parquet and statistics beside its tars, which are no samples.
+    Parquet and statistics that img2dataset writes next to tars are ignored.
     """
     path = Path(root)
     if is_pattern(root) or len(expanded(root)) > 1 or path.is_file():
@@ -242,22 +263,22 @@ def _tars_of_splits(root: str | Path) -> dict[str, list[str]]:
 
 
 def _name_of(root: str | Path) -> str:
-    """Return what a data set is called: the name of its file or folder, of a pattern the folder."""
+    """Return the name of a data set: that of its file or folder, or of the folder of a pattern."""
     path = Path(root)
     if is_pattern(root) or len(expanded(root)) > 1:
         return path.parent.name or "files"
     return path.stem
 
 
-def _image_column(image: str | None, features: Mapping[str, Any], place: str) -> str:
-    """Return the column of images that the user names, or the one of a usual name, else of a type.
+def _image_column(image: str | None, features: Mapping[str, object], place: str) -> str:
+    """Return the given column of images; by default, find it by name, else by type.
 
     Raises:
-        InvalidInputError: none, or several.
+        InvalidInputError: no column is possible, or several are.
     """
     if image is not None:
         return image
-    # A column of this name is meant, whatever else there is.
+    # This name takes precedence over all others.
     if "image" in features:
         return "image"
     kind = need("datasets").Image
@@ -266,7 +287,7 @@ def _image_column(image: str | None, features: Mapping[str, Any], place: str) ->
     for name, feature in features.items():
         if isinstance(feature, kind):
             image_columns.append(name)
-        # Bytes in a table of captions are those of images, whatever their column is called.
+        # A column of bytes in a table of captions contains images, whatever its name.
         elif getattr(feature, "dtype", "") in ("binary", "large_binary"):
             byte_columns.append(name)
     candidates = (
@@ -281,19 +302,18 @@ def _image_column(image: str | None, features: Mapping[str, Any], place: str) ->
     if candidates:
         problem = f"images may be in any of {candidates}"
     raise InvalidInputError(
-        f"{place}: {problem}; name it with --image-column (in Python image=...). There are"
-        f" {list(features)}"
+        f"{place}: {problem}; choose one of {list(features)} with --image-column (in Python"
+        " image=...)"
     )
 
 
-def _caption_column(caption: str | None, features: Mapping[str, Any], place: str) -> str | None:
-    """Return the column of captions; with "auto", and of tars, the first that is called as captions
-    are.
+def _caption_column(caption: str | None, features: Mapping[str, object], place: str) -> str | None:
+    """Return the given column of captions; find it by name with "auto", and for tars.
 
     Raises:
-        InvalidInputError: "auto", and no column is called so.
+        InvalidInputError: "auto", and there is no such column.
     """
-    # A column may itself be called "auto".
+    # "auto" may also be the name of a column.
     is_auto = caption == "auto" and caption not in features
     is_tar = caption is None and _TARS in features
     if not is_auto and not is_tar:
@@ -306,7 +326,7 @@ def _caption_column(caption: str | None, features: Mapping[str, Any], place: str
         return fitting[0]
     if len(fitting) > 1:
         raise InvalidInputError(
-            f"{place}: captions may be in any of {fitting}; name it with --caption-column"
+            f"{place}: captions may be in any of {fitting}; choose one with --caption-column"
             " (in Python caption=...)"
         )
     for name in features:
@@ -315,23 +335,22 @@ def _caption_column(caption: str | None, features: Mapping[str, Any], place: str
     if is_tar:
         return None
     raise InvalidInputError(
-        f"{place}: no captions in a column {', '.join(CAPTIONS)}; name it with --caption-column"
-        " (in Python caption=...), or make them from a label with label=... and"
-        f" caption_template='a photo of a {{}}.' There are {list(features)}"
+        f"{place}: expected captions in a column {', '.join(CAPTIONS)}, got the columns"
+        f" {list(features)}; choose one with --caption-column (in Python caption=...), or create"
+        " captions from a label with label=... and caption_template='a photo of a {}.'"
     )
 
 
 def source_of(
     root: str, config: str | None, revision: str | None, files: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Return arguments of load_dataset: files are opened by format (as split train), others by
-    name.
+) -> Source:
+    """Return the arguments of load_dataset: a format for files (as split train), else a name.
 
     Args:
-        root: an id of the hub, a folder, a file or a pattern.
-        config: configuration of a data set of the hub.
-        revision: version of a data set of the hub.
-        files: of a folder, only these.
+        root: an id on the hub, a folder, a file or a pattern.
+        config: configuration of a data set on the hub.
+        revision: revision of a data set on the hub.
+        files: files of a folder to read. Default: all.
     """
     is_name = not is_pattern(root) and len(expanded(root)) == 1 and not Path(root).is_file()
     if is_name and not files:
@@ -347,15 +366,14 @@ def source_of(
 
 
 def files_of_patterns(root: str | Path) -> list[str]:
-    """Return the files of a name or pattern, also one with braces, in their order."""
+    """Return the files of a name or pattern in order; patterns may contain braces."""
     return list(chain.from_iterable(map(str, files_of(pattern)) for pattern in expanded(root)))
 
 
-def _fingerprint(split: str, source: dict[str, Any]) -> str:
-    """Return a fingerprint of the files if they are local; else of their identity on the hub (the
-    commit)."""
+def _fingerprint(split: str, source: Source) -> str:
+    """Return a fingerprint of local files, else of their revision on the hub."""
     builder = need("datasets").load_dataset_builder(**source)
-    # The files of the split alone: another split may grow without changing this one.
+    # Only files of this split, so that the fingerprint does not change with other splits.
     names = ALIASES.get(split, (split,))
     files: list[str] = []
     for part, paths in (builder.config.data_files or {}).items():
@@ -368,12 +386,16 @@ def _fingerprint(split: str, source: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ImageStream:
-    """Yield the rows of a data set one after another, for training; fields are as in ImageData.
+    """Rows of a data set that are read one after another, for training.
 
-    image, caption: columns. labels: name here -> column.
-    classes: column -> names of its codes, for the columns that the data set itself declares as
-    classes.
-    base: folder that paths in the image column start from; None where `datasets` resolves them.
+    Attributes:
+        image: column of images.
+        caption: column of captions.
+        labels: name here -> column, for label columns.
+        classes: column -> class names, for columns of type ClassLabel.
+        base: base folder of paths in the image column; None if `datasets` resolves them.
+        dataset: the data set.
+        name, split, about, fingerprint: see `ImageData`.
     """
 
     image: str
@@ -381,15 +403,15 @@ class ImageStream:
     labels: Mapping[str, str]
     classes: Mapping[str, tuple[str, ...]]
     base: Path | None
-    dataset: Any
+    dataset: Dataset | IterableDataset
     name: str
     split: str
-    about: Mapping[str, Any]
-    fingerprint: LazyText = LazyText()  # noqa: RUF009  (a descriptor is no default)
+    about: Facts
+    fingerprint: LazyText = LazyText()  # noqa: RUF009  (a descriptor, not a default)
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
-        """Return column -> names of its labels where they are known beforehand."""
+        """Return the class names of label columns, if they are known before the data are read."""
         names = {}
         for label, column in self.labels.items():
             if column in self.classes:
@@ -398,28 +420,26 @@ class ImageStream:
 
     @property
     def shards(self) -> int:
-        """Return the number of parts that can be read separately, mostly files."""
+        """Return the number of parts that can be read separately, usually files."""
         return int(self.dataset.num_shards)
 
     def records(self, start: int = 0, shard: int | None = None) -> Iterator[Record]:
-        """Yield the rows from `start` on, always in the same order; images are decoded when a
-        record is read.
+        """Yield rows in a fixed order; images are not decoded until a record is read.
 
         Args:
             start: number of rows to skip.
-            shard: only this part, with `start` counted within it; no other part is opened.
+            shard: read only this part, and skip rows within it. Default: all parts.
         """
         dataset = self.dataset
         prefix = ""
         if shard is not None and self.shards > 1:
             dataset = dataset.shard(num_shards=self.shards, index=shard)
             prefix = f"{shard}-"
-        # The number of a row is its name, so that a run that goes on names rows as before.
+        # Rows are named by their number, so that names do not change when a run resumes.
         for index, row in enumerate(dataset.skip(start), start):
             cell = row[self.image]
             if self.base is not None and cell and cell["path"]:
-                # Before the file is opened: a table from elsewhere
-                # must not read other files of this machine.
+                # Check before opening the file: an untrusted table must not read other files.
                 refuse_outside(self.name, self.base, [cell["path"]])
             record = self._record(row, f"{prefix}{index:08d}", partial(self._read, cell))
             further = record.more_captions
@@ -430,8 +450,10 @@ class ImageStream:
             )
 
     def images(self) -> ImageData:
-        """Return the images of a map-style data set: labels and captions are read at once, images
-        on demand."""
+        """Return the images of a map-style data set.
+
+        Labels and captions are read immediately, images on demand.
+        """
         images = self.dataset.select_columns([self.image])
         paths = self._paths_of_images(images)
         records = self._records_without_images(len(images))
@@ -444,14 +466,14 @@ class ImageStream:
         captions, more_captions = clean_captions(self.name, captions, more_captions)
         ids = [record.id for record in records]
 
-        # Rows that name one file are captions of one image.
+        # Rows with the same file are captions of the same image.
         rows = np.arange(len(records))
         if captions and paths and all(paths):
             rows, captions, more_captions = one_row_per_image(
                 self.name, paths, captions, more_captions, labels
             )
 
-        def cell(index: int) -> Any:
+        def cell(index: int) -> Cell | None:
             return images[int(rows[index])][self.image]
 
         def read(index: int) -> Image.Image:
@@ -466,7 +488,7 @@ class ImageStream:
             ids=tuple(ids[row] for row in rows),
             read=read,
             labels={label: column[rows] for label, column in labels.items()},
-            # A large data set is not hashed before somebody asks.
+            # Lazy, because hashing a large data set takes long.
             fingerprint=partial(self._fingerprint_of_files, paths, ids),
             captions=tuple(captions),
             more_captions=tuple(more_captions),
@@ -475,14 +497,19 @@ class ImageStream:
         )
 
     def _fingerprint_of_files(self, paths: Sequence[str], ids: Sequence[str]) -> str:
-        """Return a fingerprint of the data set, and of the files that its rows name."""
+        """Return a fingerprint of the data set and of the files that its rows refer to."""
         base = self.base or Path()
         files = fingerprint_files(paths, [base / path for path in paths])
         return fingerprint_of([self.fingerprint, files, *ids])
 
-    def _paths_of_images(self, images: Any) -> list[str]:
-        """Return the path that each row names, "" where it holds the image; none where `datasets`
-        resolves paths. Paths outside of the folder are refused."""
+    def _paths_of_images(self, images: Dataset) -> list[str]:
+        """Return the path in each row, "" if the row contains the image itself.
+
+        The result is empty if `datasets` resolves paths.
+
+        Raises:
+            InvalidInputError: a path leads outside the base folder.
+        """
         if self.base is None:
             return []
         paths = []
@@ -493,22 +520,30 @@ class ImageStream:
         return paths
 
     def _records_without_images(self, number: int) -> list[Record]:
-        """Return labels and captions of all rows; read in batches, since a column of texts may be
-        large."""
+        """Return labels and captions of all rows, read in batches because texts may be large."""
         columns = list(dict.fromkeys(self.labels.values()))
         if self.caption:
             columns = list(dict.fromkeys([self.caption, *columns]))
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, object]] = []
         if columns:
-            # As arrow: rows of Python objects would decode what nobody asks for.
+            # The arrow format does not decode unused values.
             for batch in self.dataset.select_columns(columns).with_format("arrow").iter(1000):
                 rows += batch.to_pylist()
         if not rows:
             rows = [{}] * number
-        return [self._record(row, f"{i:08d}", lambda: None) for i, row in enumerate(rows)]
+        unreadable = partial(self._read, None)
+        return [self._record(row, f"{i:08d}", unreadable) for i, row in enumerate(rows)]
 
-    def _record(self, row: Mapping[str, Any], number: str, read: Callable[[], Any]) -> Record:
-        """Return the record of a row, whose image `read` reads."""
+    def _record(
+        self, row: Mapping[str, object], number: str, read: Callable[[], Image.Image]
+    ) -> Record:
+        """Return the record of a row.
+
+        Args:
+            row: the row.
+            number: its number, which is its id.
+            read: function that reads its image.
+        """
         caption = None
         further_captions = None
         if self.caption is not None:
@@ -518,21 +553,21 @@ class ImageStream:
         for label, column in self.labels.items():
             value = row[column]
             names = self.classes.get(column)
-            if names is not None and value is not None:
-                # A negative code is the hub's convention for labels that are kept back.
-                if value < 0:
-                    value = None
-                else:
-                    value = names[value]
-            # As tables of text write it: true, false.
+            if names is not None and isinstance(value, int):
+                # On the hub, negative codes mean that labels are not public.
+                value = None if value < 0 else names[value]
+            # The same spelling as in text tables: true, false.
             if isinstance(value, bool):
                 value = str(value).lower()
             labels[label] = Labels.text_of(value).strip() or None
         return Record(number, read, labels, caption, further_captions)
 
-    def _read(self, cell: Mapping[str, Any] | None) -> Image.Image:
-        """Return the image of a cell {"bytes", "path"}; OSError where it holds none that can be
-        read."""
+    def _read(self, cell: Cell | None) -> Image.Image:
+        """Return the image of a cell.
+
+        Raises:
+            OSError: the cell is empty, or the image cannot be read.
+        """
         if cell is not None and cell["bytes"] is not None:
             return decode(cell["bytes"])
         path = self._path(cell)
@@ -540,8 +575,8 @@ class ImageStream:
             raise OSError("the cell is empty")
         return decode(Path(path))
 
-    def _path(self, cell: Mapping[str, Any] | None) -> str:
-        """Return the path of the image of a cell; "" where the cell holds the image."""
+    def _path(self, cell: Cell | None) -> str:
+        """Return the path of the image of a cell, "" if the cell contains the image itself."""
         if cell is None or cell["bytes"] is not None or cell["path"] is None:
             return ""
         return os.path.abspath((self.base or Path()) / cell["path"])

@@ -16,26 +16,26 @@ from vldebias.data.spellings import (
     written_twice,
 )
 
-# rows of a group, their share of all
+# A group is rare if it has fewer rows and at most this share of all rows.
 _FEW = 5
 _RARE = 0.02
-_MANY_GROUPS = 4  # groups below which as many rows are no sign of ids
-_MOST_GROUPS = 0.8  # share of groups among the rows from which on they are taken for ids
-_ALIKE = 0.8  # of difflib: a letter of five may differ
-_MANY_TIMES = 4  # times as many rows the right value has at least as a typing error
-# How tables write unknown in words, and beside codes.
+_MANY_GROUPS = 4  # with fewer groups, a similar number of rows does not indicate ids
+_MOST_GROUPS = 0.8  # largest ratio of groups to rows; if it is larger, the groups are probably ids
+_ALIKE = 0.8  # similarity of difflib: one letter in five may differ
+_MANY_TIMES = 4  # smallest ratio of the rows of a correct value to those of a typing error
+# Words for missing values, and numbers for missing values among codes.
 _UNKNOWN_WORDS = {"nan", "none", "<na>", "nat", "null", "n/a", "?"}
 _UNKNOWN_WORDS |= {"unknown", "unk", "unclear", "undetermined", "not known"}
-# The largest numbers of one and two bytes, and what survey software writes for "missing".
+# The largest numbers of one and two bytes, and codes of survey software.
 _UNKNOWN_NUMBERS = ("255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999")
 
 
 def odd_values(labels: Labels) -> list[str]:
-    """List probable mistakes in a column of groups, each with a remedy; usually none.
+    """Describe probable mistakes in a column of groups, each with a remedy.
 
-    Values that are one value in two spellings (`spellings.written_twice`), sentences and scores,
-    marks of an empty cell, groups of fewer than five rows and 2 % of all, and values of few rows
-    that are spelt almost as one of many.
+    These are different spellings of a value (`spellings.written_twice`), sentences, scores, codes
+    of missing values, groups with fewer than five rows and 2 % of all, and rare values that are
+    probably typing errors.
     """
     rows = {name: number for name, number in labels.counts.items() if number}
     total = sum(rows.values())
@@ -46,7 +46,7 @@ def odd_values(labels: Labels) -> list[str]:
         first = unknown_names[0]
         names = " and ".join(map(repr, unknown_names))
         problems.append(
-            f"a group called {names}; if that is a missing value, say unknown={first!r}"
+            f"a group named {names}; if this is a missing value, set unknown={first!r}"
             f" (--unknown {first})"
         )
     rare = [name for name in known_names if rows[name] < _FEW and rows[name] <= _RARE * total]
@@ -56,42 +56,43 @@ def odd_values(labels: Labels) -> list[str]:
             examples += " ..."
         problems.append(
             f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {examples}; correct"
-            " the value, leave these rows out, or add images; row numbers and scores cannot be"
-            " groups"
+            " the value, remove these rows, or add images; row numbers and scores cannot be groups"
         )
     for name, frequent_name in misspelt(rows):
         if name not in (*unknown_names, *rare):
             problems.append(
-                f"{name!r} ({rows[name]} of {total} rows) is spelt almost as {frequent_name!r}; if"
-                f" it is the same, write them alike (--same {name}={frequent_name})"
+                f"{name!r} ({rows[name]} of {total} rows) is spelt almost like {frequent_name!r};"
+                f" if they are the same, merge them (--same {name}={frequent_name})"
             )
     return problems
 
 
 @lru_cache(maxsize=256)
 def odd_names(names: tuple[str, ...], *, has_flags: bool = True) -> tuple[str, ...]:
-    """List probable mistakes in the names of groups, each with a remedy, whatever their rows.
+    """Describe probable mistakes in the names of groups, each with a remedy.
 
     Args:
-        names: of the groups.
-        has_flags: whether the reader has `vldebias eval shares` and its flag --same.
+        names: names of the groups.
+        has_flags: mention `vldebias eval shares` and its flag --same.
     """
     problems = [*_written_twice(names), *_written_otherwise(names)]
     if has_flags:
         return tuple(problems)
-    # A remedy in parentheses names a flag.
+    # Remedies with flags are in parentheses.
     flag = r" \((?:in `vldebias eval shares` )?(?:by the flag|--same [^()]*(?:\([^()]*\)[^()]*)*)\)"
     return tuple(re.sub(flag, "", problem) for problem in problems)
 
 
 def groups_as_many_as_rows(labels: Labels) -> str:
-    """Write that a column has about as many groups as rows, as ids, scores and ages have; "" if it
-    has not."""
+    """Return a message if a column has about as many groups as rows, such as ids; else "".
+
+    Ids, scores and ages are not groups.
+    """
     names = [name for name, number in labels.counts.items() if number]
     n_rows = int(labels.known.sum())
     if len(names) < _MANY_GROUPS or len(names) <= _MOST_GROUPS * n_rows:
         return ""
-    # Two spellings of one group have a warning of their own.
+    # There is a separate warning for different spellings of a group.
     groups = len(names) - sum(len(spellings) - 1 for spellings in written_twice(names))
     if groups <= _MOST_GROUPS * n_rows:
         return ""
@@ -103,12 +104,12 @@ def groups_as_many_as_rows(labels: Labels) -> str:
 
 
 def _written_twice(names: Sequence[str]) -> list[str]:
-    """Return a remedy for values that are one value in two spellings."""
+    """Return remedies for different spellings of a value."""
     problems = []
     pairs = []
     for spellings in written_twice(names):
         listed = " and ".join(map(repr, spellings))
-        # The plainest spelling is what the others become: F=female, 9-Mar=3-9.
+        # The canonical spelling replaces the others: F=female, 9-Mar=3-9.
         plain = []
         for name in spellings:
             if name.casefold() == meaning_of(name) and name.removesuffix("s") not in plain:
@@ -117,23 +118,23 @@ def _written_twice(names: Sequence[str]) -> list[str]:
         flags = [f"--same {name}={value}" for name in spellings if name != value]
         if len({" ".join(name.split()).casefold() for name in spellings}) == 1:
             problems.append(
-                f"{listed} differ by case or blanks alone; write them alike (in `vldebias eval"
-                f" shares` {' '.join(flags)})"
+                f"{listed} differ only in case or spaces; merge them (in `vldebias eval shares`"
+                f" {' '.join(flags)})"
             )
         elif any(map(spreadsheet_range, spellings)):
-            pairs.append(f"{listed}, a range that a spreadsheet took for a date ({flags[0]})")
+            pairs.append(f"{listed}, a range that a spreadsheet converted to a date ({flags[0]})")
         else:
             pairs.append(f"{listed} ({' '.join(flags)})")
     if pairs:
         problems.append(
-            f"{'; '.join(pairs)} look like one value written in two ways; if they are, write them"
-            " alike (in `vldebias eval shares` by the flag)"
+            f"{'; '.join(pairs)} look like different spellings of the same value; if they are,"
+            " merge them (in `vldebias eval shares` by the flag)"
         )
     return problems
 
 
 def _written_otherwise(names: Sequence[str]) -> list[str]:
-    """Return a remedy for dates among ranges, codes beside words and lists."""
+    """Return remedies for dates among ranges, codes among words, sentences, scores and lists."""
 
     def fitting(pattern: str) -> list[str]:
         return [name for name in names if re.fullmatch(pattern, name)]
@@ -147,50 +148,49 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
         listed = ", ".join(f"{name!r} was {text!r}" for name, text in dates.items())
         first = next(iter(dates))
         problems.append(
-            f"a spreadsheet took ranges for dates: {listed}; write them back"
+            f"a spreadsheet converted ranges to dates: {listed}; restore them"
             f" (--same {first}={dates[first]})"
         )
     codes = fitting(r"[-+]?\d+")
     words = fitting(r"\D*")
     if len(codes) > 1 and words:
         problems.append(
-            f"the codes {', '.join(map(repr, codes[:5]))} stand beside the words"
-            f" {', '.join(map(repr, words[:5]))}; say which code means which word (--same"
+            f"there are codes ({', '.join(map(repr, codes[:5]))}) and words"
+            f" ({', '.join(map(repr, words[:5]))}); replace each code by its word (--same"
             f" {codes[0]}={words[0]})"
         )
     sentences = [name for name in names if is_sentence(name)]
     if sentences:
         problems.append(
-            f"{sentences[0][:80]!r} is a sentence and not the name of a group"
-            f" ({len(sentences)} of {len(names)} values); ask the judge for one word, or write the"
-            " value that each means (--same 'SENTENCE=value')"
+            f"{sentences[0][:80]!r} is a sentence, not the name of a group"
+            f" ({len(sentences)} of {len(names)} values); ask the judge for a single word, or"
+            " replace each sentence by a value (--same 'SENTENCE=value')"
         )
     scores = fitting(r"[-+]?\d*\.\d*[1-9]\d*(?:e[-+]?\d+)?")
     if 2 * len(scores) > len(names) and len(scores) > 1:
         problems.append(
-            f"numbers such as {scores[0]!r} look like probabilities or scores; write the group that"
-            " each means into a column, such as p > 0.5"
+            f"numbers such as {scores[0]!r} look like probabilities or scores; convert them to"
+            " groups, such as p > 0.5"
         )
     objects = fitting(r"\{.*\}")
     if objects:
         problems.append(
-            f"{objects[0][:60]!r} is written as a JSON object; write its value into a column of its"
-            " own"
+            f"{objects[0][:60]!r} is a JSON object; write its value into a separate column"
         )
     lists = fitting(r"\[.*\]")
     if lists:
         problems.append(
-            f"{lists[0]!r} is written as a list; write a value in each row, and a row for each"
-            f' value (--same "{lists[0]}={lists[0].strip("[]").strip(chr(39))}")'
+            f"{lists[0]!r} is a list; write a single value in each row, and a row for each value"
+            f' (--same "{lists[0]}={lists[0].strip("[]").strip(chr(39))}")'
         )
     return problems
 
 
 def names_of_unknown(names: Collection[str]) -> list[str]:
-    """Return the names that stand for an empty cell: words, and marks beside codes.
+    """Return the names that mean a missing value: words, and marks among codes.
 
-    -1 is a mark beside 0 (codes of pandas); -1 and 1 alone are values. "none" beside "glasses" is a
-    value, "None" is not.
+    -1 is a mark if there is 0 (codes of pandas), but -1 and 1 are values. "none" is a value, like
+    "glasses", but "None" is not.
     """
     marks = set(_UNKNOWN_NUMBERS)
     if "0" in names:
@@ -198,7 +198,7 @@ def names_of_unknown(names: Collection[str]) -> list[str]:
     words = set(_UNKNOWN_WORDS)
     if "none" in names:
         words.remove("none")
-    # Numbers are marks only where all names are codes, from 0 to 50.
+    # Numbers are only marks if all names are codes from 0 to 50.
     are_codes = all(re.fullmatch(r"[0-4]?\d|50", name) or name in marks for name in names)
     if not are_codes:
         marks = set()
@@ -206,17 +206,17 @@ def names_of_unknown(names: Collection[str]) -> list[str]:
 
 
 def misspelt(counts: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return values of few rows that are spelt almost as one of many: "femle" and "female".
+    """Return rare values and the frequent values of which they are typing errors.
 
-    A value that is part of the other, as "male" of "female", is a word of its own, and so is one
-    that differs by its case alone, which is another slip.
+    A value is not a typing error if it is a part of the other ("male" and "female"), or differs
+    only in case, which is reported separately.
     """
     pairs = []
     for name, number in counts.items():
         if number >= _FEW:
             continue
         frequent = [word for word, rows in counts.items() if rows >= _MANY_TIMES * number]
-        # Typing errors are rare beside the right word: "femle" once, "female" four times or more.
+        # Typing errors are rarer than the correct word, here at least by a factor of four.
         for word in get_close_matches(name, frequent, n=1, cutoff=_ALIKE):
             is_part = name in word and len(word) - len(name) > 1
             if not is_part and name.casefold() != word.casefold():

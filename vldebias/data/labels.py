@@ -17,23 +17,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 pd = Lazily("pandas")
 
-UNKNOWN = -1  # a code, never a value: -1 in a column of numbers is a value as 0 and 1 are
-# Names of a column in their order, or value in the table -> name; None for the values that occur,
-# sorted.
+UNKNOWN = -1  # a code, not a value: -1 in a column of numbers is a value like 0 and 1
+# Values of a column in order, or value in the table -> name; None: the sorted values that occur.
 Names = Sequence[str] | Mapping[str, str] | None
-# Columns that become labels: their names, or name here -> name in the table.
+# Label columns: their names, or name here -> name in the table.
 ColumnNames = Sequence[str] | Mapping[str, str]
-# More names than this on more than half of the rows are no labels but ids or captions.
+# A column with more values than this, and more than half the number of rows, contains ids or
+# captions.
 _MOST_NAMES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Hold labels of rows: codes (n,) int64 in 0 .. len(names) - 1, or UNKNOWN; a name may have no
-    row.
+    """Labels of n rows.
+
+    Attributes:
+        codes: (n,) int64 in 0 .. len(names) - 1, or UNKNOWN.
+        names: distinct names of the codes, which need not occur.
 
     Raises:
-        InvalidInputError: codes that are not (n,) integers or have no name, a name twice.
+        InvalidInputError: codes are not (n,) integers or have no name, or names are not distinct.
     """
 
     codes: NDArray[np.int64]
@@ -47,7 +50,7 @@ class Labels:
                 f"labels: expected integer codes (n,), got {codes.shape} of {codes.dtype}"
             )
         if len(set(names)) != len(names):
-            raise InvalidInputError(f"labels: expected different names, got {list(names)}")
+            raise InvalidInputError(f"labels: expected distinct names, got {list(names)}")
         is_outside = (codes < UNKNOWN) | (codes >= len(names))
         if is_outside.any():
             raise InvalidInputError(
@@ -58,38 +61,39 @@ class Labels:
         object.__setattr__(self, "names", names)
 
     @classmethod
-    def from_values(cls, values: Iterable[Any], names: Sequence[str] | None = None) -> Labels:
-        """Return labels from one value per row; None, NaN and "" are unknown.
+    def from_values(cls, values: Iterable[object], names: Sequence[str] | None = None) -> Labels:
+        """Return labels from a value per row; None, NaN and "" are unknown.
 
         Args:
-            values: one for each row.
-            names: the values that may occur, in their order; others are refused. None: those that
-                occur, sorted.
+            values: the value of each row.
+            names: allowed values in order. Default: the values that occur, sorted.
+
+        Raises:
+            InvalidInputError: a value is not allowed.
         """
         texts = [cls.text_of(value) for value in values]
         if names is None:
             names = sorted(set(texts) - {""})
         code_of_name = {name: code for code, name in enumerate(names)} | {"": UNKNOWN}
-        strangers = sorted(set(texts) - set(code_of_name))
-        if strangers:
-            raise InvalidInputError(f"labels: expected one of {list(names)}, got {strangers[:8]}")
+        unexpected = sorted(set(texts) - set(code_of_name))
+        if unexpected:
+            raise InvalidInputError(f"labels: expected one of {list(names)}, got {unexpected[:8]}")
         codes = [code_of_name[text] for text in texts]
         return cls(np.array(codes, dtype=np.int64), tuple(names))
 
     @classmethod
-    def from_array(cls, values: Any, names: Sequence[str] | None = None) -> Labels:
-        """Return labels of a column (n,): a numpy array, a tensor, a list, or a column of pandas.
+    def from_array(cls, values: object, names: Sequence[str] | None = None) -> Labels:
+        """Return labels from a column (n,): a numpy array, a tensor, a list, or a pandas column.
 
-        Booleans are "no" and "yes"; whole numbers stand for themselves, -1 as well. None, NaN and
-        "" are unknown.
+        Booleans become "no" and "yes". Without `names`, every integer is a value, including -1.
+        None, NaN and "" are unknown.
 
         Args:
             values: the column.
-            names: what the numbers 0 .. k - 1 of the column mean, which are then codes: -1 is
-                unknown.
+            names: names of the codes 0 .. k - 1 in the column, where -1 is unknown.
 
         Raises:
-            InvalidInputError: something else, or a value that is not among `names`.
+            InvalidInputError: another type, or a value that is not among `names`.
         """
         if isinstance(values, Labels):
             return values
@@ -104,22 +108,22 @@ class Labels:
                 f"labels: expected strings or integers (n,), got {array.shape} of {array.dtype}"
             )
         if array.dtype.kind in "SU":
-            # Each different text is read once. A set instead of sorting n texts; in blocks, since
-            # each text becomes a Python object.
-            different_texts: set[Any] = set()
+            # Collect distinct texts in blocks, which is faster than sorting n texts and needs less
+            # memory than converting all of them to Python objects.
+            different_texts: set[str | bytes] = set()
             for block in np.array_split(array, 1 + len(array) // 65536):
                 different_texts |= set(block.tolist())
             texts = sorted(different_texts)
             labels = cls.from_values(texts, names)
             places = np.searchsorted(np.array(texts, array.dtype), array)
             return cls(labels.codes[places], labels.names)
-        # Whole numbers with gaps between them come as floats or objects.
+        # Integers with missing values may have the dtype float or object.
         column = pd.Series(array).convert_dtypes()
         if column.dtype.kind == "O":
             return cls.from_values(array.tolist(), names)
         if column.dtype.kind not in "iub":
             raise InvalidInputError(
-                f"expected strings or integers, got {array.dtype}; of scores take the class, such"
+                f"expected strings or integers, got {array.dtype}; convert scores to classes, such"
                 " as scores > 0"
             )
         if column.dtype.kind == "b" and names is None:
@@ -130,24 +134,29 @@ class Labels:
         return cls(codes, tuple(map(str, different.tolist())))
 
     @classmethod
-    def from_column(cls, column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
-        """Return labels of a column of a table; empty and missing values, and those in `unknown`,
-        are unknown.
+    def from_column(
+        cls, column: pa.Array, names: Names, where: str, unknown: object = ()
+    ) -> Labels:
+        """Return labels from a column of a table.
 
-        Space around a value does not count.
+        Empty and missing values are unknown. Spaces around values are ignored.
 
         Args:
             column: the column.
-            names: the values, or code in the table -> name; None: those that occur.
-            where: name of the table, for messages.
+            names: allowed values, or code in the table -> name. None: the values that occur.
+            where: name of the column in messages.
             unknown: further values that mean unknown.
+
+        Raises:
+            InvalidInputError: a value is not allowed, or there are too many values for labels.
         """
         texts = [text.strip() for text in as_texts(column, where)]
         labels = cls.from_values(texts).without(unknown)
         if names is None:
             if len(labels.names) > max(_MOST_NAMES, len(labels) // 2):
                 raise InvalidInputError(
-                    f"{where}: {len(labels.names)} values in {len(labels)} rows; expected a label"
+                    f"{where}: expected labels, got {len(labels.names)} values in {len(labels)}"
+                    " rows"
                 )
             return labels
         name_of_value = {str(value): str(name) for value, name in mapped_columns(names).items()}
@@ -162,11 +171,11 @@ class Labels:
         return cls(np.array(new_codes, dtype=np.int64)[labels.codes], tuple(new_names))
 
     @staticmethod
-    def text_of(value: Any) -> str:
-        """Return a value as the name of a label, "" where it is empty."""
+    def text_of(value: object) -> str:
+        """Return a value as the name of a label, "" for missing values."""
         if not isinstance(value, str) and pd.isna(value) is True:  # importing pandas takes a second
             return ""
-        # 1.0, of a column with gaps, is the label 1 of a column without.
+        # Integers with missing values are floats, so 1.0 is the label 1.
         if isinstance(value, (float, np.floating)) and float(value).is_integer():
             value = int(value)
         if not isinstance(value, bytes):
@@ -178,9 +187,8 @@ class Labels:
                 f"expected strings or bytes of UTF-8, got {value[:40]!r}: {error}"
             ) from None
 
-    def without(self, unknown: Any) -> Labels:
-        """Return the same rows with one or several values set to unknown; numbers are compared as
-        written."""
+    def without(self, unknown: object) -> Labels:
+        """Return the same labels with one or several values set to unknown."""
         is_text = isinstance(unknown, (str, bytes))
         if is_text or not isinstance(unknown, Iterable):
             unknown = [unknown]
@@ -195,18 +203,17 @@ class Labels:
         return len(self.codes)
 
     def __getitem__(self, rows: ArrayLike | slice) -> Labels:
-        """Return the labels of some rows: a slice, indices or a mask."""
+        """Return the labels of the rows of a slice, indices or a mask."""
         return Labels(self.codes[indices_of(rows)], self.names)
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Return the (n,) mask of the rows that have a label."""
+        """Return the mask (n,) of rows with a known label."""
         return self.codes != UNKNOWN
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of rows of each name, in the order of the names; unknown rows are left
-        out."""
+        """Return the number of rows of each name, without unknown rows."""
         rows = np.bincount(self.codes[self.known], minlength=len(self.names))
         return dict(zip(self.names, rows.tolist(), strict=True))
 
@@ -214,27 +221,26 @@ class Labels:
         return f"Labels({len(self)} rows, {self.counts}, {int((~self.known).sum())} unknown)"
 
 
-def indices_of(rows: ArrayLike | slice) -> Any:
-    """Return indices or a mask as an array, which numpy would make floats of an empty list; a slice
-    is itself."""
+def indices_of(rows: ArrayLike | slice) -> slice | NDArray[Any]:
+    """Return indices or a mask as an array; slices are unchanged."""
     if isinstance(rows, slice):
         return rows
     array = np.asarray(rows)
+    # numpy converts an empty list to floats.
     return array if array.size else array.astype(np.int64)
 
 
 def cross(*labels: Labels) -> Labels:
-    """Return intersections, such as "landbird/water" or "female/black"; unknown where one of the
-    labels is unknown.
+    """Return intersections, such as "landbird/water"; unknown if one of the labels is unknown.
 
-    The code is row-major: for two labels code = first.code * len(second.names) + second.code.
+    Codes are row-major: for two labels, code = first.code * len(second.names) + second.code.
     """
     lengths = [len(column) for column in labels]
     if len(set(lengths)) != 1:
-        raise InvalidInputError(f"cross: expected labels of one length, got lengths {lengths}")
+        raise InvalidInputError(f"cross: expected labels of the same length, got {lengths}")
     crossed = labels[0]
     for column in labels[1:]:
-        # Where one is unknown (-1), the number means nothing, and is replaced below.
+        # Codes are meaningless if a label is unknown (-1), and are replaced below.
         codes = crossed.codes * len(column.names) + column.codes
         known = crossed.known & column.known
         names = tuple("/".join(pair) for pair in product(crossed.names, column.names))
@@ -243,7 +249,7 @@ def cross(*labels: Labels) -> Labels:
 
 
 def mapped_columns(labels: ColumnNames) -> dict[str, str]:
-    """Return the columns that become labels, as {name here: name in the table}."""
+    """Return the label columns as {name here: name in the table}."""
     if isinstance(labels, str):
         return {labels: labels}
     if isinstance(labels, Mapping):

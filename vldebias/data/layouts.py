@@ -1,8 +1,8 @@
-"""Recognise the format of images with captions: a table, a folder of images and texts, tars, COCO,
-or what `datasets` opens.
+"""Detect the format of images with captions: a table, a folder of images and texts, tars, COCO, or
+a format of `datasets`.
 
-Nothing here imports torch or datasets, so that a wrong column, separator or folder is reported at
-once; only parquet needs pyarrow.
+This module imports neither torch nor datasets, so that a wrong column, separator or folder is
+reported immediately; only parquet needs pyarrow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from vldebias.utils.text_tables import OTHER_FORMS, decoded, json_form, split_ro
 
 TABLES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
 PARQUET = (".parquet", ".arrow")
-# Columns as tools call them; the first of each is the name in our own tables.
+# Column names of common tools; the first is the usual name.
 IMAGE_COLUMNS = (
     *("image", "image_path", "img_path", "img", "path", "file_path", "filepath", "file"),
     *("file_name", "filename", "image_file", "image_name", "image_filename"),
@@ -47,22 +47,24 @@ CAPTION_COLUMNS = (
 _URL_COLUMNS = ("url", "image_url", "img_url", "urls")
 _URL = re.compile(r"https?://\S+", re.IGNORECASE)
 _COCO_KEYS = ("images", "annotations", "file_name", "image_id", "caption")
-_HEAD = 1 << 22  # bytes of a table that are looked at before anything is imported
-_NAMED_BY = "name it with --image-column (open_clip: --csv-img-key; in Python image=...)"
-_CAPTION_NAMED_BY = (
-    "name it with --caption-column (open_clip: --csv-caption-key; in Python caption=...)"
-)
+_HEAD = 1 << 22  # bytes of a table that are read to find its columns
+_SET_IMAGE = "set --image-column (open_clip: --csv-img-key; in Python image=...)"
+_SET_CAPTION = "set --caption-column (open_clip: --csv-caption-key; in Python caption=...)"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Describe the format of a data set with captions.
+    """Format of a data set with captions.
 
-    kind: "table", "coco", "pairs" (images with a text file beside each), "tars", or "datasets"
-    (what that library opens).
-    files: the files; of pairs the paths of the images below the root.
-    image, caption: columns of a table, None where it has none. header: the names of its columns
-    where the file does not have them. images: the paths in its first rows; is_whole: these are all.
+    Attributes:
+        kind: "table", "coco", "pairs" (images with text files next to them), "tars", or "datasets"
+            (formats of this library).
+        files: the files; for pairs, all paths relative to the root.
+        image: column of images of a table.
+        caption: column of captions of a table, None if there is none.
+        header: column names of a table whose file does not contain them.
+        images: paths in the first rows of a table.
+        is_whole: True if the first rows are all rows.
     """
 
     kind: str
@@ -75,9 +77,10 @@ class Layout:
 
 
 def expanded(root: str | Path) -> list[str]:
-    """Return the patterns that braces stand for, as webdataset and open_clip write them:
-    "shard-{0000..0012}.tar", "{train,val}.tar" and "a-{0..9}.tar::b-{0..9}.tar"; a name without
-    braces is itself."""
+    """Expand braces in a name, as in webdataset and open_clip.
+
+    Examples are "shard-{0000..0012}.tar", "{train,val}.tar" and "a-{0..9}.tar::b-{0..9}.tar".
+    """
     text = str(root)
     if Path(text).exists():
         return [text]
@@ -93,8 +96,8 @@ def expanded(root: str | Path) -> list[str]:
         numbers = range(int(first), int(last) + 1)
         options = [str(number).zfill(len(first)) for number in numbers]
     before = text[: ranges.start()]
-    behind = text[ranges.end() :]
-    return list(itertools.chain.from_iterable(expanded(before + part + behind) for part in options))
+    after = text[ranges.end() :]
+    return list(itertools.chain.from_iterable(expanded(before + part + after) for part in options))
 
 
 def find_layout(
@@ -106,23 +109,23 @@ def find_layout(
     encoding: str | None = None,
     reads_captions: bool = True,
 ) -> Layout:
-    """Return the format of a data set with captions.
+    """Detect the format of a data set with captions.
 
     Args:
-        root: a file, a folder, a pattern with * or braces, or an id of the hub.
-        image: column of the images, as the user names it; None: found by its name.
-        caption: column of the captions, as the user names it; None: found by its name.
-        separator: between the cells of a table, as the user names it; None: found.
-        encoding: of a table, as the user names it; None: found.
-        reads_captions: whether captions are wanted, or images alone.
+        root: a file, a folder, a pattern with * or braces, or an id on the hub.
+        image: column of images. Default: found by its name.
+        caption: column of captions. Default: found by its name.
+        separator: separator of a table. Default: detected.
+        encoding: encoding of a table. Default: detected.
+        reads_captions: False if only images are needed.
 
     Raises:
-        InvalidInputError: files that are not there, an empty file, no such column, several that
-            may be meant, a list of URLs; the message says what to do.
+        InvalidInputError: files do not exist or are empty, a column does not exist, several columns
+            are possible, or the data are URLs.
     """
     if not str(root).strip():
         raise InvalidInputError(
-            f"data: expected a file, a folder or an id of the hub, got {str(root)!r}"
+            f"data: expected a file, a folder or an id on the hub, got {str(root)!r}"
         )
     paths = expanded(root)
     path = Path(root).expanduser()
@@ -144,8 +147,7 @@ def find_layout(
 
 
 def _layout_of_file(path: Path, image: str | None) -> Layout:
-    """Return the layout of a file that is no table, by its ending; what `datasets` opens it finds
-    by its name."""
+    """Return the layout of a file that is not a table, by its ending."""
     ending = path.suffix.lower()
     if ending in TABLES:
         return Layout("coco", (str(path),))
@@ -157,8 +159,8 @@ def _layout_of_file(path: Path, image: str | None) -> Layout:
     elif ending != ".arrow":
         form = OTHER_FORMS.get(ending, "a file")
         raise InvalidInputError(
-            f"{path}: got {form} that ends in {ending or 'nothing'}; expected a table"
-            f" ({', '.join(TABLES)}), .parquet, .tar or a folder: save or unpack it as one of these"
+            f"{path}: got {form} with {f'the ending {ending}' if ending else 'no ending'}; expected"
+            f" a table ({', '.join(TABLES)}), .parquet, .tar or a folder; convert or unpack it"
         )
     return Layout("datasets")
 
@@ -166,15 +168,15 @@ def _layout_of_file(path: Path, image: str | None) -> Layout:
 def refuse_absent_images(
     layout: Layout, *, images: str | Path | None = None, allow_outside: bool = False
 ) -> None:
-    """Refuse a table whose images are not there, by its first rows.
+    """Raise an error if the images in the first rows of a table do not exist.
 
     Args:
-        layout: of `find_layout`; others than tables are not looked at.
-        images: folder that paths start from; None: found.
-        allow_outside: take absolute paths and paths with "..".
+        layout: result of `find_layout`. Only tables are checked.
+        images: base folder of the paths. Default: detected.
+        allow_outside: allow absolute paths and paths with "..".
 
     Raises:
-        InvalidInputError: paths that lead out of the folder, or none of the images is there.
+        InvalidInputError: paths lead outside the folder, or none of the images exists.
     """
     if layout.kind != "table":
         return
@@ -182,23 +184,21 @@ def refuse_absent_images(
     outside = [file for file in layout.images if is_outside(file)]
     if outside and not allow_outside:
         raise InvalidInputError(
-            f"{path}: {len(outside)} of its first {len(layout.images)} paths lead out of"
-            f" {images or path.parent} or are no local files, such as {outside[0]!r}; write them"
-            " from the folder of the table or --image-root, or trust the table: --set"
-            " allow_outside=true (in Python allow_outside=True)"
+            f"{path}: {len(outside)} of the first {len(layout.images)} paths lead outside"
+            f" {images or path.parent} or are not local files, such as {outside[0]!r}; use paths"
+            " relative to the folder of the table or --image-root, or allow them for a trusted"
+            " table: --set allow_outside=true (in Python allow_outside=True)"
         )
-    # The first rows of a large table may be the only ones without images.
+    # In a large table, images may only be missing for the first rows.
     if images is None and layout.is_whole:
         folder_of_images(path, layout.images)
 
 
 def _refuse_absent(root: str | Path, ending: str) -> None:
-    """Refuse a path that is not there; a name such as "nlphuji/flickr30k" may be one of the hub."""
+    """Raise an error for a path that does not exist, but not for a possible id on the hub."""
     text = str(root)
     if _URL.fullmatch(text):
-        raise InvalidInputError(
-            f"{root}: is a URL, and nothing is downloaded here; download it and name the file"
-        )
+        raise InvalidInputError(f"{root}: expected a local file, got a URL; download it first")
     looks_like_path = (
         ending in (*TABLES, *PARQUET, ".tar")
         or text.startswith(("/", ".", "~"))
@@ -210,12 +210,12 @@ def _refuse_absent(root: str | Path, ending: str) -> None:
         names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
         hint = did_you_mean(Path(root).name, names, "check the path.")
         raise InvalidInputError(
-            f"{root}: there is no such file or folder; expected captions with images; {hint}"
+            f"{root}: no such file or folder; expected captions with images; {hint}"
         )
 
 
 def _layout_of_pattern(root: str | Path, patterns: Sequence[str]) -> Layout:
-    """Return the layout of the files that patterns name; each of several must name one."""
+    """Return the layout of the files of several patterns, each of which must have a file."""
     files: list[str] = []
     missing = []
     for pattern in patterns:
@@ -225,8 +225,8 @@ def _layout_of_pattern(root: str | Path, patterns: Sequence[str]) -> Layout:
         files += matches
     if missing:
         raise InvalidInputError(
-            f"{root}: {len(missing)} of {len(patterns)} names find no file, such as"
-            f" {missing[0]!r}; check the pattern"
+            f"{root}: {len(missing)} of {len(patterns)} files do not exist, such as {missing[0]!r};"
+            " check the pattern"
         )
     if all(file.lower().endswith(".tar") for file in files):
         for file in files:
@@ -240,7 +240,7 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
     files, _ = files_below(folder)
     if not files:
         raise InvalidInputError(
-            f"{folder}: the folder has no files; expected images and captions, or tars"
+            f"{folder}: the folder is empty; expected images and captions, or tars"
         )
     tars = _ending_in(files, ".tar")
     if tars:
@@ -255,7 +255,7 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
     if metadata or not pictures:
         if reads_captions and parquet and not metadata:
             _refuse_parquet_of_urls(folder / parquet[0], None)
-            # img2dataset writes statistics beside, which are no rows.
+            # Ignore the statistics that img2dataset writes next to parquet.
             if _fitting_files(files, r".*_stats\.json"):
                 return Layout("datasets", _below(folder, parquet))
         return Layout("datasets")
@@ -264,16 +264,16 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
         return Layout("coco", _below(folder, coco))
     if captions_beside(files):
         return Layout("pairs", tuple(files))
-    # A folder of classes is what `datasets` reads; its captions come from a template.
+    # `datasets` reads a folder of classes, for which captions are created from a template.
     if reads_captions:
         _refuse_pictures_without_captions(folder, files, pictures)
     return Layout("datasets")
 
 
 def _refuse_metadata_of_others(table: Path, pictures: Sequence[str]) -> None:
-    """Refuse a metadata.csv or metadata.jsonl none of whose names is a file of its folder.
+    """Raise an error if metadata.csv or metadata.jsonl only contains files that do not exist.
 
-    `datasets` would return rows whose pictures cannot be read.
+    `datasets` would return rows with unreadable images.
     """
     if table.suffix == ".parquet" or not pictures:
         return
@@ -284,19 +284,18 @@ def _refuse_metadata_of_others(table: Path, pictures: Sequence[str]) -> None:
     listed = list(filter(None, listed))
     if listed and not any((table.parent / file).is_file() for file in listed):
         raise InvalidInputError(
-            f"{table}: none of the {len(listed):,} files that it names is in {table.parent}, the"
-            f" first is {listed[0]!r}; expected names such as {pictures[0]!r}; correct the column"
-            " 'file_name'"
+            f"{table}: none of the {len(listed):,} files in the column 'file_name', such as"
+            f" {listed[0]!r}, exists in {table.parent}; expected names such as {pictures[0]!r}"
         )
 
 
 def _fitting_files(files: Sequence[str], pattern: str) -> list[str]:
-    """Return the files whose whole path fits a pattern."""
+    """Return the files whose whole path matches a pattern."""
     return [file for file in files if re.fullmatch(pattern, file, re.DOTALL)]
 
 
 def _ending_in(files: Sequence[str], *endings: str) -> list[str]:
-    """Return the files with one of these endings, also in capitals."""
+    """Return the files with one of these endings in lower or upper case."""
     return [file for file in files if file.lower().endswith(endings)]
 
 
@@ -308,7 +307,7 @@ def _below(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
 def _refuse_pictures_without_captions(
     folder: Path, files: Sequence[str], pictures: Sequence[str]
 ) -> None:
-    """Raise InvalidInputError, which says where the captions of the pictures may be."""
+    """Raise an error that explains where the captions of images may be."""
     stems = {PurePosixPath(file).stem for file in pictures}
     by_name: list[str] = []
     other_files: list[str] = []
@@ -318,29 +317,29 @@ def _refuse_pictures_without_captions(
     texts = _ending_in(by_name, *TEXT_ENDINGS)
     tables = _ending_in(other_files, *TABLES)
     facts = _ending_in(by_name, ".json")
-    remedy = "expected a .txt of the same name beside each image, or a table"
+    remedy = "expected a .txt with the same name next to each image, or a table"
     if texts:
-        remedy = f"texts of their names are in another folder, such as {texts[0]}: put each"
-        remedy += " beside its image"
+        remedy = f"there are text files in another folder, such as {texts[0]}; move each of them"
+        remedy += " next to its image"
     elif tables:
-        remedy = f"name the table that has them, such as --data {folder / tables[0]}"
+        remedy = f"pass the table with the captions, such as --data {folder / tables[0]}"
     elif facts:
-        remedy = f"{remedy}; {facts[0]} is not read for captions: give img2dataset the column of"
-        remedy += " the captions (--caption_col), and it writes a .txt for each image"
+        remedy = f"{remedy}; captions are not read from {facts[0]}; set the column of captions of"
+        remedy += " img2dataset (--caption_col), which then writes a .txt for each image"
     raise InvalidInputError(
-        f"{folder}: got {len(pictures)} images without captions; {remedy}; or make captions from a"
-        " label (label, caption_template)"
+        f"{folder}: got {len(pictures)} images without captions; {remedy}; or create captions from"
+        " a label (label, caption_template)"
     )
 
 
 def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
-    """Refuse a parquet file that has URLs and no images, or that cannot be read."""
+    """Raise an error if a parquet file contains URLs instead of images, or cannot be read."""
     try:
         names = need("pyarrow.parquet").read_schema(path).names
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
         raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
     if image is not None and image not in names and column_around(names, image) is None:
-        raise InvalidInputError(f"{path}: no column {image!r}; there are {names}; {_NAMED_BY}")
+        raise InvalidInputError(f"{path}: no column {image!r}; there are {names}; {_SET_IMAGE}")
     known = (*IMAGE_COLUMNS, "jpg", "jpeg", "png", "webp")
     if image is None and not fitting_columns(names, known):
         url = fitting_columns(names, _URL_COLUMNS)
@@ -350,14 +349,14 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
 
 
 def is_coco(path: Path, encoding: str | None) -> bool:
-    """Tell whether a file is COCO's captions: one JSON object with their keys.
+    """Return True if a file contains captions of COCO: a JSON object with certain keys.
 
     Args:
         path: the file.
-        encoding: as the user names it; None: found.
+        encoding: encoding of the file. None: detect it.
 
     Raises:
-        InvalidInputError: the object is neither that nor rows in another form.
+        InvalidInputError: the object contains neither captions of COCO nor rows.
     """
     if path.suffix.lower() != ".json":
         return False
@@ -365,28 +364,28 @@ def is_coco(path: Path, encoding: str | None) -> bool:
         head = file.read(1 << 16)
     if json_form(decoded_head(head, path, encoding)) != "object":
         return False
-    # 90 million bytes are searched at once, and parsed later.
+    # Searching 90 million bytes is much faster than parsing them.
     content = path.read_bytes()
     missing = [key for key in _COCO_KEYS if f'"{key}"'.encode() not in content]
     if not missing:
         return True
     if "images" not in missing and "annotations" not in missing:
         raise InvalidInputError(
-            f"{path}: looks like COCO's annotations, without {', '.join(missing)}; expected its"
-            " captions_*.json (instances_*.json has no captions)"
+            f"{path}: expected COCO's captions_*.json, got annotations without"
+            f" {', '.join(missing)} (instances_*.json has no captions)"
         )
     try:
         rows_of_json(decoded(content, str(path), encoding), str(path))
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"{error}. It is not COCO's captions_*.json either, since it lacks"
+            f"{error}. It is not COCO's captions_*.json either, because it has no"
             f" {', '.join(missing)} (instances_*.json has no captions)"
         ) from None
     return False
 
 
 def _refuse_compressed_tar(path: Path) -> None:
-    """Refuse a tar that is compressed: images are read where they stand in the file."""
+    """Raise an error for a compressed tar, because images are read by their offset."""
     with path.open("rb") as file:
         start = file.read(6)
     command_of_magic = {
@@ -398,20 +397,20 @@ def _refuse_compressed_tar(path: Path) -> None:
     for magic, command in command_of_magic.items():
         if start.startswith(magic):
             raise InvalidInputError(
-                f"{path}: is compressed; expected a plain tar, of which images are read where they"
-                f" stand: decompress it ({command} < {path} > plain.tar)"
+                f"{path}: expected an uncompressed tar, in which images can be read by their"
+                f" offset; decompress it ({command} < {path} > plain.tar)"
             )
 
 
 def decoded_head(content: bytes, path: Path, encoding: str | None) -> str:
-    """Decode the beginning of a text file, without a character that is cut off at its end.
+    """Decode the beginning of a text file, without an incomplete character at the end.
 
     Args:
         content: the first bytes of the file.
-        path: of the file, for messages.
-        encoding: as the user names it; None: found.
+        path: path of the file in messages.
+        encoding: encoding of the file. None: detect it.
     """
-    # At most three bytes of a character of UTF-8 are left at the end.
+    # An incomplete character in UTF-8 has at most three bytes.
     if encoding is None:
         for cut in range(4):
             try:
@@ -432,7 +431,7 @@ def _layout_of_table(
     *,
     reads_captions: bool,
 ) -> Layout:
-    """Return the columns of a table by its first rows."""
+    """Return the layout of a table, from its first rows."""
     names, first, is_whole = _first_rows(path, separator, encoding)
     header: tuple[str, ...] = ()
     form = path.suffix.lower().removeprefix(".")
@@ -441,26 +440,23 @@ def _layout_of_table(
     if header:
         first = [dict(zip(header, row.values(), strict=True)) for row in first]
         names = list(header)
-    image = _column(path, names, image, IMAGE_COLUMNS, "images", _NAMED_BY, form)
+    image = _column(path, names, image, IMAGE_COLUMNS, "images", _SET_IMAGE, form)
     cells = [str(row.get(image) or "") for row in first]
     if any(_URL.fullmatch(cell.strip()) for cell in cells[:50]):
         captions = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
         raise InvalidInputError(_fetch_first(path, form, image, captions[0]))
     if reads_captions:
-        caption = _column(
-            path, names, caption, CAPTION_COLUMNS, "captions", _CAPTION_NAMED_BY, form
-        )
+        caption = _column(path, names, caption, CAPTION_COLUMNS, "captions", _SET_CAPTION, form)
     paths = tuple(map(without_number, cells))
     used_caption = caption if reads_captions else None
     return Layout("table", (str(path),), image, used_caption, header, paths, is_whole)
 
 
 def _missing_header(path: Path, first_line: Sequence[str], form: str) -> tuple[str, ...]:
-    """Return the names of the two columns of a table without them, whose first line shows a
-    picture; () where it shows none.
+    """Return column names for a table whose first line is an image and a caption; else ().
 
     Raises:
-        InvalidInputError: the first line shows a URL.
+        InvalidInputError: the first line contains a URL.
     """
     urls = [cell for cell in first_line if _URL.fullmatch(cell.strip())]
     if urls:
@@ -476,31 +472,30 @@ def _missing_header(path: Path, first_line: Sequence[str], form: str) -> tuple[s
 
 
 def without_number(cell: str) -> str:
-    """Return the path in a cell without the number of its caption, as Flickr8k and Flickr30k have
-    it: "1000268201.jpg#0"."""
+    """Return the path in a cell without a caption number, as in Flickr8k: "1000268201.jpg#0"."""
     return re.sub(r"#\d+$", "", cell)
 
 
 def check_columns(path: Path, columns: Iterable[str | None]) -> None:
-    """Refuse a table that lacks one of some columns, by its first rows; a pattern is not looked at.
+    """Raise an error if a column is missing in the first rows of a table.
 
     Args:
-        path: the table, or a pattern of tables.
-        columns: names that are needed; None is skipped.
+        path: the table, or a pattern, which is not checked.
+        columns: required columns; None is ignored.
 
     Raises:
-        InvalidInputError: no such column, or no table.
+        InvalidInputError: a column is missing, or the file is not a table.
     """
     if path.suffix.lower() == ".parquet" or not path.is_file():
         return
     if path.suffix.lower() not in TABLES:
         raise InvalidInputError(
-            f"{path}: expected a table that ends in {', '.join(TABLES)} or .parquet"
+            f"{path}: expected a table with the ending {', '.join(TABLES)} or .parquet"
         )
     names, _, _ = _first_rows(path, None, None)
     plain = {_plain(name) for name in names}
-    # Columns of nested objects have a dot: "labels.gender". The object of another row may have
-    # parts that the first rows lack.
+    # Columns of nested objects have dotted names like "labels.gender". Objects in other rows may
+    # have parts that are missing in the first rows.
     objects = {name.partition(".")[0] for name in plain}
     for column in columns:
         if column is not None and _plain(column.partition(".")[0]) not in plain | objects:
@@ -510,7 +505,7 @@ def check_columns(path: Path, columns: Iterable[str | None]) -> None:
 def _first_rows(
     path: Path, separator: str | None, encoding: str | None
 ) -> tuple[list[str], list[dict[str, object]], bool]:
-    """Return the names of the columns of a table, its first rows, and whether these are all."""
+    """Return the columns of a table, its first rows, and whether these are all rows."""
     with path.open("rb") as file:
         content = file.read(_HEAD)
     is_whole = len(content) < _HEAD
@@ -534,17 +529,16 @@ def _first_rows(
 
 
 def _plain(name: str) -> str:
-    """Return the name of a column without case, and with blanks and hyphens as underscores."""
+    """Return a column name in lower case, with underscores for spaces and hyphens."""
     return re.sub(r"[\s-]+", "_", name.strip()).casefold()
 
 
 def fitting_columns(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the columns that are called as one of the known ones; the first known name alone where
-    a column is called exactly so.
+    """Return the columns with known names, or only the usual name if it exists.
 
     Args:
         names: columns of the table.
-        known: names that such a column may have, the usual one first.
+        known: known names of such columns; the first is the usual name.
     """
     if known[0] in names:
         return [known[0]]
@@ -560,10 +554,10 @@ def _column(
     remedy: str,
     form: str,
 ) -> str:
-    """Return the column that a user names, or the only one that is called as such columns are.
+    """Return the given column, or the only column with a known name.
 
     Raises:
-        InvalidInputError: none, or several.
+        InvalidInputError: there is no such column, or several are possible.
     """
     if name is not None:
         fitting = [column for column in names if _plain(column) == _plain(name)]
@@ -571,7 +565,7 @@ def _column(
             fitting = [name]
         if len(fitting) != 1:
             raise InvalidInputError(
-                f"{path}: no column {name!r} of {content}; there are {list(names)}; {remedy}"
+                f"{path}: no column {name!r} for {content}; there are {list(names)}; {remedy}"
             )
         return fitting[0]
     fitting = fitting_columns(names, known)
@@ -587,26 +581,30 @@ def _column(
         raise InvalidInputError(_fetch_first(path, form, url[0], caption[0]))
     hint = ""
     if len(names) == 1 and form in ("csv", "tsv", "txt"):
-        hint = "; if these are several columns, say what separates them (--separator)"
+        hint = "; if these are several columns, set their --separator"
     raise InvalidInputError(
-        f"{path}: no column of {content}; expected one of {', '.join(known)}; there are"
+        f"{path}: no column for {content}; expected one of {', '.join(known)}; there are"
         f" {list(names)}; {remedy}{hint}"
     )
 
 
 def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequence[str] = ()) -> str:
-    """Write that a table has URLs, and the command that fetches their images.
+    """Return the error for a table of URLs, with the command that downloads their images.
 
-    columns: what the columns are, of a table without their names.
+    Args:
+        path: the table.
+        form: its format.
+        url: column of URLs.
+        caption: column of captions.
+        columns: columns of a table whose file does not contain column names.
     """
     form = {"txt": "tsv", "ndjson": "jsonl"}.get(form, form)
     header = ""
     if columns:
         names = "\\t".join(columns) if form == "tsv" else ",".join(columns)
-        header = f" its first line should name the columns (sed -i '1i {names}' {path});"
+        header = f" add a first line with column names (sed -i '1i {names}' {path}), and"
     return (
-        f"{path}: is a list of URLs, and nothing is downloaded here;{header} fetch the images"
-        f" with img2dataset --url_list {path} --input_format {form} --url_col {url} --caption_col"
-        f" {caption} --output_format webdataset --output_folder images, then name these:"
-        " --data 'images/*.tar'"
+        f"{path}: expected images, got URLs;{header} download the images with img2dataset"
+        f" --url_list {path} --input_format {form} --url_col {url} --caption_col {caption}"
+        " --output_format webdataset --output_folder images, then pass them: --data 'images/*.tar'"
     )

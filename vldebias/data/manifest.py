@@ -1,18 +1,18 @@
-"""Open images that a table names, with labels and captions."""
+"""Open images with labels and captions from a table of paths."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.data.caption_cells import captions_in, one_row_per_image, texts_of_list
 from vldebias.data.cleaning import clean_captions
-from vldebias.data.dataset import ImageData, file_images
+from vldebias.data.dataset import Facts, ImageData, file_images
 from vldebias.data.folders import folder_of_paths
 from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns
 from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
 
 def rows_of_split(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
-    """Return the rows of a split, or of all; refuse one that is none.
+    """Return the rows of a split.
 
     Args:
-        data: name of the data, for messages.
-        split: the name of a split, or "all".
+        data: name of the data in messages.
+        split: name of a split, or "all".
         splits: split of each row.
+
+    Raises:
+        InvalidInputError: the split does not exist, or has no rows.
     """
     if split not in (*splits.names, "all"):
         raise InvalidInputError(
@@ -41,37 +44,37 @@ def rows_of_split(data: str | Path, split: str, splits: Labels) -> NDArray[np.in
     rows = np.flatnonzero(splits.codes == splits.names.index(split))
     if not len(rows):
         counts = ", ".join(f"{name} {count}" for name, count in splits.counts.items() if count)
-        raise InvalidInputError(f"{data}: no images in split {split!r}; there are {counts}")
+        raise InvalidInputError(f"{data}: split {split!r} is empty; there are {counts}")
     return rows
 
 
 def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return the labels of a column, by the names of its values where the file has codes.
+    """Return the labels of a column.
 
     Args:
         table: the table.
-        column: its column.
-        names: the values, or code in the table -> name.
-        path: of the table, for messages.
+        column: name of the column.
+        names: the values, or code in the table -> name. None: any values.
+        path: path of the table in messages.
 
     Raises:
-        InvalidInputError: no such column, values that are no texts, or a code without a name.
+        InvalidInputError: the column does not exist, or contains values other than texts and
+            numbers, or codes without names.
     """
     return Labels.from_column(column_of(table, column, path), names, f"{path}: column {column!r}")
 
 
 def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return the labels of a column whose values are known; other spellings are merged into them,
-    with a warning.
+    """Return the labels of a column with known values; other spellings are merged with a warning.
 
     Args:
         table: the table.
-        column: its column.
+        column: name of the column.
         names: the values, or code in the table -> name.
-        path: of the table, for messages.
+        path: path of the table in messages.
 
     Raises:
-        InvalidInputError: a value that is none of them.
+        InvalidInputError: an unknown value.
     """
     known = mapped_columns(names or ())
     place = f"{path}: column {column!r}"
@@ -79,7 +82,7 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
     spelt = matched(labels.names, known)
     joined = []
     for name, value in spelt.items():
-        # "1.0" and True are the number 1, and no other spelling of a word.
+        # "1.0" and True are the number 1, not other spellings of a word.
         if not re.fullmatch(r"[-+]?\d+\.0*|true|false", name.strip().casefold()):
             joined.append(f"{name!r} ({labels.counts[name]} rows) as {value!r}")
     if joined:
@@ -89,27 +92,27 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
 
 
 def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return labels of a column in which every row has a value.
+    """Return the labels of a column with known values, in which every row has a value.
 
     Args:
         table: the table.
-        column: its column.
+        column: name of the column.
         names: the values, or code in the table -> name.
-        path: of the table, for messages.
+        path: path of the table in messages.
 
     Raises:
-        InvalidInputError: see `labels_of`; or empty cells.
+        InvalidInputError: an unknown value or an empty cell.
     """
     labels = known_labels(table, column, names, path)
     if not labels.known.all():
         empty = int((~labels.known).sum())
         raise InvalidInputError(
-            f"{path}: column {column!r}: expected a value in every row, {empty} are empty"
+            f"{path}: column {column!r}: expected a value in every row, but {empty} are empty"
         )
     return labels
 
 
-def open_manifest(  # noqa: PLR0913  (each is a column, or says how the table is written)
+def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
     root: Path,
     split: str = "all",
     *,
@@ -122,39 +125,38 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or says how the table is
     separator: str | None = None,
     encoding: str | None = None,
 ) -> ImageData:
-    """Open the rows of your own table (csv, tsv, txt, parquet, jsonl or json) whose `split_column`
-    is `split`; all for "all".
+    """Open the images of your own table (csv, tsv, txt, parquet, jsonl or json).
 
     Args:
         root: the table.
-        split: value of `split_column` of the rows to open, or "all".
-        image: column of paths, relative to `images`. If there is no column "image", the only one
-            with another usual name, such as "filename", is taken.
-        caption: column of texts or of lists of texts. An image on several rows becomes one with
-            several captions.
-        labels: columns that are labels, as a list or as {name here: name in the table}; empty cells
-            are unknown.
-        split_column: column that names the split.
-        images: folder that the paths start from, by default that of the table.
-        allow_outside: take absolute paths and paths with "..", which are refused otherwise.
-        separator: between the cells of the table. None: what fits; see `read_table`.
-        encoding: of the table. None: what fits; see `read_table`.
+        split: open only rows with this value in `split_column`, or "all".
+        image: column of paths, relative to `images`. If there is no column "image", the default is
+            the only column with another usual name, such as "filename".
+        caption: column of texts or of lists of texts. Rows with the same image are joined to an
+            image with several captions.
+        labels: label columns, as a list or as {name here: name in the table}; empty cells are
+            unknown.
+        split_column: column of splits.
+        images: base folder of the paths. Default: the table's folder.
+        allow_outside: allow absolute paths and paths with "..".
+        separator: separator of the table; see `read_table`.
+        encoding: encoding of the table; see `read_table`.
 
     Raises:
-        InvalidInputError: no such column or split, an image twice without captions, a path that
-            leads out.
+        InvalidInputError: a column or split does not exist, an image occurs twice without captions,
+            or a path leads outside the folder.
     """
     table = read_table(root, separator=separator, encoding=encoding)
     if split != "all":
         if split_column is None:
             raise InvalidInputError(
-                f"{root}: split {split!r} needs split_column, the column that names it; without one"
-                " take split 'all'"
+                f"{root}: split {split!r} needs split_column, the column of splits; if there is"
+                " none, use split 'all'"
             )
         table = table.take(rows_of_split(root, split, labels_of(table, split_column, None, root)))
     image = _image_column(table.column_names, image, root)
     used = {image, caption, split_column, *mapped_columns(labels).values()}
-    # Listed with the data, so that a column that was misspelt shows.
+    # Unused columns are listed with the data, to make misspelt names visible.
     unused = [column for column in table.column_names if column not in used]
     return images_of_table(
         root,
@@ -170,20 +172,27 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or says how the table is
 
 
 def _image_column(names: Sequence[str], image: str, path: Path) -> str:
-    """Return the column of images: the one that is named, else the only one with a usual name.
+    """Return the given column of images, or the only column with a usual name.
 
     Raises:
-        InvalidInputError: no such column, or several.
+        InvalidInputError: the column does not exist, or several are possible.
     """
     fitting = fitting_columns(names, IMAGE_COLUMNS)
     if image != IMAGE_COLUMNS[0] or image in fitting:
         return image
     if len(fitting) != 1:
         raise InvalidInputError(
-            f"{path}: expected a column {image!r}; there are {list(names)}; name the column of the"
-            " paths (image=...; --option image=COLUMN)"
+            f"{path}: expected a column {image!r}; there are {list(names)}; set the column of paths"
+            " (image=...; --option image=COLUMN)"
         )
     return fitting[0]
+
+
+class FileOptions(TypedDict, total=False):
+    """Options of `file_images`."""
+
+    about: Facts
+    allow_outside: bool
 
 
 def images_of_table(
@@ -195,24 +204,27 @@ def images_of_table(
     caption: str | None,
     labels: ColumnNames,
     folder: Path,
-    **options: Any,
+    **options: Unpack[FileOptions],
 ) -> ImageData:
-    """Return the images that a table names, below a folder.
+    """Return the images of a table of paths.
 
     Args:
-        path: file of the table.
+        path: path of the table.
         split: name of the split.
-        table: its rows.
+        table: the table.
         image: column of paths.
         caption: column of captions, if any.
-        labels: columns that are labels.
-        folder: folder that the paths start from.
+        labels: label columns.
+        folder: base folder of the paths.
         options: options of `file_images`.
     """
     files = as_texts(column_of(table, image, path), f"{path}: column {image!r}")
     # An empty path would be the folder itself.
     if "" in files:
-        raise InvalidInputError(f"{path}: {files.count('')} rows have no image in column {image!r}")
+        raise InvalidInputError(
+            f"{path}: expected an image in every row, but {files.count('')} cells of column"
+            f" {image!r} are empty"
+        )
     captions, more_captions = _captions_of(table, caption, path)
     columns = {}
     for name, column in mapped_columns(labels).items():
@@ -235,8 +247,7 @@ def images_of_table(
 def _captions_of(
     table: pa.Table, column: str | None, path: Path
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the caption of each row, and its further ones where a row has some; none without a
-    column."""
+    """Return the caption and the further captions of each row; empty without a column."""
     captions: list[str] = []
     more_captions: list[tuple[str, ...]] = []
     lists = 0
@@ -251,8 +262,8 @@ def _captions_of(
             more_captions.append(further or ())
     if lists:
         warn(
-            f"{path}: {lists} cells of column {column!r} are lists written as text, and were read"
-            f" as several captions, such as {captions[0][:60]!r}",
+            f"{path}: {lists} cells of column {column!r} are lists written as text, and are read as"
+            f" several captions, such as {captions[0][:60]!r}",
             SuspectInputWarning,
         )
     return clean_captions(str(path), captions, more_captions)

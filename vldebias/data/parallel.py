@@ -1,4 +1,4 @@
-"""Run work in parallel: rows by threads, shards by processes, passes over parts here or on Ray."""
+"""Run work in parallel: rows in threads, shards in processes, parts in this process or on Ray."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vldebias.errors import Lazily, VldebiasError, need
 
-# Opening a data set needs no torch, and a wrong folder is reported before torch is imported.
+# Opening a data set needs no torch, so that a wrong folder is reported before importing it.
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
 else:
     torch = Lazily("torch")
     dist = Lazily("torch.distributed")
 
-RETRIES = 3  # of a part whose worker died
+RETRIES = 3  # retries of a part whose worker died
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: int) -> Iterator[R]:
-    """Yield `work` of each task, in order, by threads that run at most `ahead` tasks ahead; 0:
-    without threads.
+    """Yield `work(task)` for each task in order, computed ahead by threads.
 
     Args:
-        tasks: what to work on.
+        tasks: the tasks.
         work: function of a task.
-        workers: number of threads; 0: without threads.
-        ahead: most tasks that run ahead of what was yielded.
+        workers: number of threads. 0: compute each result when it is requested.
+        ahead: maximum number of tasks to compute ahead.
     """
     if workers == 0:
         yield from map(work, tasks)
@@ -43,30 +44,30 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
     try:
         for task in tasks:
             waiting.append(pool.submit(work, task))
-            # The oldest result is handed out while later ones are computed: the order stays.
+            # Yield the oldest result while later ones are computed, which preserves the order.
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    finally:  # also where the caller stops early, such as on Ctrl-C
+    finally:  # also if the caller stops early, such as on Ctrl-C
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Identify this process as number `rank` of `world`, and talk to the others."""
+    """The process group: this process has number `rank` of `world`."""
 
     rank: int = 0
     world: int = 1
 
     def wait(self) -> None:
-        """Return when all processes have called it."""
+        """Wait until all processes have called this method."""
         if self.world > 1:
             dist.barrier()
 
     def share(self, value: T) -> T:
-        """Return the value of process 0 to each process."""
-        # torch fills the list of the other processes in place.
+        """Return the value of process 0 in each process."""
+        # torch overwrites the list in the other processes.
         box = [value]
         if self.world > 1:
             dist.broadcast_object_list(box, src=0)
@@ -74,21 +75,20 @@ class Processes:
 
 
 def processes() -> Processes:
-    """Return the `Processes` of the group, which accelerate sets up after a launch of several
-    processes.
+    """Return the process group, which accelerate initialises if several processes were launched.
 
-    A program on its own is left alone: accelerate keeps one state for all, and making it here would
-    choose the device of an `Accelerator` that is made later.
+    In a single process, accelerate is not initialised: its state is global, and would determine the
+    device of an `Accelerator` that is created later.
     """
     if not dist.is_available():
         return Processes()
     is_launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if is_launched and not dist.is_initialized():
         on_cpu = need("accelerate.utils").parse_flag_from_env("ACCELERATE_USE_CPU")
-        # torch before 2.6 knows CUDA's alone.
+        # Versions of torch before 2.6 only support CUDA.
         accelerator = getattr(torch, "accelerator", torch.cuda)
-        # Without cpu=True accelerate takes each process of a machine without an accelerator for a
-        # program on its own.
+        # Without cpu=True, accelerate treats each process on a machine without an accelerator as a
+        # single process.
         need("accelerate").PartialState(cpu=on_cpu or not accelerator.is_available())
     if not dist.is_initialized():
         return Processes()
@@ -96,9 +96,10 @@ def processes() -> Processes:
 
 
 class LostPartError(VldebiasError):
-    """Report a part whose workers died at every try.
+    """The workers of a part died at every attempt.
 
-    part: its place among the parts of the pass, from 0.
+    Attributes:
+        part: index of the part, from 0.
     """
 
     part = 0
@@ -107,17 +108,16 @@ class LostPartError(VldebiasError):
 class OnRay:
     """Run pickled work on a Ray cluster ($RAY_ADDRESS, or your `ray.init`), or on this machine.
 
-    Ray does the part of a worker that died again, up to three times. An error of the work itself is
-    raised unchanged. After a pass, also one that failed, what still waits is cancelled, actors end
-    after the part that they are at, and what Ray stored is freed. A Ray that was started here ends
-    with the program, or with the block of `with OnRay() as runner:`.
+    If a worker dies, Ray repeats its part up to three times. Errors of the work itself are raised
+    unchanged. At the end, also after an error, pending parts are cancelled, actors end after their
+    current part, and Ray's objects are freed. If Ray was started here, it ends with the program, or
+    with the block of `with OnRay() as runner:`.
 
     Args:
-        workers: number of actors, each of which keeps the work, such as a model on a GPU; None: a
-            task for each part.
-        cpus, gpus: resources of one task or actor.
-        verbose: whether a Ray that is started here prints what it does, and what workers print;
-            one that you started prints as you told it.
+        workers: number of actors, each of which keeps the work in memory, such as a model on a GPU.
+            Default: a task for each part.
+        cpus, gpus: resources of a task or actor.
+        verbose: if Ray is started here, print its log and the output of workers.
 
     Raises:
         MissingPackageError: Ray is not installed.
@@ -147,25 +147,26 @@ class OnRay:
             self.ray.shutdown()
 
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
-        """Yield the results of `work` on each part, in their order.
+        """Yield `work(part)` for each part in order.
 
         Args:
             work: function of a part.
-            parts: what to work on.
+            parts: the parts.
 
         Raises:
-            LostPartError: the workers of a part died at every try.
-            VldebiasError: a worker cannot unpickle the work, or what it returned cannot be pickled.
+            LostPartError: the workers of a part died at every attempt.
+            VldebiasError: a worker cannot unpickle the work, or its result cannot be pickled.
         """
-        # Stored once, so that only a reference travels with each part. What Ray holds is in these
-        # containers alone: a traceback keeps variables, and Ray keeps what they refer to.
+        # The work is stored once, so that parts only contain a reference to it. References to Ray's
+        # objects are kept in these containers only, because a traceback would keep local variables,
+        # and thus the objects, alive.
         stored = [self.ray.put(work)]
-        actors: list[Any] = []
-        calls: list[Callable[[T], Any]]
+        actors: list[ActorHandle] = []
+        calls: list[Callable[[T], ObjectRef]]
         if self.workers is None:
             task = self.ray.remote(_outcome).options(max_retries=RETRIES, **self.needs)
             processors = self.ray.cluster_resources().get("CPU", 1)
-            # Twice as many as run at a time, so that none waits for this process.
+            # Twice the number of tasks that run at a time, so that none waits for this process.
             size = 2 * max(1, round(processors / (self.needs["num_cpus"] or 1)))
             calls = [partial(task.remote, *stored)] * size
         else:
@@ -174,8 +175,8 @@ class OnRay:
             actors += [worker.remote() for _ in range(self.workers)]
             calls = [partial(actor.run.remote, list(stored)) for actor in actors]
         free = list(range(len(calls)))
-        running: dict[Any, int] = {}
-        results: deque[Any] = deque()
+        running: dict[ObjectRef, int] = {}
+        results: deque[ObjectRef] = deque()
         done = 0
         try:
             for part in parts:
@@ -185,40 +186,40 @@ class OnRay:
                 number = free.pop()
                 results.append(calls[number](part))
                 running[results[-1]] = number
-                # The oldest result is handed out while later ones are computed: the order stays.
+                # Yield the oldest result while later ones are computed, which preserves the order.
                 if len(results) > 2 * len(calls):
                     yield self._value(results, done, len(parts))
                     done += 1
             while results:
                 yield self._value(results, done, len(parts))
                 done += 1
-        finally:  # also after an error, and where the caller stops early
+        finally:  # also after an error, and if the caller stops early
             if self.workers is None and running:
-                # Ray 2.60 may end this process where a task that is over is cancelled.
+                # Ray 2.60 may terminate this process if a finished task is cancelled.
                 count = len(running)
                 unfinished = self.ray.wait(list(running), num_returns=count, timeout=0)[1]
                 while unfinished:
                     self.ray.cancel(unfinished.pop())
-            # Ray ends an actor to which nothing refers, after the part that it is at.
-            for held in (stored, actors, calls, running, results):
-                held.clear()
+            # Ray ends actors without references after their current part.
+            for container in (stored, actors, calls, running, results):
+                container.clear()
 
-    def _value(self, results: deque[Any], part: int, count: int) -> Any:
-        """Return the oldest result, which is that of a part of `count`, or raise its error."""
+    def _value(self, results: deque[ObjectRef], part: int, count: int) -> Any:
+        """Return the oldest result, the result of number `part` of `count`, or raise its error."""
         exceptions = self.ray.exceptions
         place = f"ray: part {part + 1} of {count}"
         try:
             outcome = self.ray.get(results.popleft())
         except (exceptions.RayTaskError, exceptions.RaySystemError) as error:
             raise VldebiasError(
-                f"{place}: a worker cannot unpickle the work, or what the work returned or raised"
-                f" cannot be pickled ({str(error).strip().splitlines()[-1]}); do workers find the"
-                " same modules as this process?"
+                f"{place}: a worker cannot unpickle the work, or its result or exception cannot be"
+                f" pickled ({str(error).strip().splitlines()[-1]}); check that workers can import"
+                " the same modules as this process"
             ) from None
         except exceptions.RayError as error:
             lost = LostPartError(
-                f"{place}: workers died {RETRIES + 1} times, or what they held is lost"
-                f" ({type(error).__name__}); is memory short? Give each worker more room by"
+                f"{place}: workers died {RETRIES + 1} times, or their objects were lost"
+                f" ({type(error).__name__}); if they ran out of memory, run fewer at a time with"
                 " OnRay(cpus=...)"
             )
             lost.part = part
@@ -230,14 +231,14 @@ class OnRay:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Hold what the work returned or raised; Ray would raise another class in its place."""
+    """Result or exception of the work. Ray would raise exceptions as another class."""
 
     value: object = None
     error: Exception | None = None
 
 
-def _outcome(work: Callable[[Any], Any], part: Any) -> _Outcome:
-    """Return what the work returns or raises, in a task of Ray."""
+def _outcome(work: Callable[[T], object], part: T) -> _Outcome:
+    """Return the result or exception of the work, in a task of Ray."""
     try:
         return _Outcome(work(part))
     except Exception as error:
@@ -245,16 +246,18 @@ def _outcome(work: Callable[[Any], Any], part: Any) -> _Outcome:
 
 
 class _Worker:
-    """Do the work on the parts that come, in an actor of Ray, which keeps it."""
+    """Actor of Ray, which keeps the work in memory."""
 
     def __init__(self) -> None:
-        self.work: list[Callable[[Any], Any]] = []
+        self.work: list[Callable[[object], object]] = []
 
     def run(self, stored: list[object], part: object) -> _Outcome:
-        """Return what the work returns or raises.
+        """Return the result or exception of the work.
 
-        stored: one reference to the work, with each part, so that an actor which was started again
-        has it too. Ray gets what references in a list refer to only when it is asked.
+        Args:
+            stored: a list with a reference to the work, which Ray does not resolve in lists. Every
+                call includes it, for actors that were restarted.
+            part: the part.
         """
         if not self.work:
             self.work.append(need("ray").get(stored[0]))

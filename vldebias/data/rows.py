@@ -1,8 +1,8 @@
-"""Read rows of features when they are used, a block at a time, in memory or mapped from files.
+"""Read rows of features block by block on use, from memory or from files.
 
-`Shards` replaces an array of features; `UnitRows` normalises its rows to length 1, in float32
-blocks. A pass over the rows runs part by part where the runner of the shards says, and gives
-exactly the result for one array.
+`Shards` is used like an array of features; `UnitRows` normalises its rows to length 1, in float32
+blocks. Passes over the rows run part by part in the runner of the shards, with exactly the same
+result as for a single array.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,21 +33,22 @@ else:
     torch = Lazily("torch")
 
 Index = NDArray[np.int64]
+Array = NDArray[Any]
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Rows that are held at once: 2 MB of 512 float32, which stay in the cache of a core.
+# Rows per block: 2 MB for 512 float32 values per row, which fit in the cache of a core.
 BLOCK = 1 << 10
-PART = 1 << 18  # rows: a larger file is several parts, so that several workers can read it
-# rows: below, a product is summed in another order than in a block, and its last digit may differ
+# Rows per part: larger files are several parts, so that several workers can read them.
+PART = 1 << 18
+# With fewer rows, products are summed in a different order, and their last digit may differ.
 _FEW = 16
-_COUNTED_AT_ONCE = 4096  # rows
+_COUNTED_AT_ONCE = 4096  # rows per block for counting invalid rows
 
 
 @dataclass(frozen=True)
 class RowNumbers(Sequence[str]):
-    """Name n rows without names by `before` and a number from `first` on, made when they are
-    read."""
+    """Names of n rows without names, created on use: `before` and a number, from `first` on."""
 
     n: int
     first: int = 0
@@ -56,30 +57,53 @@ class RowNumbers(Sequence[str]):
     def __len__(self) -> int:
         return self.n
 
-    def __getitem__(self, row: Any) -> Any:
-        """Return the name of a row, or those of a slice."""
-        numbers = range(self.first, self.first + self.n)[row]
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, row: int | slice) -> str | tuple[str, ...]:
+        """Return the name of a row, or the names of a slice."""
+        numbers = range(self.first, self.first + self.n)
         if isinstance(row, slice):
-            return tuple(f"{self.before}{number}" for number in numbers)
-        return f"{self.before}{numbers}"
+            return tuple(f"{self.before}{number}" for number in numbers[row])
+        return f"{self.before}{numbers[row]}"
+
+
+class _Part(Protocol):
+    """Features (n, d) that are read by a slice or by indices: an array, or `FileRows`."""
+
+    @property
+    def ndim(self) -> int: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice | Index, /) -> Array: ...
 
 
 class Shards:
-    """Hold features (n, d) in parts (n_i, d), one below the other; also from files (`open`).
+    """Features (n, d) in several parts (n_i, d), in memory or in files (`Shards.open`).
 
     Args:
-        arrays: the parts, of one width and type; each gives an array for a slice or for indices.
-        runner: where passes over them run, such as `vldebias.data.OnRay()`; None: here.
-        index: which of the rows (n,), in this order; None: all. They are copied when they are read.
+        arrays: the parts, with the same d and dtype.
+        runner: runs passes over the parts, such as `vldebias.data.OnRay()`. Default: this process.
+        index: indices (n,) of rows to select, which are copied on use. Default: all rows.
 
     Raises:
-        InvalidInputError: no part, or parts that do not fit together.
+        InvalidInputError: there are no parts, or their shapes or dtypes are inconsistent.
     """
 
     ndim = 2
 
     def __init__(
-        self, arrays: Sequence[Any], runner: OnRay | None = None, index: Index | None = None
+        self, arrays: Sequence[_Part], runner: OnRay | None = None, index: Index | None = None
     ) -> None:
         self.arrays = tuple(arrays)
         self.runner = runner
@@ -93,11 +117,11 @@ class Shards:
         )
         if len(kinds) != 1 or not are_floats:
             raise InvalidInputError(
-                "features in parts: expected floats (n, d) of one width and type, got"
+                "features in parts: expected floats (n, d) with the same d and dtype, got"
                 f" {sorted(kinds)[:5]}"
             )
         lengths = [len(part) for part in self.arrays]
-        # (parts + 1,): the first row of each part, and n.
+        # (parts + 1,), the first row of each part, and the total number of rows.
         self.starts: Index = np.cumsum([0, *lengths], dtype=np.int64)
         rows = int(self.starts[-1]) if index is None else len(index)
         self.shape = (rows, int(self.arrays[0].shape[1]))
@@ -105,13 +129,14 @@ class Shards:
 
     @classmethod
     def open(cls, paths: str | Path | Iterable[str | Path]) -> Shards:
-        """Return features from files, read when used: a pattern such as "shards/*.npy", or a list.
+        """Return features in files, which are read on use.
 
-        A pattern finds files in the order of their names, numbers by their value: 9.npy before
-        10.npy.
+        Args:
+            paths: a list, or a pattern such as "shards/*.npy". The files of a pattern are sorted by
+                name and by the value of numbers: 9.npy comes before 10.npy.
 
         Raises:
-            InvalidInputError: no such file, or shapes that do not fit together; later a file that
+            InvalidInputError: a file does not exist, or shapes are inconsistent; later, a file has
                 changed.
         """
         arrays: list[FileRows] = []
@@ -123,8 +148,7 @@ class Shards:
             raise InvalidInputError(f"{paths}: {error}") from None
 
     def on(self, runner: OnRay) -> Shards:
-        """Return the same rows with another runner for passes over them, such as
-        `vldebias.data.OnRay()`."""
+        """Return the same rows with another runner, such as `vldebias.data.OnRay()`."""
         return Shards(self.arrays, runner, self.index)
 
     def picked(self, rows: ArrayLike | slice) -> Shards:
@@ -133,24 +157,22 @@ class Shards:
 
     @property
     def unit(self) -> UnitRows:
-        """Return the rows, L2-normalised a block at a time."""
+        """Return the rows, L2-normalised block by block."""
         return UnitRows(self, RowNumbers(int(self.starts[-1]), before="row "))
 
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
-        """Return the results of `work` on each part, in their order, computed here or by the
-        runner.
+        """Return `work(part)` for each part in order, computed by the runner if there is one.
 
         Args:
             work: function of a part.
-            parts: what to work on.
+            parts: the parts.
         """
         if self.runner is None:
             return map(work, parts)
         return self.runner.map(work, parts)
 
     def digest(self) -> str:
-        """Return a SHA-256 over that of every part; it depends on the numbers, their order and the
-        cuts."""
+        """Return a SHA-256 over the hashes of all parts."""
         digests = list(self.map(_digest, self.arrays))
         if self.index is not None:
             digests.append(hashlib.sha256(self.index.tobytes()).hexdigest())
@@ -160,7 +182,7 @@ class Shards:
         return self.shape[0]
 
     def numbers(self, rows: object) -> Index:
-        """Return the positions, among the rows of all parts, of a slice, indices or a mask."""
+        """Return the positions of a slice, indices or a mask among the rows of all parts."""
         if isinstance(rows, slice):
             index = np.arange(*rows.indices(len(self)))
         else:
@@ -176,8 +198,8 @@ class Shards:
             return index
         return self.index[index]
 
-    def __getitem__(self, rows: Any) -> NDArray[Any]:
-        """Return the rows at a slice, at indices or under a mask, as stored, read here."""
+    def __getitem__(self, rows: ArrayLike | slice) -> Array:
+        """Return the stored rows of a slice, indices or a mask."""
         if self.index is None and len(self.arrays) == 1 and isinstance(rows, slice):
             return np.asarray(self.arrays[0][rows])
         index = self.numbers(rows)
@@ -187,12 +209,14 @@ class Shards:
         return features
 
     def cut(self, index: Index) -> list[tuple[int, slice | Index, Index]]:
-        """Return the parts that hold some rows: number, which of its rows, and their places in
-        `index`."""
+        """Return the parts that contain some rows.
+
+        Returns:
+            For each part: its number, the rows to read from it, and their positions in `index`.
+        """
         order = np.argsort(index, kind="stable")
         cuts = list[tuple[int, slice | Index, Index]]()
-        # In rising order the rows of a part follow each
-        # other; bounds say where its run begins and ends.
+        # In sorted order, the rows of a part are contiguous, between two bounds.
         rising = index[order]
         bounds = np.searchsorted(rising, self.starts).tolist()
         for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
@@ -200,14 +224,14 @@ class Shards:
                 continue
             numbers = rising[start:stop] - self.starts[number]
             local: slice | Index = numbers
-            if (np.diff(numbers) == 1).all():  # read as a slice, without a copy
+            if (np.diff(numbers) == 1).all():  # a slice avoids a copy
                 local = slice(int(numbers[0]), int(numbers[-1]) + 1)
             cuts.append((number, local, order[start:stop]))
         return cuts
 
 
-def _digest(array: Any) -> str:
-    """Return the SHA-256 of type, shape and numbers (n, d), read a block at a time."""
+def _digest(array: _Part) -> str:
+    """Return the SHA-256 of dtype, shape and values, which are read block by block."""
     state = hashlib.sha256(f"{np.dtype(array.dtype)} {tuple(array.shape)}".encode())
     for start in range(0, len(array), BLOCK):
         state.update(np.ascontiguousarray(array[start : start + BLOCK]).data)
@@ -216,12 +240,13 @@ def _digest(array: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class UnitRows:
-    """Hold rows (n, d) of features, L2-normalised in float32, read when they are used.
+    """Rows (n, d) of features, L2-normalised in float32, which are read on use.
 
     Attributes:
         features: (n, d) floats.
-        ids: names of the rows of all its parts, for messages.
-        change: function of the unit rows of a block (b, d), row by row, such as an edit of images.
+        ids: names of the rows of all parts in messages.
+        change: function that is applied to blocks (b, d) of unit rows and acts on each row
+            separately, such as an edit of images.
     """
 
     features: Shards
@@ -237,25 +262,24 @@ class UnitRows:
         return self.features.shape
 
     def picked(self, rows: ArrayLike) -> UnitRows:
-        """Return some of the rows, by indices or a mask, without reading them."""
+        """Return the rows of indices or a mask, without reading them."""
         return replace(self, features=self.features.picked(rows))
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> UnitRows:
-        """Return the same rows with a further change of each, applied after earlier ones."""
+        """Return the same rows with a further change, applied after earlier ones."""
         before = self.change
         if before is None:
             return replace(self, change=change)
         return replace(self, change=lambda rows: change(before(rows)))
 
-    def __getitem__(self, rows: Any) -> Tensor:
-        """Return the unit rows at a slice, at indices or under a mask (numpy or torch), read
-        now."""
+    def __getitem__(self, rows: ArrayLike | slice) -> Tensor:
+        """Read the unit rows of a slice, indices or a mask (numpy or torch)."""
         if not isinstance(rows, slice):
             return self.picked(rows)[:]
         start, stop, step = rows.indices(len(self))
         if step != 1 or stop - start <= BLOCK:
             return self._read(rows)
-        # Normalised a block at a time, each while it is in the cache.
+        # Normalise block by block, while each block is in the cache.
         unit_rows = torch.empty(stop - start, self.shape[1])
         for block in unit_rows.split(BLOCK):
             block[:] = self._read(slice(start, start + len(block)))
@@ -263,14 +287,20 @@ class UnitRows:
         return unit_rows
 
     def split(self, size: int = BLOCK) -> Iterator[Tensor]:
-        """Yield blocks (b, d) of at most `size` rows, in order; a row that is zero or not finite is
-        refused."""
+        """Yield blocks (b, d) of at most `size` rows in order.
+
+        Raises:
+            InvalidInputError: a row is zero or not finite.
+        """
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
     def products(self, texts: Mapping[T, Tensor]) -> dict[T, Tensor]:
-        """Return name -> inner products (n, k) with its texts (k, d), in float32 and in one pass
-        for all names."""
+        """Return the inner products (n, k) with several sets of texts (k, d), in one pass.
+
+        Args:
+            texts: name -> (k, d).
+        """
         products = {name: torch.empty(len(self), len(rows)) for name, rows in texts.items()}
         parts = self._parts()
         work = partial(_products, {name: rows.float() for name, rows in texts.items()})
@@ -281,8 +311,9 @@ class UnitRows:
         return products
 
     def top(self, queries: Tensor, k: int) -> Rows:
-        """Return the first k rows (q, k) by inner product with queries (q, d); ties keep the order
-        of the rows.
+        """Return the k rows (q, k) with the largest inner product with each query.
+
+        Ties are in the order of the rows.
 
         Args:
             queries: (q, d).
@@ -293,13 +324,13 @@ class UnitRows:
                 f"queries, k: got {tuple(queries.shape)} and {k}; expected queries"
                 f" (q, {self.shape[1]}) and k from 1 to {len(self)}"
             )
-        # Merging keeps the order of tied rows, so that the result does not depend on the parts.
+        # Merging preserves the order of tied rows, so the result does not depend on the parts.
         leaders_of_parts = self.features.map(partial(_leaders, queries, k), self._parts())
         _, places = reduce(partial(merged, k=k), leaders_of_parts)
         return places
 
     def _parts(self) -> list[tuple[UnitRows, Index]]:
-        """Return the rows of each part, and their places among these."""
+        """Return the rows of each part, and their positions among these rows."""
         shards = self.features
         parts = []
         for number, local, places in shards.cut(shards.numbers(slice(None))):
@@ -308,16 +339,16 @@ class UnitRows:
             if not isinstance(local, slice) or local != slice(0, len(array)):
                 index = np.arange(len(array))[local]
             ids = self.ids
-            # By number, since otherwise the names of all rows are sent to every worker.
+            # Use numbers, to avoid sending the names of all rows to every worker.
             if len(shards.arrays) > 1:
                 ids = RowNumbers(len(array), int(shards.starts[number]), "row ")
             parts.append((UnitRows(Shards([array], index=index), ids, self.change), places))
         return parts
 
     def _read(self, rows: slice) -> Tensor:
-        """Return the unit rows of a slice, changed by the change."""
+        """Return the unit rows of a slice with the change applied."""
         stored = self.features[rows]
-        # torch makes float32 of float16 with instructions for that, in a quarter of the time.
+        # torch converts float16 to float32 four times as fast as numpy.
         dtype = None if stored.dtype == np.float16 else np.float32
         unit_rows = torch.from_numpy(np.array(stored, dtype=dtype)).float()
         lengths = unit_rows.norm(dim=1, keepdim=True)
@@ -325,7 +356,7 @@ class UnitRows:
         if is_bad.any():
             numbers = self.features.numbers(rows)[is_bad.numpy()][:5]
             examples = [self.ids[number] for number in numbers.tolist()]
-            # Of all rows, not of this slice alone.
+            # Count in all rows, not only in this slice.
             count = 0
             for start in range(0, len(self), _COUNTED_AT_ONCE):
                 block = np.asarray(self.features[start : start + _COUNTED_AT_ONCE])
@@ -341,8 +372,7 @@ class UnitRows:
 
 
 def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
-    """Repeat the last of rows (n, d) where there are so few that products are summed in an order of
-    their own."""
+    """Repeat the last row if there are so few rows that products are summed in another order."""
     lacking = least - len(rows)
     if lacking <= 0 or not len(rows):
         return rows
@@ -350,8 +380,7 @@ def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
 
 
 def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
-    """Return name -> products (n, k) of the rows of one part, each the same whatever block or part
-    its row is in."""
+    """Return name -> products (n, k) of the rows of a part; they do not depend on block or part."""
     products = {}
     for name, text_rows in texts.items():
         products[name] = torch.empty(len(rows), len(text_rows))
@@ -371,8 +400,13 @@ def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index]) -> Leaders:
 
 
 def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
-    """Return the files of a pattern, sorted, or those that are listed; of a folder of
-    clip-retrieval its img_emb/*.npy. Refuse a pattern without files."""
+    """Return the files of a list, a pattern, or a folder of clip-retrieval (img_emb/*.npy).
+
+    The files of a pattern are in natural order.
+
+    Raises:
+        InvalidInputError: a pattern has no files.
+    """
     if not isinstance(paths, (str, Path)):
         return [Path(path) for path in paths]
     if Path(paths).is_file():
@@ -384,14 +418,13 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
         raise InvalidInputError(
             f"{paths}: there is no such file; expected a file or a pattern such as 'shards/*.npy'"
         )
-    # In the order that a person expects, which decides which labels a row gets.
+    # Natural order, which determines the assignment of labels to rows.
     files.sort(key=_texts_and_numbers)
     return [Path(path) for path in files]
 
 
 def _texts_and_numbers(path: str) -> list[str | int]:
-    """Return the texts and numbers of a name in turn, by which 9 comes before 10, as well as 009
-    before 010."""
+    """Split a name into texts and numbers, so that 9 sorts before 10, and 009 before 010."""
     parts: list[str | int] = []
     for part in re.split(r"(\d+)", path):
         parts.append(int(part) if part.isdecimal() else part)
@@ -399,13 +432,13 @@ def _texts_and_numbers(path: str) -> list[str | int]:
 
 
 def is_clip_retrieval(path: str | Path) -> bool:
-    """Tell whether a folder is laid out as clip-retrieval writes its embeddings of images."""
+    """Return True if a folder contains image embeddings of clip-retrieval."""
     return Path(path, "img_emb").is_dir()
 
 
 def metadata_beside(path: str | Path) -> str | None:
-    """Return the pattern of the tables that clip-retrieval wrote beside the embeddings in its
-    folder; None where there are none."""
+    """Return the pattern of the metadata tables in a folder of clip-retrieval; None if there are
+    none."""
     metadata = Path(path, "metadata")
     if not is_clip_retrieval(path) or not metadata.is_dir():
         return None
@@ -413,13 +446,12 @@ def metadata_beside(path: str | Path) -> str | None:
 
 
 def is_pattern(path: str | Path) -> bool:
-    """Tell whether a name is a pattern for several files."""
+    """Return True if a name is a pattern for several files."""
     return not Path(path).exists() and glob.has_magic(str(path))
 
 
 def digest_of(paths: str | Path) -> str:
-    """Return the SHA-256 of a file; of several, and of the metadata in their folder, over those of
-    all, in order."""
+    """Return the SHA-256 of a file; for several files and metadata, over the hashes of all."""
     files = files_of(paths)
     metadata = metadata_beside(paths)
     if metadata is not None:
@@ -431,10 +463,14 @@ def digest_of(paths: str | Path) -> str:
 
 @dataclass(frozen=True)
 class FileRows:
-    """Read rows from `start` on of the array in a .npy file, in place of an array (n, d).
+    """Rows of an array (n, d) in a .npy file, which is opened for each read.
 
-    The file is opened whenever it is read: nothing stays mapped. stamp: its size and time when it
-    was first opened.
+    Attributes:
+        path: the file.
+        shape: shape of these rows.
+        dtype: dtype of the array.
+        stamp: size and modification time of the file when it was first opened.
+        start: first row.
     """
 
     path: Path
@@ -446,7 +482,11 @@ class FileRows:
 
     @classmethod
     def parts(cls, path: Path) -> list[FileRows]:
-        """Return the rows of a file in parts of at most PART; refuse all but an (n, d) array."""
+        """Return the rows of a file in parts of at most PART rows.
+
+        Raises:
+            InvalidInputError: the file does not contain an array (n, d).
+        """
         array, stamp = _mapped(path)
         if array.ndim != 2:
             raise InvalidInputError(
@@ -459,25 +499,29 @@ class FileRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: Any) -> NDArray[Any]:
-        """Return the rows at a slice or at indices, as stored; refuse a file that has changed."""
+    def __getitem__(self, rows: slice | Index, /) -> Array:
+        """Return the stored rows of a slice or indices.
+
+        Raises:
+            InvalidInputError: the file has changed.
+        """
         array, stamp = _mapped(self.path)
-        # Otherwise numbers of two versions of the file would be compared.
+        # Otherwise, values of two versions of the file would be mixed.
         if stamp != self.stamp:
             raise InvalidInputError(
                 f"{self.path}: the file has changed since it was first read; run again"
             )
-        # A copy, so that the file is not held open.
+        # Copy, so that the file does not stay open.
         return np.array(array[self.start : self.start + len(self)][rows])
 
 
-def _mapped(path: Path) -> tuple[NDArray[Any], tuple[int, int]]:
-    """Return the memory-mapped array of a .npy file, with the file's size and time of change."""
+def _mapped(path: Path) -> tuple[Array, tuple[int, int]]:
+    """Return the memory-mapped array of a .npy file, and its size and modification time."""
     try:
         if path.suffix != ".npy":
             raise ValueError("its name does not end in .npy")
         status = path.stat()
-        # A pickled array would run code when it is loaded.
+        # Loading a pickled array could run code.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, TokenError) as error:  # TokenError: a damaged header
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Open every data set by name, and read the layouts of Waterbirds, CelebA and FairFace."""
+"""Open data sets by name, and read the layouts of Waterbirds, CelebA and FairFace."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
 else:
     pa = Lazily("pyarrow")
 
-SPLITS = {"0": "train", "1": "val", "2": "test"}  # as Waterbirds and CelebA number them
+SPLITS = {"0": "train", "1": "val", "2": "test"}  # codes of Waterbirds and CelebA
 
 
 def _find(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
-    """Return the first of `names` in the first of `folders` of `root` that has one."""
+    """Return the first of `names` in the first of `folders` of `root` that contains one."""
     for folder in folders:
         for name in names:
             path = root / folder / name
             if path.exists():
                 return path
     raise InvalidInputError(
-        f"{data}: no {' or '.join(names)} in {root}; expected {DATA[data].layout}"
+        f"{data}: {' or '.join(names)} not found in {root}; expected {DATA[data].layout}"
     )
 
 
 def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
-    """Return the folder that a release was unpacked into: `root`, or the first folder in it that
-    has one of `names` in one of `folders`; `root` where none has."""
+    """Return the folder of an unpacked release, in `root` or in one of its folders.
+
+    It is the first that contains one of `names` in one of `folders`, or `root` if there is none.
+    """
     paths = [Path(folder, name) for folder, name in product(folders, names)]
-    inside = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    # Below a folder of its own the code of group DRO has "data", and torchvision "celeba".
-    nested = [path / below for path, below in product(inside, ("data", "celeba"))]
-    # The root first: only where it does not have the files, folders inside of it are tried.
-    for base in (root, *inside, *nested):
+    subfolders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    # The code of group DRO uses "*/data", and torchvision "*/celeba".
+    nested = [path / name for path, name in product(subfolders, ("data", "celeba"))]
+    for base in (root, *subfolders, *nested):
         if any((base / path).exists() for path in paths):
             return base
     return root
 
 
 def _folder_with(files: Sequence[str], base: Path, folders: Sequence[str]) -> Path:
-    """Return the first of some folders below `base` that has the first of some files; `base` if
-    none has."""
+    """Return the first folder that contains the first file, or `base` if there is none."""
     for folder in folders:
         if (base / folder / files[0]).is_file():
             return base / folder
@@ -60,22 +60,23 @@ def _folder_with(files: Sequence[str], base: Path, folders: Sequence[str]) -> Pa
 
 
 def _first_column(table: pa.Table, names: Sequence[str]) -> str:
-    """Return the first of some names that a table has; the usual one where it has none."""
+    """Return the first name that is a column of the table, or the first name if there is none."""
     present = [name for name in names if name in table.column_names]
     return (*present, names[0])[0]
 
 
 def open_waterbirds(root: Path, split: str = "test") -> ImageData:
-    """Open one split of Waterbirds (Sagawa et al., 2020): `label` (landbird, waterbird) and `place`
-    (land, water).
+    """Open a split of Waterbirds (Sagawa et al., 2020).
+
+    The label columns are `label` (landbird, waterbird) and `place` (land, water).
 
     Args:
-        root: the folder with metadata.csv, or the one above, there also in "waterbirds"; or with
-            SubpopBench's metadata_waterbirds.csv.
+        root: folder with metadata.csv or SubpopBench's metadata_waterbirds.csv, or its parent, in
+            which the folder may also be in "waterbirds".
         split: train, val, test or all.
     """
-    names = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")  # group_DRO's, WILDS'
-    # Where the WILDS package and copies unpack it below a common root.
+    names = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")  # group_DRO and WILDS
+    # Some releases are unpacked into a folder "waterbirds".
     folders = [*names, *(f"waterbirds/{name}" for name in names)]
     path = _find("waterbirds", root, ["metadata.csv", "metadata_waterbirds.csv"], folders)
     table = read_table(path)
@@ -93,20 +94,19 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
 
 
 def open_celeba(root: Path, split: str = "test") -> ImageData:
-    """Open one split of CelebA (Liu et al., 2015): `label`, `gender` (female, male) and the 40
-    attributes (no, yes).
+    """Open a split of CelebA (Liu et al., 2015).
 
-    `label` is blond or dark. Dark is "not blond", as in the paper: grey, red and bald count as
-    dark.
+    The label columns are `label` (blond, dark), `gender` (female, male) and the 40 attributes (no,
+    yes). As in the paper, dark means "not blond" and includes grey, red and bald.
 
     Args:
-        root: the folder with the tables and images, or with Anno/, Eval/ and Img/ as released, or
-            the one above. Tables that others have merged are read too: metadata.csv of JTT
-            (image_id, attributes, split), and SubpopBench's metadata_celeba.csv, which has no
-            attributes besides `y` (blond) and `a` (male).
+        root: folder with the tables and images, or with Anno/, Eval/ and Img/ as released, or its
+            parent. Two merged tables are read too: metadata.csv of JTT (image_id, attributes,
+            split), and metadata_celeba.csv of SubpopBench, which only has the attributes `y`
+            (blond) and `a` (male).
         split: train, val, test or all.
     """
-    tables = ("", "Anno", "Eval")  # of the release; copies have all in one folder
+    tables = ("", "Anno", "Eval")  # of the release; in copies, all tables are in one folder
     base = _base(root, ["list_attr_celeba.csv", "list_attr_celeba.txt", *_MERGED_CELEBA], tables)
     table, path = _celeba_table(base, tables)
     folders = ["img_align_celeba/img_align_celeba", "img_align_celeba"]
@@ -115,14 +115,15 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
     files = as_texts(column_of(table, file_column, path), str(path))
     rows = rows_of_split("celeba", split, coded_labels(table, "split", SPLITS, path))
 
-    def binary(name: str, no: str, yes: str) -> Labels:  # absent is written -1, in some copies 0
+    def binary(name: str, no: str, yes: str) -> Labels:
+        # "No" is -1, or 0 in some copies.
         return coded_labels(table, name, {"-1": no, "0": no, "1": yes}, path)[rows]
 
     labels = {
         "label": binary(_first_column(table, ("Blond_Hair", "y")), "dark", "blond"),
         "gender": binary(_first_column(table, ("Male", "a")), "female", "male"),
     }
-    # Merged tables also have columns of row numbers, without a name or called id.
+    # Merged tables also have columns of row numbers, which have no name or are named id.
     not_attributes = {file_column, "split", "id", "y", "a", ""}
     for name in table.column_names:
         if name not in not_attributes and not name.startswith("Unnamed"):
@@ -134,12 +135,12 @@ _MERGED_CELEBA = ("metadata.csv", "metadata_celeba.csv")
 
 
 def _celeba_table(base: Path, folders: Sequence[str]) -> tuple[pa.Table, Path]:
-    """Return the table of CelebA's images with their attributes and split, and its file.
+    """Return the table of CelebA's images with attributes and splits, and its file.
 
     Raises:
-        InvalidInputError: no table, or images without a split.
+        InvalidInputError: there is no table, or images have no split.
     """
-    # JTT's folder also has the attributes of the release, without its partition.
+    # The folder of JTT also contains the attributes of the release, but not its partition.
     has_partition = any(
         (base / folder / f"list_eval_partition{ending}").exists()
         for folder, ending in product(folders, (".csv", ".txt"))
@@ -160,7 +161,8 @@ def _celeba_table(base: Path, folders: Sequence[str]) -> tuple[pa.Table, Path]:
     lost = [file for file in files if file not in split_of_file]
     if lost:
         raise InvalidInputError(
-            f"{paths[1]}: {len(lost)} images have attributes but no split, such as {lost[:3]}"
+            f"{paths[1]}: expected a split for every image, but {len(lost)} images with attributes"
+            f" have none, such as {lost[:3]}"
         )
     column = pa.array([split_of_file[file] for file in files])
     table = attributes.rename_columns(["image_id", *attributes.column_names[1:]])
@@ -168,17 +170,18 @@ def _celeba_table(base: Path, folders: Sequence[str]) -> tuple[pa.Table, Path]:
 
 
 def _read_celeba(path: Path, header: int) -> pa.Table:
-    """Read a table whose first column has file names; in .txt columns are separated by one or more
-    blanks.
+    """Read a table of CelebA, .csv or .txt with columns that are separated by spaces.
 
-    header: lines before the first row of a .txt file; the last of them names all columns but the
-    first.
+    Args:
+        path: the table, whose first column contains file names.
+        header: number of lines before the first row of a .txt file. The last of them contains the
+            names of all columns except the first.
     """
     if path.suffix == ".csv":
         return read_table(path)
     text = path.read_text(encoding="utf-8", errors="replace")
     lines = [line.split() for line in text.splitlines()]
-    # The header of the release names the attributes alone.
+    # The header of the release only contains the attributes.
     columns = ["image_id"]
     if 0 < header <= len(lines):
         columns += lines[header - 1]
@@ -188,7 +191,8 @@ def _read_celeba(path: Path, header: int) -> pa.Table:
     wrong = [" ".join(row)[:60] for row in rows if len(row) != len(columns)]
     if wrong or not rows:
         raise InvalidInputError(
-            f"{path}: expected lines of a file name and {len(columns) - 1} values, got {wrong[:1]}"
+            f"{path}: expected lines with a file name and {len(columns) - 1} values, got"
+            f" {wrong[:1]}"
         )
     return pa.table(dict(zip(columns, zip(*rows, strict=True), strict=True)))
 
@@ -206,20 +210,20 @@ _FAIRFACE = {
     ),
     "age": ("0-2", "3-9", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70"),
 }
-_FAIRFACE_IMAGES = "fairface-img-margin025-trainval"  # the crop of the authors' main experiments
+_FAIRFACE_IMAGES = "fairface-img-margin025-trainval"  # crops of the authors' main experiments
 
 
 def open_fairface(root: Path, split: str = "val") -> ImageData:
-    """Open one split of FairFace (Karkkainen and Joo, 2021): `gender`, `race` and `age`, by the
-    names of the data set.
+    """Open a split of FairFace (Karkkainen and Joo, 2021).
 
-    Images lie next to the label files or in "fairface-img-margin025-trainval".
+    The label columns are `gender`, `race` and `age`, with the values of the data set. Images are in
+    the folder of the label files or in "fairface-img-margin025-trainval".
 
     Args:
-        root: the folder with the label files, or the one above.
-        split: train, val or all. The paper measures on val.
+        root: folder with the label files, or its parent.
+        split: train, val or all. The paper uses val.
     """
-    # FairFace has no public test labels.
+    # The labels of the test split are not public.
     parts = ("train", "val") if split == "all" else (split,)
     tables = ("", "labels", _FAIRFACE_IMAGES)
     base = _base(root, [f"fairface_label_{part}.csv" for part in parts], tables)
@@ -227,7 +231,7 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     images = base / _FAIRFACE_IMAGES if (base / _FAIRFACE_IMAGES).exists() else base
     table = pa.concat_tables(map(read_table, paths), promote_options="default")
     files = as_texts(column_of(table, "file", paths[-1]), str(paths[-1]))
-    # Copies write "fairface/val/1.jpg", which shows where val is.
+    # Find the folder of val for copies with paths like "fairface/val/1.jpg".
     if not any((images / file).is_file() for file in existing_names(images, files[:3])):
         for part in parts:
             _find("fairface", images, [part], [""])
@@ -238,32 +242,31 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
 
 
 def list_data() -> list[str]:
-    """Return the names that `open_data` knows, sorted."""
+    """Return the sorted names of the data sets for `open_data`."""
     return sorted(DATA)
 
 
 def open_data(
     name: str, root: str | Path | None = None, split: str | None = None, **options: object
 ) -> ImageData | ImageStream:
-    """Open a data set by name; read labels, not images.
+    """Open a data set by name. Labels are read immediately, images on demand.
 
     Args:
-        name: see `list_data`.
-        root: its folder (a file for "manifest", also an id for "huggingface"). None: a folder of
-            the data set in the working folder.
-        split: train, val, test or all, as far as the data set has them; by default the one figures
-            are reported on.
+        name: name of the data set, see `list_data`.
+        root: folder of the data set (a file for "manifest", or an id for "huggingface"). Default: a
+            folder of the data set in the working directory.
+        split: train, val, test or all, depending on the data set. Default: the split for which
+            results are usually reported.
         options: options of the reader, such as those of `vldebias.data.manifest.open_manifest`.
 
     Raises:
-        InvalidInputError: unknown name, option or split, or no data there; it says where to get the
-            data.
+        InvalidInputError: an unknown name, option or split, or data that do not exist.
     """
     if name not in DATA:
         raise InvalidInputError(
-            f"unknown data set {name!r}; {did_you_mean(name, DATA, 'choose another.')} There"
-            f" are: {', '.join(list_data())}; the worlds 'birds' and 'portraits' are opened with"
-            " vldebias.miniature.open_world. A folder of your own is a 'manifest'"
+            f"unknown data set {name!r}; {did_you_mean(name, DATA, 'choose another.')} Expected"
+            f" one of {', '.join(list_data())}; open the worlds 'birds' and 'portraits' with"
+            " vldebias.miniature.open_world, and your own table with 'manifest'"
         )
     data_set = DATA[name]
     known = data_set.options()

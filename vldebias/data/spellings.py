@@ -1,4 +1,4 @@
-"""Tell which values of a column are one value, written in two ways."""
+"""Detect different spellings of the same value in a column."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-# value -> what else tables call it. Words of everyday languages and of the tools that label faces.
+# value -> synonyms, in several languages, and from tools that label faces.
 _SYNONYMS = {
     "female": "woman women weiblich frau frauen femme femmes féminin féminine mujer mujeres"
     " femenino femenina donna donne femminile mulher feminino feminina vrouw vrouwelijk kvinna"
@@ -27,7 +27,7 @@ _SYNONYMS = {
     " hispanic_or_latino",
     "middle eastern": "mideastern middle_east",
 }
-# Answers of judges and surveys that name no group, in a few languages.
+# Answers of judges and surveys that are not groups, in several languages.
 _NO_ANSWERS = {
     *("unknown", "unk", "unclear", "undetermined", "not known", "n/a", "na", "nan", "none", "null"),
     *("<na>", "nat", "?", "unsure", "uncertain", "ambiguous", "indeterminate", "cannot", "sorry"),
@@ -83,7 +83,7 @@ _IRREGULAR = {"children": "child", "people": "person"}
 
 
 def meaning_of(name: str) -> str:
-    """Return a value as it would be written plainly: the same for two spellings of one value.
+    """Return the canonical form of a value, which is the same for different spellings.
 
     >>> [meaning_of(name) for name in ("Women", "20 - 29", "9-Mar", "70+", "Latino_Hispanic")]
     ['female', '20-29', '3-9', 'more than 70', 'latino hispanic']
@@ -91,7 +91,7 @@ def meaning_of(name: str) -> str:
     text = " ".join(unicodedata.normalize("NFKC", name).split()).casefold()
     if re.fullmatch(r"[-+]?\d+(\.\d+)?", text):
         return re.sub(r"\.0+$", "", text)
-    # "Female (F)" is what forms offer.
+    # Forms contain values such as "Female (F)".
     text = re.sub(r"^(\w{2,}) ?[(\[]\w[)\]]$", r"\1", text)
     text = text.strip("[](){}*`'\"\u201c\u201d\u2018\u2019").rstrip(".")
     age = _age(text)
@@ -108,7 +108,7 @@ def meaning_of(name: str) -> str:
 
 
 def names_no_group(text: str) -> bool:
-    """Tell whether a label is an answer that names no group: a refusal, "cannot tell", "N/A".
+    """Return True if a label is not a group: a refusal, "cannot tell", "N/A".
 
     >>> [names_no_group(text) for text in ("N/A", "I'm sorry, I can't tell.", "female", "other")]
     [True, True, False, False]
@@ -121,7 +121,7 @@ def names_no_group(text: str) -> bool:
 
 
 def is_sentence(text: str) -> bool:
-    """Tell whether a label is a sentence instead of the name of a group.
+    """Return True if a label is a sentence instead of the name of a group.
 
     >>> is_sentence("The person appears to be female."), is_sentence("American Indian or Alaskan")
     (True, False)
@@ -134,7 +134,7 @@ def is_sentence(text: str) -> bool:
 
 
 def _age(text: str) -> str | None:
-    """Return a group of ages as "20-29" or "more than 70"; None where it is something else."""
+    """Return a range of ages as "20-29" or "more than 70"; None for other values."""
     plain = _DASHES.sub("-", text.replace("_", "-"))
     bounds = re.fullmatch(r"(\d{1,3})(?:-| to | bis | à | a )(\d{1,3})(?: years?)?", plain)
     if bounds:
@@ -150,8 +150,11 @@ def _age(text: str) -> str | None:
 
 
 def spreadsheet_range(text: str) -> str | None:
-    """Return the range that a spreadsheet took for a date: "9-Mar", "Oct-19" and "2026-03-09" were
-    "3-9", "10-19" and "3-9"; None where it is no date."""
+    """Return the range that a spreadsheet converted to a date; None for other values.
+
+    >>> [spreadsheet_range(text) for text in ("9-Mar", "Oct-19", "2026-03-09", "female")]
+    ['3-9', '10-19', '3-9', None]
+    """
     if not re.search(r"\d", text):
         return None
     parts = list(filter(None, re.split(r"[-/. ]+", text.strip().casefold())))
@@ -163,7 +166,7 @@ def spreadsheet_range(text: str) -> str | None:
             numbers.append(int(part))
         elif part not in ("00:00:00", "0:00"):
             return None
-    # A year is added where the dates are written out.
+    # Complete dates include a year.
     if len(numbers) == 3 and max(numbers) > 1900:
         numbers.remove(max(numbers))
     elif len(numbers) != 2 or all(map(str.isdecimal, parts)):
@@ -175,9 +178,9 @@ def spreadsheet_range(text: str) -> str | None:
 
 
 def written_twice(names: Iterable[str]) -> list[list[str]]:
-    """Return values that are one value, each with all its spellings in the order of the names.
+    """Return groups of names that are spellings of the same value.
 
-    "F" is taken for the only other value that begins so, "nurses" for the value "nurse".
+    "F" is an abbreviation of the only other value that starts with it; "nurses" is "nurse".
     """
     names = list(names)
     meanings = {name: meaning_of(name) for name in names}
@@ -194,17 +197,17 @@ def written_twice(names: Iterable[str]) -> list[list[str]]:
 
 
 def _abbreviated(letter: str, meanings: Iterable[str]) -> str | None:
-    """Return the only one of some values that begins with a letter which is a value itself."""
+    """Return the only value that starts with a single letter, which is its abbreviation."""
     if len(letter) != 1 or not letter.isalpha():
         return None
     starting = {meaning for meaning in meanings if len(meaning) > 1 and meaning.startswith(letter)}
     word = min(starting, default="")
-    # "A" beside "AB" and "V" beside "VI" are blood groups and numbers.
+    # "A" and "AB" are blood groups, and "V" and "VI" are numbers.
     return word if len(starting) == 1 and len(word) > 2 else None
 
 
 def dates_among_ranges(names: Iterable[str]) -> dict[str, str]:
-    """Return dates that a spreadsheet made of ranges -> the range, where others are ranges."""
+    """Return date -> range for ranges that a spreadsheet converted; empty without other ranges."""
     names = list(names)
     dates = {}
     for name in names:
@@ -216,11 +219,11 @@ def dates_among_ranges(names: Iterable[str]) -> dict[str, str]:
 
 
 def matched(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Return spelling -> known value, for spellings that are not among the known ones.
+    """Return spelling -> known value for unknown spellings.
 
     Args:
         names: spellings in the data.
-        known: code or name of a value as the data set writes it -> its name here.
+        known: code or name of a value in the data set -> its name here.
     """
     known_of_meaning: dict[str, str] = {}
     for code, value in known.items():

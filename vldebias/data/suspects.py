@@ -1,5 +1,4 @@
-"""List rows in the order of suspicion, as a table and as a page of pictures, to find wrong captions
-and labels."""
+"""Rank rows by suspicion, as a table and as a page of images, to find wrong captions and labels."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +32,24 @@ figure{margin:0;min-width:0}img{max-width:100%}p,code{overflow-wrap:anywhere;mar
 main{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:1.5rem}</style>"""
 
 
-class Suspects:
-    """Hold the rows of a data set from the lowest score, the most suspicious, to the highest.
+class Pictures(TypedDict):
+    """Readers of the images of rows, which are arguments of `Suspects`."""
 
-    order: (m,) rows that have a score, the lowest first; equal scores in the order of the rows.
+    read: Callable[[int], Image.Image]
+    path: Callable[[int], str]
+
+
+class Suspects:
+    """Rows of a data set from the lowest score, the most suspicious, to the highest.
+
+    Attributes:
+        order: (m,) rows with a score, lowest first. Ties are in the order of the rows.
 
     Args:
-        scores: (n,), NaN where a row has none.
+        scores: (n,), NaN for rows without a score.
         ids: n names of the rows.
-        read: row -> RGB image, OSError where it cannot be read; None where there are no pictures.
-        path: row -> path of the picture, "" where it is not a separate file.
+        read: row -> RGB image; raises OSError if it cannot be read. None: there are no images.
+        path: row -> path of the image, "" if it is not a separate file.
     """
 
     def __init__(
@@ -58,41 +65,40 @@ class Suspects:
         self.path = path
         if scores.shape != (len(ids),) or not np.isfinite(scores).any():
             raise InvalidInputError(
-                f"scores: expected ({len(ids)},), some of them finite, got {scores.shape}"
+                f"scores: expected ({len(ids)},) with some finite values, got {scores.shape}"
             )
-        # NaN sorts last, and is cut off.
+        # NaN sorts last, and is removed.
         order = np.argsort(scores, kind="stable")
         self.order: NDArray[np.int64] = order[np.isfinite(scores[order])]
 
     @staticmethod
-    def pictures(folder: Path, ids: Sequence[str]) -> dict[str, Callable[[int], Any]]:
-        """Return `read` and `path` of rows whose id is a picture below a folder: its path, with or
-        without its ending.
+    def pictures(folder: Path, ids: Sequence[str]) -> Pictures:
+        """Return `read` and `path` for rows whose ids are images in a folder.
 
-        Rows without a picture are kept as unreadable. An id never leads out of the folder.
+        Rows without an image are unreadable. Ids never lead outside the folder.
 
         Args:
-            folder: folder of the pictures.
-            ids: path of each row's picture in it, with or without its ending.
+            folder: folder of the images.
+            ids: path of each row's image in the folder, with or without its ending.
         """
         files = [folder / name for name in files_below(folder)[0] if is_picture(name)]
         path_of_id: dict[str, Path] = {}
-        # The first of a.jpg and a.png is "a".
+        # If there are a.jpg and a.png, "a" is the first of them.
         for path in files:
             name = path.relative_to(folder).as_posix()
             path_of_id.setdefault(os.path.splitext(name)[0], path)
-        # A whole name counts before one without its ending.
+        # A complete name takes precedence over a name without its ending.
         for path in files:
             path_of_id[path.relative_to(folder).as_posix()] = path
         if not path_of_id.keys() & set(ids):
             raise InvalidInputError(
-                f"{folder}: expected a folder with pictures named by the ids of the rows, such as"
-                f" {ids[0]!r}, got {list(path_of_id)[-1:]}"
+                f"{folder}: expected images whose names are the ids of rows, such as {ids[0]!r},"
+                f" got {list(path_of_id)[-1:]}"
             )
 
-        def read_row(row: int) -> object:
+        def read_row(row: int) -> Image.Image:
             if ids[row] not in path_of_id:
-                raise OSError(f"{ids[row]}: no such picture below {folder}")
+                raise OSError(f"{ids[row]}: no such image in {folder}")
             return decode(path_of_id[ids[row]])
 
         def path_of_row(row: int) -> str:
@@ -103,16 +109,15 @@ class Suspects:
         return {"read": read_row, "path": path_of_row}
 
     def kept(self, share: float) -> NDArray[np.int64]:
-        """Return, in the order of the data, the share of rows with the highest scores."""
-        # The end of the order has the highest scores; rows without a score are not in it.
+        """Return the share of rows with the highest scores, in the order of the data."""
+        # The highest scores are at the end; rows without a score are not included.
         return np.sort(self.order[round((1 - share) * len(self.order)) :])
 
     def write(self, path: str | Path, columns: Mapping[str, Callable[[int], str]]) -> Path:
-        """Write a csv, the most suspicious row first: rank, percentile, score, id, `columns` (row
-        -> text), path.
+        """Write a csv file with rank, percentile, score, id, `columns` and path.
 
-        The percentile counts ties half. Rows without a score come last. Formulas are escaped
-        (`files.shielded`).
+        The most suspicious row is first, and rows without a score are last. Ties count half in the
+        percentile. Formulas are escaped (`files.shielded`).
 
         Args:
             path: the file.
@@ -126,7 +131,7 @@ class Suspects:
         def write_row(row: int, figures: Sequence[str]) -> None:
             writer.writerow((*figures, *[shielded(text(row)) for text in text_of_row.values()]))
 
-        # How many percent of the scores are lower, ties counted half.
+        # Percentage of lower scores; ties count half.
         scores = self.scores[self.order]
         lower = np.searchsorted(scores, scores, "left")
         lower_or_equal = np.searchsorted(scores, scores, "right")
@@ -137,7 +142,7 @@ class Suspects:
         # Rows without a score.
         for row in np.setdiff1d(np.arange(len(self.ids)), self.order).tolist():
             write_row(row, ("", "", ""))
-        # Names of files may hold bytes that are no text.
+        # File names may contain bytes that are not text.
         return write_atomically(path, file.getvalue().encode(errors="backslashreplace"))
 
     def page(
@@ -149,23 +154,23 @@ class Suspects:
         about: str,
         max_rows: int = 200,
     ) -> Path:
-        """Write one HTML file of the most suspicious rows with their pictures.
+        """Write an HTML file with the most suspicious rows and their images.
 
         Args:
-            path: File to write.
-            title: Heading.
-            say: Row -> a word that marks it ("" for none) and a text.
-            about: Sentences below the heading: what the scores mean and what to do next.
-            max_rows: Number of rows to show.
+            path: the file.
+            title: heading.
+            say: row -> a mark ("" for none) and a text.
+            about: introduction: what the scores mean and what to do next.
+            max_rows: maximum number of rows.
         """
         figures = []
         for rank, row in enumerate(self.order[:max_rows].tolist(), start=1):
-            # Captions and paths come from other people's tables: they are escaped.
+            # Captions and paths are untrusted, so they are escaped.
             word, text = map(html.escape, say(row))
             place = html.escape(self.path(row) or self.ids[row])
             file = io.BytesIO()
             self._thumbnail(row).save(file, "JPEG", quality=85)
-            # Within the page, so that one file can be moved or sent.
+            # Images are embedded, so that the page is a single file.
             picture = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
             mark = ""
             if word:
@@ -182,17 +187,16 @@ class Suspects:
         return write_atomically(path, page)
 
     def _thumbnail(self, row: int) -> Image.Image:
-        """Return the picture in at most THUMB x THUMB pixels, small ones enlarged; a grey square if
-        there is none."""
+        """Return the image, resized to fit THUMB x THUMB pixels; a grey square if there is none."""
         Images = need("PIL.Image")
         image = None
         if self.read is not None:
-            with suppress(OSError):  # it could be read when it was scored
+            with suppress(OSError):
                 image = self.read(row).convert("RGB")
         if image is None:
             return Images.new("RGB", (THUMB, THUMB), "#eef0f3")
         filtering = Images.Resampling.LANCZOS
         if max(image.size) <= THUMB // 2:
-            # Smooth enlargement would blur a picture of a few pixels.
+            # Smooth resizing would blur small images.
             filtering = Images.Resampling.NEAREST
         return need("PIL.ImageOps").contain(image, (THUMB, THUMB), filtering)

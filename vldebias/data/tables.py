@@ -6,7 +6,7 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError, Lazily
 from vldebias.utils.files import unshielded
@@ -30,7 +30,7 @@ pj = Lazily("pyarrow.json")
 pq = Lazily("pyarrow.parquet")
 
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".jsonl", ".ndjson", ".json")
-# Types of JSON -> what a message calls their values.
+# Types of JSON -> names in messages.
 _KINDS: dict[type, str] = {
     **{str: "a text", int: "a number", float: "a number", bool: "a truth value"},
     **{list: "a list", dict: "an object"},
@@ -40,35 +40,33 @@ _KINDS: dict[type, str] = {
 def read_table(
     path: Path, *, separator: str | None = None, encoding: str | None = None
 ) -> pa.Table:
-    """Return a table from a .csv, .tsv, .txt, .parquet, .jsonl, .ndjson or .json file.
+    """Read a table from a .csv, .tsv, .txt, .parquet, .jsonl, .ndjson or .json file.
 
-    Columns of csv are unchanged texts ("01" is "01"), except for the apostrophe of
-    `files.shielded`. Nested objects become columns with dots: {"labels": {"gender": ...}} is
-    "labels.gender". A .json file may also be the answer of an API, with one list of objects inside.
+    Cells of csv files are unchanged texts ("01" is "01"), except for the apostrophe of
+    `files.shielded`. Nested objects become columns with dotted names: {"labels": {"gender": ...}}
+    is "labels.gender". A .json file may also be the answer of an API that contains one list of
+    objects.
 
     Args:
         path: the file.
-        separator: what stands between cells of csv, tsv and txt; None: what fits.
-        encoding: of a text file; None: UTF-8, or what fits, which is said in a warning.
+        separator: separator of csv, tsv and txt files. Default: detected.
+        encoding: encoding of a text file. Default: UTF-8, else detected with a warning.
 
     Raises:
-        InvalidInputError: no such file, another ending, or a content that does not fit; the message
-            says where.
+        InvalidInputError: the file does not exist, has another ending, or has invalid content.
     """
     ending = path.suffix.lower()
     if ending not in ENDINGS or not path.is_file():
         raise InvalidInputError(
-            f"{path}: expected a file that is there and ends in {', '.join(ENDINGS)}"
+            f"{path}: expected an existing file with the ending {', '.join(ENDINGS)}"
         )
     try:
         if ending == ".parquet":
-            # Pages have their checksums; the footer has none, so its number of rows is compared.
+            # Pages have checksums, but the footer does not, so compare its number of rows.
             table = with_flat_columns(pq.read_table(path, page_checksum_verification=True))
             expected = pq.read_metadata(path).num_rows
             if table.num_rows != expected:
-                raise pa.ArrowInvalid(
-                    f"it says that it has {expected} rows, and {table.num_rows} are there"
-                )
+                raise pa.ArrowInvalid(f"it declares {expected} rows and has {table.num_rows}")
         elif ending in (".csv", ".tsv", ".txt"):
             usual = "\t" if ending == ".tsv" else ","
             text = read_text(path, encoding)
@@ -83,22 +81,22 @@ def read_table(
         repeated = [name for name, count in Counter(table.column_names).items() if count > 1]
         if repeated:
             raise InvalidInputError(
-                f"{path}: expected different names of columns, got {repeated[0]!r} more than once"
+                f"{path}: expected distinct column names, got {repeated[0]!r} more than once"
             )
-        table.validate(full=True)  # such as texts that are no UTF-8
-        return table.rename_columns(table.column_names)  # raises here where a name is none
+        table.validate(full=True)  # finds texts that are not UTF-8
+        return table.rename_columns(table.column_names)  # raises an error if a name is missing
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: cannot be read as {ending[1:]}: {error}") from error
 
 
 def _read_json(path: Path, encoding: str | None) -> pa.Table:
-    """Return the table of a file with an object a line, or with a list of objects."""
+    """Return the table in a file with an object per line, or with a list of objects."""
     text = read_text(path, encoding)
     if not text.strip():
-        raise InvalidInputError(f"{path}: is empty; expected an object a line")
+        raise InvalidInputError(f"{path}: expected an object per line, got an empty file")
     if is_json_document(text, path.suffix):
         return _table_of_rows(rows_of_json(text, str(path)), path)
-    # A line that is no object is refused first: pyarrow can end the process there.
+    # Check all lines first, because pyarrow may crash on a line that is not an object.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip() and not line.lstrip().startswith("{"):
             raise InvalidInputError(
@@ -114,11 +112,11 @@ def _read_json(path: Path, encoding: str | None) -> pa.Table:
     return with_flat_columns(table)
 
 
-def _table_of_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> pa.Table:
-    """Return objects as a table; a cell that an object lacks is missing."""
+def _table_of_rows(rows: Sequence[Mapping[str, object]], path: Path) -> pa.Table:
+    """Return a table of objects; cells that an object lacks are missing values."""
     table = flat_rows(rows, str(path))
     columns = {name: [row.get(name) for row in table] for name in names_of(table)}
-    # Columns that are an object in one row and a value in another.
+    # Columns that contain objects in some rows and other values in others.
     objects = {name.rpartition(".")[0] for name in columns}
     for name in objects & set(columns):
         if any(cell is not None for cell in columns[name]):
@@ -131,18 +129,20 @@ def _table_of_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> pa.Table:
 
 
 def with_flat_columns(table: pa.Table) -> pa.Table:
-    """Return a table with a column for each part of its nested objects: "payload.gender"."""
+    """Return a table with a column for each part of nested objects, such as "payload.gender"."""
     while any(pa.types.is_struct(field.type) for field in table.schema):
         table = table.flatten()
     return table
 
 
-def _refuse_mixed(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Raise InvalidInputError for the first column that mixes kinds of values, such as texts and
-    lists; pyarrow names its own types, and rows by their place in a block."""
-    first_of_column: dict[str, Any] = {}
+def _refuse_mixed(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Raise an error for the first column that mixes kinds of values, such as texts and lists.
+
+    The errors of pyarrow contain its own types, and row numbers relative to a block.
+    """
+    first_of_column: dict[str, object] = {}
     for number, row in enumerate(rows, 1):
-        parts: list[tuple[str, Any]] = []
+        parts: list[tuple[str, object]] = []
         for column, value in row.items():
             parts += _with_parts(column, value)
         for column, value in parts:
@@ -160,9 +160,11 @@ def _refuse_mixed(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
             )
 
 
-def _with_parts(column: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the value of a column and what is inside of it, with their names: "labels.gender" is in
-    an object, "captions[]" in a list; nothing for a missing value."""
+def _with_parts(column: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield a value and its parts with their names, except missing values.
+
+    A part of an object is "labels.gender", an item of a list is "captions[]".
+    """
     if value is None:
         return
     yield column, value
@@ -175,13 +177,18 @@ def _with_parts(column: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
-    """Return a column of a table in one piece; where no column is called exactly so, the only one
-    whose name differs by case and blanks at its ends.
+    """Return a column of a table as a single array.
+
+    If there is no column with this name, the name may be a dotted name of a nested value, or differ
+    in case and surrounding spaces.
 
     Args:
         table: the table.
-        name: the column.
-        where: name of the table, for messages.
+        name: name of the column.
+        where: name of the table in messages.
+
+    Raises:
+        InvalidInputError: the column does not exist.
     """
     names = table.column_names
     if name not in names:
@@ -198,23 +205,27 @@ def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
     return table.column(name).combine_chunks()
 
 
-def _array_of(values: Sequence[Any], where: str | Path) -> pa.Array:
-    """Return values of one kind as a column."""
+def _array_of(values: Sequence[object], where: str | Path) -> pa.Array:
+    """Return an array of values, which must be of the same kind."""
     try:
         return pa.array(values)
     except pa.ArrowException as error:
-        raise InvalidInputError(f"{where}: expected values of one kind: {error}") from error
+        raise InvalidInputError(f"{where}: expected values of the same kind: {error}") from error
 
 
 def as_texts(column: pa.Array, where: str) -> list[str]:
-    """Return the texts of a column, "" for missing ones; numbers as they are written, 1.0 as 1
-    among whole ones.
+    """Return the values of a column as texts, "" for missing values.
+
+    If all numbers are whole, 1.0 is written as 1.
 
     Args:
         column: the column.
-        where: name of the table, for messages.
+        where: name of the table in messages.
+
+    Raises:
+        InvalidInputError: values are neither texts nor numbers.
     """
-    # Categories of pandas and parquet: numbers with a list of texts.
+    # Decode categories of pandas and parquet.
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
@@ -223,7 +234,7 @@ def as_texts(column: pa.Array, where: str) -> list[str]:
             pc.less_equal(pc.abs(column), 2.0**53), pc.equal(column, pc.round(column))
         )
         if pc.all(is_whole, min_count=0).as_py():
-            column = column.cast(pa.int64())  # 0 and 1 with gaps between them are stored as floats
+            column = column.cast(pa.int64())  # integers with missing values are stored as floats
     try:
         texts: list[str] = column.cast(pa.string()).fill_null("").to_pylist()
     except pa.ArrowException as error:

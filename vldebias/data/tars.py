@@ -1,21 +1,21 @@
-"""Read images and captions of tars, as webdataset and img2dataset write them.
+"""Read images and captions from tars of webdataset and img2dataset.
 
-Consecutive files of one name are a sample; their endings are its fields (jpg, txt, json).
+Consecutive files with the same name are a sample; their endings are its fields (jpg, txt, json).
 """
 
 from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vldebias.data.caption_cells import captions_in
 from vldebias.data.cleaning import clean_captions
-from vldebias.data.dataset import ImageData, fingerprint_files
+from vldebias.data.dataset import Facts, ImageData, fingerprint_files
 from vldebias.data.folders import is_litter, is_picture
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import CAPTION_COLUMNS
@@ -25,29 +25,38 @@ from vldebias.utils.pictures import decode
 from vldebias.utils.text_tables import decoded_texts
 
 if TYPE_CHECKING:
+    from datasets import IterableDataset
     from PIL import Image
 
 TEXTS = ("txt", "text", "caption", "transcript", "cap")
 _NUMBERS = ("cls", "cls2", "index", "id")
 _JSON = ("json", "jsn")
-_LONGEST = 1 << 22  # bytes of a field that is read with the names: texts and json are short
-_PREFERRED = ("caption", "txt", "text")  # where several fields may be the caption
+_LONGEST = 1 << 22  # largest size in bytes of a text or JSON field
+_PREFERRED = ("caption", "txt", "text")  # order of preference if several fields may be the caption
 
 
 @dataclass
 class Sample:
-    """Hold one sample of a tar.
+    """A sample of a tar.
 
-    places: field -> (offset, size) in the tar, of images. values: field -> what else it holds.
+    Attributes:
+        key: name of its files without endings.
+        tar: path of the tar.
+        places: field -> (offset, size) in the tar, for images.
+        values: field -> value, for other fields.
     """
 
     key: str
     tar: Path
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
 
     def read(self, name: str) -> Image.Image:
-        """Return the image of a field; OSError where there is none, or none that can be read."""
+        """Return the image of a field.
+
+        Raises:
+            OSError: there is no image, or it cannot be read.
+        """
         if name not in self.places:
             raise OSError("the cell is empty")
         offset, size = self.places[name]
@@ -66,23 +75,24 @@ def open_tars(
     image: str | None = None,
     caption: str | None = None,
     labels: ColumnNames | None = None,
-    about: Mapping[str, Any] | None = None,
+    about: Facts | None = None,
 ) -> ImageData:
-    """Open the samples of tars: their texts are read at once, images when they are asked for.
+    """Open the samples of tars. Texts are read immediately, images on demand.
 
     Args:
-        where: what the user named, for messages.
-        files: the tars, in their order.
-        name: of the data set.
-        split: of the data set.
-        image: field of the images; "auto" finds it, and refuses tars without one.
-        caption: field of the captions; "auto" finds it, and refuses tars without one.
-        labels: fields that are labels, or "json.NAME" for a value of a json.
-        about: further facts for a report.
+        where: name of the data in messages.
+        files: the tars, in order.
+        name: name of the data set.
+        split: name of the split.
+        image: field of the images. Default: found by its ending.
+        caption: field of the captions; "auto" finds it, and raises an error if there is none.
+            Default: found if there is one.
+        labels: label fields; "json.NAME" is a value in a JSON field.
+        about: further facts for reports.
 
     Raises:
-        InvalidInputError: no tar, no such field, several fields that may be meant, or texts that
-            are not next to their images.
+        InvalidInputError: a file is not a tar, a field does not exist, several fields are possible,
+            or texts are not next to their images.
     """
     samples: list[Sample] = []
     for file in files:
@@ -107,7 +117,7 @@ def open_tars(
     return ImageData(
         name=name,
         split=split,
-        # Keys of several tars repeat; the number of a row is its name, as in a stream.
+        # Keys may repeat in several tars, so rows are named by their number, as in a stream.
         ids=tuple(f"{number:08d}" for number in range(len(samples))),
         read=read,
         labels=columns,
@@ -121,8 +131,7 @@ def open_tars(
 def _captions_of(
     where: str, samples: Sequence[Sample], field_name: str | None
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the caption of each sample, and its further ones where a sample has some; none without
-    a field."""
+    """Return the caption and the further captions of each sample; empty without a field."""
     captions: list[str] = []
     more_captions: list[tuple[str, ...]] = []
     if field_name is None:
@@ -136,27 +145,28 @@ def _captions_of(
 
 
 def samples_of(path: Path) -> list[Sample]:
-    """Return the samples of a tar, in their order, without files of macOS and hidden ones.
+    """Return the samples of a tar in order, without hidden files and files of macOS.
 
     Raises:
-        InvalidInputError: no tar, a damaged one, or two files of one sample and ending.
+        InvalidInputError: not a tar, a damaged tar, or two files with the same sample and field.
     """
     try:
-        # Not compressed: images are read where they stand in the file.
+        # "r:" refuses compressed tars, because images are read by their offset.
         with tarfile.open(path, "r:") as tar:
             members = [member for member in tar if member.isfile() and not is_litter(member.name)]
-            # Where a tar is damaged or cut off, tarfile stops reading without an error.
+            # tarfile stops reading without an error if a tar is damaged or truncated.
             size = path.stat().st_size
             with path.open("rb") as file:
                 file.seek(tar.offset)
                 block = file.read(tarfile.BLOCKSIZE)
             if tar.offset > size or any(block) or 0 < len(block) < tarfile.BLOCKSIZE:
                 raise EOFError(
-                    f"it is damaged or cut off at byte {min(tar.offset, size):,} of {size:,}"
+                    f"it is damaged or truncated at byte {min(tar.offset, size):,} of {size:,}"
                 )
             if not block:
                 warn(
-                    f"{path}: ends without the mark of its end; if it was cut off, copy it again",
+                    f"{path}: the end-of-archive marker is missing; if the file was truncated, copy"
+                    " it again",
                     SuspectInputWarning,
                 )
             samples = _grouped(path, tar, members)
@@ -166,16 +176,16 @@ def samples_of(path: Path) -> list[Sample]:
         ) from None
     if not samples:
         raise InvalidInputError(
-            f"{path}: cannot be opened: no sample in it. Expected files such as 0001.jpg, 0001.txt"
+            f"{path}: expected files such as 0001.jpg and 0001.txt, got no samples"
         )
     return samples
 
 
 def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo]) -> list[Sample]:
-    """Group files of one name that follow each other into samples."""
+    """Group consecutive files with the same name into samples."""
     has_dots = _names_have_dots([member.name for member in members])
     samples: list[Sample] = []
-    not_utf8: list[tuple[Sample, str]] = []
+    not_utf8: list[tuple[Sample, str, bytes]] = []
     for member in members:
         key, name = _key_and_field(member.name, has_dots)
         if not name:
@@ -185,7 +195,8 @@ def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo
         sample = samples[-1]
         if name in _fields_of(sample):
             raise InvalidInputError(
-                f"{path}: the sample {key!r} has two files that end in .{name}; expected one"
+                f"{path}: expected one file per field, got two with the ending .{name} for sample"
+                f" {key!r}"
             )
         ending = name.rpartition(".")[2]
         if is_picture(f"a.{ending}"):
@@ -193,20 +204,22 @@ def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo
         elif ending in (*TEXTS, *_JSON, *_NUMBERS) and member.size <= _LONGEST:
             file = tar.extractfile(member)
             content = b"" if file is None else file.read()
-            sample.values[name] = _parsed(content, ending, f"{path}: {member.name}")
-            if isinstance(sample.values[name], bytes):
-                not_utf8.append((sample, name))
-    contents = [sample.values[name] for sample, name in not_utf8]
-    for (sample, name), text in zip(not_utf8, decoded_texts(contents, str(path)), strict=True):
+            value = _parsed(content, ending, f"{path}: {member.name}")
+            sample.values[name] = value
+            if isinstance(value, bytes):
+                not_utf8.append((sample, name, value))
+    # Detect the encoding from all texts together.
+    texts = decoded_texts([content for _, _, content in not_utf8], str(path))
+    for (sample, name, _), text in zip(not_utf8, texts, strict=True):
         sample.values[name] = text
     return samples
 
 
 def _names_have_dots(names: Sequence[str]) -> bool:
-    """Tell whether the names of samples have dots in them: "v1.0_0001.jpg".
+    """Return True if the names of samples contain dots, such as "v1.0_0001.jpg".
 
-    By webdataset's rule a name ends at its first dot, and "0001.seg.png" is a field "seg.png" of
-    many samples. Where nearly each field occurs once, that rule takes parts of names for fields.
+    In webdataset, a name ends at its first dot, so "0001.seg.png" has the field "seg.png". If
+    nearly every such field occurs only once, the fields are probably parts of names.
     """
     keys = set()
     dotted = set()
@@ -219,7 +232,7 @@ def _names_have_dots(names: Sequence[str]) -> bool:
 
 
 def _key_and_field(name: str, has_dots: bool) -> tuple[str, str]:
-    """Return the sample that a file of a tar belongs to, and its field."""
+    """Return the key of the sample to which a file belongs, and its field."""
     path = PurePosixPath(name)
     if has_dots:
         stem, _, ending = path.name.rpartition(".")
@@ -228,8 +241,8 @@ def _key_and_field(name: str, has_dots: bool) -> tuple[str, str]:
     return (path.parent / stem).as_posix(), ending.lower()
 
 
-def _parsed(content: bytes, ending: str, where: str) -> Any:
-    """Return the value of a field: a number, parsed JSON, or its text."""
+def _parsed(content: bytes, ending: str, where: str) -> object:
+    """Return the value of a field: a number, parsed JSON, text, or bytes that are not UTF-8."""
     if ending in _NUMBERS:
         try:
             return int(content)
@@ -250,8 +263,8 @@ def _fields_of(sample: Sample) -> list[str]:
     return [*sample.places, *sample.values]
 
 
-def _value(sample: Sample, name: str) -> Any:
-    """Return what a field holds; "json.caption" is a value of the object in json."""
+def _value(sample: Sample, name: str) -> object:
+    """Return the value of a field; "json.caption" is a value of the object in the field json."""
     if name in sample.values:
         return sample.values[name]
     outer, _, inner = name.partition(".")
@@ -260,7 +273,7 @@ def _value(sample: Sample, name: str) -> Any:
 
 
 def _has(samples: Sequence[Sample], name: str) -> bool:
-    """Tell whether a field holds something in one of the samples."""
+    """Return True if any sample has a value for a field."""
     return any(_value(sample, name) is not None for sample in samples)
 
 
@@ -270,7 +283,7 @@ def _image_field(
     """Return the field of the images.
 
     Raises:
-        InvalidInputError: none, or several.
+        InvalidInputError: there is no such field, or several are possible.
     """
     fields_of_images = list(dict.fromkeys(chain.from_iterable(s.places for s in samples)))
     if name is not None:
@@ -278,15 +291,15 @@ def _image_field(
             raise InvalidInputError(f"{where}: expected columns [{name!r}]; there are {fields}")
         return name
     if not fields_of_images:
-        raise InvalidInputError(f"{where}: no images in it; there are {fields}")
+        raise InvalidInputError(f"{where}: expected images, got the fields {fields}")
     plain = [name for name in fields_of_images if "." not in name]
     first, *further = plain or fields_of_images
     if further and any(len(sample.places) > 1 for sample in samples):
         raise InvalidInputError(
-            f"{where}: images may be in any of {[first, *further]}; name it with --image-column (in"
-            f" Python image=...). There are {fields}"
+            f"{where}: images may be in any of {[first, *further]}; choose one with --image-column"
+            " (in Python image=...)"
         )
-    # Some samples are jpg and others png: one field, whatever its ending.
+    # Images with different endings (jpg, png) in different samples are the same field.
     for sample in samples:
         for ending in further:
             if ending in sample.places:
@@ -297,10 +310,10 @@ def _image_field(
 def _caption_field(
     where: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
 ) -> str | None:
-    """Return the field of the captions, also one inside of json; None where there is none.
+    """Return the field of the captions, which may be in JSON; None if there is none.
 
     Raises:
-        InvalidInputError: "auto", and no field has captions; no such field.
+        InvalidInputError: "auto", and no field has captions; or the field does not exist.
     """
     if name not in (None, "auto") or "auto" in fields:
         if not _has(samples, str(name)):
@@ -310,7 +323,7 @@ def _caption_field(
     for field_name in (*_PREFERRED, *fields):
         if field_name in candidates:
             return field_name
-    # "a.v2.txt" where each sample has these two dots.
+    # Such as "v2.txt", if samples have names like "a.v2.txt".
     dotted = [field for field in fields if field.rpartition(".")[2] in TEXTS]
     if len(dotted) == 1:
         return dotted[0]
@@ -320,9 +333,9 @@ def _caption_field(
                 return f"{field_of_json}.{key}"
     if name == "auto":
         raise InvalidInputError(
-            f"{where}: no captions in a column {', '.join(CAPTION_COLUMNS[:5])}; name it with"
-            " --caption-column (in Python caption=...), or make them from a label with label=..."
-            f" and caption_template='a photo of a {{}}.' There are {fields}"
+            f"{where}: expected captions in a field {', '.join(CAPTION_COLUMNS[:5])}, got the"
+            f" fields {fields}; choose one with --caption-column (in Python caption=...), or create"
+            " captions from a label with label=... and caption_template='a photo of a {}.'"
         )
     return None
 
@@ -330,7 +343,7 @@ def _caption_field(
 def _report_incomplete(
     where: str, samples: Sequence[Sample], image: str, caption: str | None
 ) -> None:
-    """Refuse texts that are not next to their images; warn of samples that lack one of the two."""
+    """Raise an error if texts are not next to their images; warn of incomplete samples."""
     if caption is None:
         return
     without_text = [s for s in samples if image in s.places and _value(s, caption) is None]
@@ -338,13 +351,13 @@ def _report_incomplete(
     complete = len(samples) - len(without_text) - len(without_image)
     if without_text and without_image and complete <= len(samples) // 100:
         raise InvalidInputError(
-            f"{where}: images are not next to their texts: '{without_text[0].key}.{image}' has no"
-            f" text beside it, and '{without_image[0].key}.{caption}' no image. In webdataset the"
-            " files of a sample follow each other; pack them again, sorted by name (tar --sort=name"
-            " -cf new.tar FOLDER)"
+            f"{where}: expected images next to their texts, but '{without_text[0].key}.{image}' is"
+            f" not next to a text, and '{without_image[0].key}.{caption}' is not next to an image."
+            " In webdataset, the files of a sample follow each other; pack them again, sorted by"
+            " name (tar --sort=name -cf new.tar FOLDER)"
         )
     consequences = {
-        "text": (without_text, "they have no caption, and training leaves them out"),
+        "text": (without_text, "they have no caption, and are not used for training"),
         "image": (without_image, "they cannot be read"),
     }
     for lack, (incomplete, consequence) in consequences.items():
@@ -357,11 +370,13 @@ def _report_incomplete(
             )
 
 
-def stream_of_tars(files: Sequence[str | Path]) -> Any:
-    """Return the samples of tars as a stream of `datasets`, a shard for each tar; the first tar
-    says which fields there are."""
+def stream_of_tars(files: Sequence[str | Path]) -> IterableDataset:
+    """Return the samples of tars as a stream of `datasets`, with a shard for each tar.
+
+    The fields are those of the first tar.
+    """
     datasets = need("datasets")
-    features: dict[str, Any] = {}
+    features: dict[str, object] = {}
     for sample in samples_of(Path(files[0])):
         features |= dict.fromkeys(sample.places, datasets.Image(decode=False))
         for name, value in _flat(sample).items():
@@ -375,10 +390,9 @@ def stream_of_tars(files: Sequence[str | Path]) -> Any:
     )
 
 
-def _flat(sample: Sample) -> dict[str, Any]:
-    """Return the texts and numbers of a sample, those inside of json as "json.caption" and
-    "json.meta.prompt"."""
-    values: dict[str, Any] = {}
+def _flat(sample: Sample) -> dict[str, object]:
+    """Return the texts and numbers of a sample; values in JSON have names like "json.caption"."""
+    values: dict[str, object] = {}
     for name, value in sample.values.items():
         inner = flat(value, sample.key) if isinstance(value, dict) else {"": value}
         for key, part in inner.items():
@@ -386,17 +400,17 @@ def _flat(sample: Sample) -> dict[str, Any]:
             if not isinstance(part, int | str | None):
                 text = json.dumps(part)
             elif isinstance(part, int) and key:
-                text = str(part)  # another sample may have a text there
+                text = str(part)  # other samples may have a text in this field
             values[f"{name}.{key}".removesuffix(".")] = text
     return values
 
 
-def _rows_of_tars(tars: Sequence[str], fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the samples of tars one after another, with images as {"bytes", "path"}."""
+def _rows_of_tars(tars: Sequence[str], fields: Sequence[str]) -> Iterator[dict[str, object]]:
+    """Yield the samples of tars one after another, with undecoded images."""
     for path in tars:
         with Path(path).open("rb") as file:
             for sample in samples_of(Path(path)):
-                row: dict[str, Any] = dict.fromkeys(fields)
+                row: dict[str, object] = dict.fromkeys(fields)
                 row |= {"__key__": sample.key, **_flat(sample)}
                 for name, (offset, size) in sample.places.items():
                     file.seek(offset)

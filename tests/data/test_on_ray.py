@@ -258,7 +258,7 @@ def test_a_row_that_kills_every_worker_is_reported_and_other_shards_are_kept(
     two: OnRay, tmp_path: Path
 ) -> None:
     mended = tmp_path / "mended"
-    with pytest.raises(VldebiasError, match=r"row 23 \('img23'\): each worker"):
+    with pytest.raises(VldebiasError, match=r"row 23 \('img23'\): every worker"):
         embed(deadly_data(mended), Counting(), tmp_path / "row", **HOW, runner=two)
     assert wait_until(is_all_free)
     assert 5 <= len(shards(tmp_path / "row")) < 13

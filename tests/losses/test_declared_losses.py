@@ -193,5 +193,5 @@ def test_a_loss_cannot_take_the_name_of_a_setting_of_every_training() -> None:
         lr: float = 1.0
 
     register_loss(declared(settings=Taken))
-    with pytest.raises(InvalidInputError, match="'new': the settings lr are those of every"):
+    with pytest.raises(InvalidInputError, match="'new': the settings lr already exist in every"):
         load_settings(loss="new")

@@ -66,5 +66,5 @@ def test_a_result_first_says_what_was_not_read(people: Path) -> None:
         after = measured()
     assert [row.value for row in after.rows] == [row.value for row in before.rows]
     first, second = sentences(after)[:2]
-    assert first.startswith("Left out, 2 images that cannot be read: male/broken0.jpg")
-    assert second.startswith("Left out, 8 files that show no picture: ")
+    assert first.startswith("Left out 2 images that cannot be read: male/broken0.jpg")
+    assert second.startswith("Left out 8 files that are not images: ")

@@ -47,7 +47,7 @@ def test_all_rows_without_a_direction_are_counted() -> None:
 
 
 def test_scores_are_no_groups() -> None:
-    with pytest.raises(InvalidInputError, match="float64; of scores take the class"):
+    with pytest.raises(InvalidInputError, match="float64; convert scores to classes"):
         vldebias.diagnose(FEATURES, LABELS, groups=NOISE.normal(size=ROWS))
 
 

@@ -339,7 +339,7 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
         return hashlib.sha256(b"".join(pool.map(digest, starts))).hexdigest()[:24]
 
 
-def describe(data: ImageData) -> dict[str, object]:
+def describe(data: ImageData) -> dict[str, Any]:
     """Return the numbers of images, labels and captions for JSON.
 
     "columns" is {column: {"counts": {name: rows}, "unknown": rows}}.

@@ -230,7 +230,7 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
         embeddings = Embeddings(
             fields["features"], ids, labels, _strings(fields, "captions"), facts
         )
-        bad: Array = ~np.isfinite(fields["features"]).all(axis=1)
+        bad: Array = ~np.asarray(np.isfinite(fields["features"]).all(axis=1))
         if bad.any():
             first = int(bad.argmax())
             raise InvalidInputError(

@@ -32,7 +32,7 @@ figure{margin:0;min-width:0}img{max-width:100%}p,code{overflow-wrap:anywhere;mar
 main{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:1.5rem}</style>"""
 
 
-class Pictures(TypedDict):
+class Pictures(TypedDict, total=False):
     """Readers of the images of rows, which are arguments of `Suspects`."""
 
     read: Callable[[int], Image.Image]

@@ -107,7 +107,7 @@ class Loss:
     Attributes:
         name: value of `--loss`; no spaces or commas.
         title: name in tables, such as "RINCE".
-        summary: when to use the loss, in a few words.
+        summary: what the loss is for, in a few words.
         source: paper and equation.
         module: class of the loss, or its import path ("package.module:Class"), which avoids
             importing torch. Usually a subclass of `vldebias.losses.ContrastiveLoss`.
@@ -248,7 +248,7 @@ BUILT_IN = (
     Loss(
         "rince",
         title="RINCE",
-        summary="many captions belong to other images",
+        summary="captions, many of which belong to other images",
         source="Chuang et al., 2022; section 5.2 of the thesis",
         module="vldebias.losses.rince_loss:RINCELoss",
         function="rince",
@@ -264,7 +264,7 @@ BUILT_IN = (
     Loss(
         "debiased",
         title="DCL (debiased)",
-        summary="a known share of the negatives has the class of the pair",
+        summary="negatives, a known share of which has the class of the pair",
         source="Chuang et al., Debiased Contrastive Learning, 2020; eq. 3.6 of the thesis",
         module="vldebias.losses.debiased:DebiasedContrastiveLoss",
         function="debiased_contrastive",
@@ -278,7 +278,7 @@ BUILT_IN = (
     Loss(
         "hard_negative",
         title="HCL (hard negatives)",
-        summary="captions are coarser than the classes you need",
+        summary="captions that are coarser than the classes you need",
         source="Robinson et al., 2021; eq. 4.4 of the thesis",
         module="vldebias.losses.debiased:HardNegativeContrastiveLoss",
         function="hard_negative_contrastive",
@@ -299,7 +299,7 @@ BUILT_IN = (
     Loss(
         "nuclr",
         title="NUCLR",
-        summary="small batches, and some items are more popular than others",
+        summary="small batches, and items that differ in popularity",
         source="Wang et al., NUCLR (2024), Algorithm 1",
         module="vldebias.losses.global_contrastive:GlobalContrastiveLoss",
         formula=r"\text{as SogCLR, with } s_i^- - \zeta_i / t \text{ and learned } \zeta_i",
@@ -310,7 +310,7 @@ BUILT_IN = (
     Loss(
         "sigmoid",
         title="SigLIP",
-        summary="every pair is classified on its own, without a softmax over the batch",
+        summary="classifying each pair on its own, without a softmax over the batch",
         source="Zhai et al., 2023, eq. 1",
         module="vldebias.losses.sigmoid_loss:SigmoidLoss",
         function="sigmoid",

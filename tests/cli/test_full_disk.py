@@ -19,6 +19,7 @@ TRAIN = ["train", "--data", "pairs.csv", "--image-column", "file", "--caption-co
 TRAIN += ["--steps", "2", "--batch-size", "4", "--set", "save_every=0.00001", "--cpu"]
 TRAIN += ["--set", "workers=0", "--set", "score_pairs=false", "--out", "out"]
 AUDIT = ["audit", "prompts.txt", "--attribute", "gender", "--pipeline", "miniature", "--out", "out"]
+CAPTIONS = ["audit", "--captions", "captions.csv", "--attribute", "gender", "--out", "out"]
 GENERATE = ["generate", "A photo of a doctor", "--attribute", "gender", "--images", "2"]
 GENERATE += ["--steps", "2", "--out", "out"]
 DEBIAS = ["debias", "gender", "--model", "miniature"]
@@ -37,6 +38,8 @@ COMMANDS = [
     ),
     pytest.param(AUDIT, 0, id="audit-list"),
     pytest.param(AUDIT, 2000, id="audit-page"),
+    pytest.param(CAPTIONS, 0, id="captions-result"),
+    pytest.param(CAPTIONS, 4000, id="captions-page"),
     pytest.param(GENERATE, 2000, id="generate"),
     pytest.param(TRAIN, 0, id="train-lock"),
     pytest.param(TRAIN, 60_000, id="train-checkpoint"),
@@ -46,7 +49,7 @@ COMMANDS = [
     pytest.param(PAPER, 0, id="eval-paper", marks=pytest.mark.slow),
 ]
 COMPLETED_WITH_ROOM = ["debias", "merge-model", "merge-pipeline", "audit-page", "generate"]
-COMPLETED_WITH_ROOM += ["train-checkpoint"]
+COMPLETED_WITH_ROOM += ["captions-result", "captions-page", "train-checkpoint"]
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +63,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Image.fromarray(pixels).save(f"{number}.png")
         lines.append(f"{number}.png,shade {number}")
     Path("pairs.csv").write_text("\n".join(lines) + "\n")
+    Path("captions.csv").write_text("prompt\n" + "a female nurse\n" * 6)
 
 
 @pytest.mark.parametrize(("arguments", "size"), COMMANDS)

@@ -245,7 +245,9 @@ def test_labels_need_no_torch() -> None:
 
 
 def test_two_spellings_of_a_group_are_doubted() -> None:
-    with pytest.warns(SuspectInputWarning, match="'M' and 'male' look like different spellings of the same value") as caught:
+    with pytest.warns(
+        SuspectInputWarning, match="'M' and 'male' look like different spellings of the same value"
+    ) as caught:
         vldebias.rerank([0.9, 0.8, 0.7, 0.6], 2, labels=["M", "male", "F", "female"])
     # There is no flag to name here.
     assert "--same" not in str(caught[0].message)

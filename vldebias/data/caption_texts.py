@@ -65,15 +65,12 @@ def _of_images(path: Path, column: str | None) -> Captions:
 
 def _of_table(path: Path, column: str | None) -> Captions:
     """Return the captions of a table, or of a text file with a caption per line."""
-    layout = Layout("table")
-    if path.suffix.lower() != ".parquet":
-        try:
-            layout = find_layout(path, caption=column)
-        except InvalidInputError:
-            # Not a table for training, but it may be a list of captions, or contain URLs of images.
-            if path.suffix.lower() == ".txt" and column is None:
-                lines = read_text(path).split("\n")
-                return [(line,) for line in lines if line.strip()]
+    layout = _layout_for_training(path, column)
+    if layout is None:
+        layout = Layout("table")
+        if path.suffix.lower() == ".txt" and column is None:
+            lines = read_text(path).split("\n")
+            return [(line,) for line in lines if line.strip()]
     table = read_table(path)
     if layout.header:
         table = with_header(table, layout.header)
@@ -82,16 +79,31 @@ def _of_table(path: Path, column: str | None) -> Captions:
     for cell in column_of(table, name, path).to_pylist():
         first, further = captions_in(texts_of_list(cell) or cell, f"{path}: column {name!r}")
         captions.append((first, *(further or ())))
-    images = [layout.image] if layout.image else fitting_columns(table.column_names, IMAGE_COLUMNS)
+    images = fitting_columns(table.column_names, IMAGE_COLUMNS)
+    if layout.image:
+        images = [layout.image]
     if len(images) != 1:
         return captions
     files = as_texts(column_of(table, images[0], path), str(path))
     pairs = []
-    for row, (file, texts) in enumerate(zip(files, captions, strict=True)):
+    for row, texts in enumerate(captions):
         # A row without an image is not grouped with other rows.
-        key = without_number(file) or f"row {row}"
-        pairs += [(key, text) for text in texts]
+        image = without_number(files[row]) or f"row {row}"
+        pairs += [(image, text) for text in texts]
     return _grouped(pairs)
+
+
+def _layout_for_training(path: Path, column: str | None) -> Layout | None:
+    """Return the layout of a table of images and captions; None for other tables and parquet.
+
+    Other tables are lists of captions without images, or contain URLs of images.
+    """
+    if path.suffix.lower() == ".parquet":
+        return None
+    try:
+        return find_layout(path, caption=column)
+    except InvalidInputError:
+        return None
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> Captions:

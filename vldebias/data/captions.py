@@ -266,12 +266,28 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
             f" and are left out, such as {', '.join(without_text[:3])}",
             SuspectInputWarning,
         )
-    contents = [(path / text).read_bytes() for text in text_of_image.values()]
-    texts = decoded_texts(contents, str(path), encoding)
+    captions, further = _captions_in(path, list(text_of_image.values()), encoding)
+    captions, further = clean_captions(str(path), captions, further)
+    return file_images(
+        path.name,
+        wanted,
+        path,
+        list(text_of_image),
+        {},
+        captions=tuple(captions),
+        more_captions=tuple(further),
+    )
+
+
+def _captions_in(
+    path: Path, files: Sequence[str], encoding: str | None
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the caption and the further captions in each text file of a folder."""
+    texts = decoded_texts([(path / file).read_bytes() for file in files], str(path), encoding)
     captions: list[str] = []
     further: list[tuple[str, ...]] = []
     several: list[str] = []
-    for file, text in zip(text_of_image.values(), texts, strict=True):
+    for file, text in zip(files, texts, strict=True):
         # Each line is a caption, as in sd-scripts with --enable_wildcard.
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         captions.append(lines[0] if lines else "")
@@ -284,16 +300,7 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
             f" {several[0]}; each line is read as a caption of the image",
             SuspectInputWarning,
         )
-    captions, further = clean_captions(str(path), captions, further)
-    return file_images(
-        path.name,
-        wanted,
-        path,
-        list(text_of_image),
-        {},
-        captions=tuple(captions),
-        more_captions=tuple(further),
-    )
+    return captions, further
 
 
 def _texts_of_split(

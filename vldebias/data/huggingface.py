@@ -136,17 +136,8 @@ def open_huggingface(
         dataset = dataset.flatten()  # one column, with a dotted name, for each part of an object
     # Some streams only reveal their columns in the first row.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
-    classes = _classes_in(features)
-    if labels is None:
-        labels = tuple(classes)
-    columns = mapped_columns(labels)
-    image = _image_column(image, features, place)
-    caption = _caption_column(caption, features, place)
-    used = [image] if caption is None else [image, caption]
-    used = list(dict.fromkeys([*used, *columns.values()]))
-    missing = [name for name in used if name not in features]
-    if missing:
-        raise InvalidInputError(f"{place}: expected columns {missing}; there are {list(features)}")
+    image, caption, columns = _resolved_columns(image, caption, labels, features, place)
+    used = list(dict.fromkeys(filter(None, [image, caption, *columns.values()])))
 
     # `datasets` resolves the paths of a column of images itself.
     base = None
@@ -158,7 +149,7 @@ def open_huggingface(
         image=image,
         caption=caption,
         labels=columns,
-        classes=classes,
+        classes=_classes_in(features),
         base=base,
         dataset=dataset,
         name=_name_of(root),
@@ -167,6 +158,30 @@ def open_huggingface(
         fingerprint=partial(_fingerprint, split, source),
     )
     return stream if streaming else stream.images()
+
+
+def _resolved_columns(
+    image: str | None,
+    caption: str | None,
+    labels: ColumnNames | None,
+    features: Mapping[str, object],
+    place: str,
+) -> tuple[str, str | None, dict[str, str]]:
+    """Return the columns of images, captions and labels; see `open_huggingface`.
+
+    Raises:
+        InvalidInputError: a column does not exist, or several columns are possible.
+    """
+    image = _image_column(image, features, place)
+    caption = _caption_column(caption, features, place)
+    if labels is None:
+        labels = tuple(_classes_in(features))
+    columns = mapped_columns(labels)
+    used = dict.fromkeys(filter(None, [image, caption, *columns.values()]))
+    missing = [name for name in used if name not in features]
+    if missing:
+        raise InvalidInputError(f"{place}: expected columns {missing}; there are {list(features)}")
+    return image, caption, columns
 
 
 def _is_nested(name: str | None, features: Mapping[str, object]) -> bool:

@@ -85,9 +85,9 @@ def conclusions_of_training(
     conclusions = []
     for name, conclusion in changes.items():
         costs = []
-        for other_name, other in changes.items():
-            if other_name != name and other.verdict == "worse":
-                costs.append(paid(other.measure, other.before, other.after, other.change))
+        for cost_name, cost in changes.items():
+            if cost_name != name and cost.verdict == "worse":
+                costs.append(paid(cost.measure, cost.before, cost.after, cost.change))
         conclusion = conclusion.model_copy(update={"cost": "; ".join(costs)})
         conclusions.append(conclusion.model_copy(update={"sentence": worded(conclusion)}))
     return conclusions

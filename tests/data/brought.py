@@ -1,5 +1,5 @@
-"""Write captions, labels and prompts as the tools of others do: each function writes one form, and
-returns what a user would name."""
+"""Write captions, labels and prompts in the formats of other tools; each function returns the path
+to pass."""
 
 import io
 import json
@@ -20,7 +20,7 @@ def jpeg(number: int) -> bytes:
 
 
 def images(folder: Path, ending: str = ".jpg", names: Sequence[str] = ()) -> list[str]:
-    """Write the pictures, and return their names."""
+    """Write the images, and return their names."""
     folder.mkdir(parents=True, exist_ok=True)
     names = names or [f"{number}{ending}" for number in range(N)]
     for number, name in enumerate(names):
@@ -40,7 +40,7 @@ def table(
     encoding: str = "utf-8",
     captions: Sequence[str] = CAPTIONS,
 ) -> Path:
-    """A table of two columns with the pictures in img/ beside it."""
+    """Write a table with two columns, and images in img/ next to it."""
     files = images(root / "img")
     rows = [head] if head else []
     rows += [(f"img/{file}", text) for file, text in zip(files, captions, strict=True)]
@@ -50,7 +50,7 @@ def table(
 
 
 def open_clip(root: Path) -> Path:
-    """open_clip's default: a tab in a .csv, filepath and title."""
+    """Write the default format of open_clip: a tab-separated .csv with filepath and title."""
     return table(root, "train.csv", ("filepath", "title"), "\t")
 
 
@@ -92,7 +92,8 @@ def parquet_of_paths(root: Path) -> Path:
 
 
 def flickr8k(root: Path) -> Path:
-    """Kaggle's Flickr8k: captions.txt beside Images/, five rows an image (two here)."""
+    """Write Flickr8k as on Kaggle: captions.txt next to Images/, with several rows per image (here
+    two)."""
     files = images(root / "Images")
     rows = ["image,caption"]
     for file, text in zip(files, CAPTIONS, strict=True):
@@ -102,7 +103,7 @@ def flickr8k(root: Path) -> Path:
 
 
 def flickr8k_token(root: Path) -> Path:
-    """The released file: no names of columns, and the number of the caption behind the file."""
+    """Write the released file: no column names, and caption numbers after the file names."""
     files = images(root / "Flicker8k_Dataset")
     rows = [f"{f}#{k}\t{t}" for f, t in zip(files, CAPTIONS, strict=True) for k in range(2)]
     (root / "Flickr8k.token.txt").write_text("\n".join(rows) + "\n")
@@ -110,7 +111,7 @@ def flickr8k_token(root: Path) -> Path:
 
 
 def flickr30k(root: Path) -> Path:
-    """Kaggle's Flickr30k: results.csv by pipes with blanks, beside flickr30k_images/."""
+    """Write Flickr30k as on Kaggle: results.csv with pipes, next to flickr30k_images/."""
     files = images(root / "flickr30k_images")
     rows = ["image_name| comment_number| comment"]
     for file, text in zip(files, CAPTIONS, strict=True):
@@ -120,7 +121,7 @@ def flickr30k(root: Path) -> Path:
 
 
 def coco(root: Path) -> Path:
-    """annotations/captions_train2017.json beside train2017/."""
+    """Write annotations/captions_train2017.json next to train2017/."""
     files = images(root / "train2017", names=[f"{n:012d}.jpg" for n in range(N)])
     annotated = {
         "info": {},
@@ -135,7 +136,8 @@ def coco(root: Path) -> Path:
 
 
 def texts_beside(root: Path) -> Path:
-    """A folder of pictures with a .txt beside each, as for kohya's and other trainers."""
+    """Write a folder of images with a .txt next to each, as for kohya's sd-scripts and other
+    trainers."""
     for number, file in enumerate(images(root / "own")):
         (root / "own" / file).with_suffix(".txt").write_text(CAPTIONS[number])
     return root / "own"
@@ -146,14 +148,14 @@ def img2dataset_row(number: int) -> dict[str, object]:
 
 
 def img2dataset_sides(root: Path) -> None:
-    """What img2dataset writes beside each shard: its table and its statistics."""
+    """Write the table and the statistics that img2dataset writes next to each shard."""
     rows = [img2dataset_row(number) for number in range(N)]
     parquet.write_table(pa.Table.from_pylist(rows), root / "00000.parquet")
     (root / "00000_stats.json").write_text('{"count": 4, "successes": 4}')
 
 
 def img2dataset_files(root: Path) -> Path:
-    """--output_format files: jpg, txt and json in numbered folders."""
+    """Write the output of --output_format files: jpg, txt and json in numbered folders."""
     folder = root / "images/00000"
     images(folder, names=[f"{number:09d}.jpg" for number in range(N)])
     for number, text in enumerate(CAPTIONS):
@@ -181,7 +183,7 @@ def members(number: int, name: str = "{:09d}") -> list[tuple[str, bytes]]:
 
 
 def img2dataset_webdataset(root: Path) -> Path:
-    """--output_format webdataset: a tar for each shard, its table and statistics beside."""
+    """Write the output of --output_format webdataset: tars with tables and statistics."""
     for shard, numbers in enumerate(((0, 1), (2, 3))):
         files = [file for number in numbers for file in members(number)]
         write_tar(root / f"images/{shard:05d}.tar", files)
@@ -199,7 +201,7 @@ def names_with_dots(root: Path) -> Path:
 
 
 def img2dataset_parquet(root: Path) -> Path:
-    """--output_format parquet: the pictures in a column."""
+    """Write the output of --output_format parquet: images in a column."""
     (root / "images").mkdir(parents=True)
     rows = [{**img2dataset_row(number), "jpg": jpeg(number)} for number in range(N)]
     parquet.write_table(pa.Table.from_pylist(rows), root / "images/00000.parquet")

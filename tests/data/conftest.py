@@ -1,4 +1,4 @@
-"""Fixtures of the tests of data: stand-ins for the real data sets."""
+"""Provide stand-ins for the real data sets."""
 
 from itertools import product
 from pathlib import Path
@@ -10,8 +10,8 @@ from data_parts import celeba, fairface, waterbirds
 
 @pytest.fixture
 def stand_ins(tmp_path: Path) -> Path:
-    """A folder with waterbirds, celeba and fairface in the layouts and file names of the releases,
-    of tiny images."""
+    """Return a folder with waterbirds, celeba and fairface in the layouts of the releases, with
+    tiny images."""
     waterbirds(
         tmp_path / "waterbirds/waterbird_complete95_forest2water2",
         [*product((0, 1), (0, 1, 2), (0, 1))] * 2,
@@ -40,7 +40,7 @@ def stand_ins(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hf_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caches of `datasets` in a folder of the test."""
+    """Use a folder of the test for the caches of `datasets`."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf-cache")
     datasets.disable_progress_bars()

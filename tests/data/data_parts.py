@@ -1,5 +1,5 @@
-"""Tiny pictures, data sets in the exact layouts of the real ones, and an encoder whose features are
-exact."""
+"""Create tiny images, data sets in the layouts of the real ones, and an encoder with exact
+features."""
 
 import io
 from collections.abc import Callable, Collection, Sequence
@@ -30,7 +30,7 @@ ATTRIBUTES = _NAMES.split()
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:
-    """Return a picture as PNG, of the class that readers return, since Pillow compares classes."""
+    """Return an image that was decoded from PNG, because Pillow compares classes."""
     pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
     return Image.open(io.BytesIO(as_bytes(Image.fromarray(pixels))))
 
@@ -47,7 +47,7 @@ def save(path: Path, seed: int = 0) -> None:
 
 
 def waterbirds(root: Path, rows: Sequence[tuple[int, int, int]]) -> Path:
-    """rows: (y, split, place). The layout of waterbird_complete95_forest2water2."""
+    """Write the layout of waterbird_complete95_forest2water2; rows are (y, split, place)."""
     lines = ["img_id,img_filename,y,split,place,place_filename"]
     for i, (y, split, place) in enumerate(rows):
         file = f"{i % 3 + 1:03d}.Some_Bird/Some_Bird_{i:04d}_{79 * i}.jpg"
@@ -60,8 +60,8 @@ def waterbirds(root: Path, rows: Sequence[tuple[int, int, int]]) -> Path:
 def celeba(
     tables: Path, images: Path, values: np.ndarray, splits: Sequence[int], *, kaggle: bool = False
 ) -> None:
-    """values: (n, 40) of -1 and 1. Text files padded to columns as the authors write them, or csv
-    as on Kaggle."""
+    """Write CelebA with attributes (n, 40) of -1 and 1, as padded text files or as csv as on
+    Kaggle."""
     tables.mkdir(parents=True, exist_ok=True)
     files = [f"{i + 1:06d}.jpg" for i in range(len(values))]
     if kaggle:
@@ -90,7 +90,7 @@ def celeba(
 def fairface(
     root: Path, part: str, rows: Sequence[tuple[str, str, str]], images: Path | None = None
 ) -> Path:
-    """rows: (age, gender, race)."""
+    """Write FairFace; rows are (age, gender, race)."""
     root.mkdir(parents=True, exist_ok=True)
     lines = ["file,age,gender,race,service_test"]
     for i, row in enumerate(rows):
@@ -115,8 +115,7 @@ class Tower(nn.Module):
 
 @dataclass
 class Counting:
-    """An encoder that remembers the sizes of its batches, and stops before image number
-    `stop_at`."""
+    """An encoder that records the sizes of its batches, and stops before image number `stop_at`."""
 
     seed: int = 0
     preprocessing: str = "2x2"

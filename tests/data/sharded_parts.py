@@ -1,4 +1,4 @@
-"""A gallery of made features with texts and labels, and its figures under both tasks."""
+"""Create a gallery of random features with texts and labels, and its results for two tasks."""
 
 from itertools import chain
 from typing import Any

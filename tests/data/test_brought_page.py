@@ -1,5 +1,4 @@
-"""The page on data: each row of its tables is a form that is written here and read by its
-command."""
+"""Test that every format in the tables of the page on data is read by its command."""
 
 import re
 import shlex
@@ -22,8 +21,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/data.md"
 
 
 def rows(name: str, forms: Mapping[str, Callable[[Path], Path]]) -> list[Any]:
-    """The rows of a table of the page, each with the function that writes such a file: in the
-    same order."""
+    """Return the rows of a table of the page, each with the function that writes its format."""
     text = PAGE.read_text(encoding="utf-8")
     part = re.search(rf"<!-- {name}:begin -->(.*)<!-- {name}:end -->", text, re.DOTALL)
     assert part is not None
@@ -36,7 +34,7 @@ def rows(name: str, forms: Mapping[str, Callable[[Path], Path]]) -> list[Any]:
 
 
 def begins_with(path: Path, example: str) -> bool:
-    """Whether a file, or one in a folder, begins with the line of the page."""
+    """Return True if a file, or a file in a folder, starts with the line of the page."""
     files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
     content = files[0].read_bytes()
     encoding = "utf-16" if content.startswith(b"\xff\xfe") else "utf-8-sig"
@@ -57,7 +55,7 @@ def test_the_documented_command_reads_captions(
     assert words[:3] == ["vldebias", "train", "--data"]
     assert path == tmp_path / words[3]
     assert not example or begins_with(path, example)
-    # As a user stands beside the data.
+    # Users run the commands next to the data.
     monkeypatch.chdir(tmp_path)
     data = open_data("captions", words[3], "train")
     assert tuple(data.captions) == CAPTIONS

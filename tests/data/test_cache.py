@@ -1,5 +1,5 @@
-"""The embedding cache: equal to the naive twin, computed once, resumed, repaired, and never
-mistaken for another."""
+"""Test that the cache is correct, computed once, resumed, repaired, and not shared by different
+settings."""
 
 import errno
 import re
@@ -258,6 +258,6 @@ def test_a_single_process_does_not_initialise_accelerate(monkeypatch: pytest.Mon
     assert processes() == Processes(0, 1)  # accelerate made no group
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     processes()
-    # On hosted CI there is none; a machine that has one keeps it.
+    # Hosted CI has no such group; other machines keep theirs.
     has_accelerator = torch.cuda.is_available() or torch.backends.mps.is_available()
     assert cpu_choices == [not has_accelerator, True]

@@ -1,4 +1,4 @@
-"""Captions in every form that tools write: read without a setting, or refused by their own name."""
+"""Test that captions in all formats are read without settings, or raise helpful errors."""
 
 import json
 import warnings
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("hf_cache")
 
 
 def opened(root: Path | str, *split: str, **options: Any) -> tuple[ImageData, list[str]]:
-    """The data, and what was said about them."""
+    """Return the data and the warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", VldebiasWarning)
         data = open_data("captions", root, *split, **options)
@@ -41,7 +41,7 @@ def test_every_format_is_read_without_settings(form: str, tmp_path: Path) -> Non
     for number in range(N):
         image = data.read(number)
         assert image.size == picture(number).size
-        # As the bytes that were written, of this very picture.
+        # The bytes of the same image as written.
         assert image.tobytes() == brought_pixels(number)
     for message in said:
         assert "images were found in" in message or "quotes are not closed" in message
@@ -63,14 +63,14 @@ def test_several_captions_of_an_image_are_joined_to_one_row(tmp_path: Path) -> N
 def test_the_broken_row_of_flickr30k_is_an_empty_caption(tmp_path: Path) -> None:
     table = brought.flickr30k(tmp_path)
     rows = table.read_text().splitlines()
-    # As released: "2199200615.jpg| 4   A dog runs across the grass ."; here among 24 whole rows.
+    # As released: "2199200615.jpg| 4   A dog runs across the grass ."; here among 24 complete rows.
     rows += [f"0.jpg| {number}| more {number}" for number in range(2, 18)]
     table.write_text("\n".join([*rows, "2.jpg| 4   A dog runs across the grass ."]))
     data, said = opened(table)
     assert data.captions == CAPTIONS
     expected = "1 of 25 rows lack their last cell ('comment'), which was read as empty"
     assert f"{expected}; the first is in line 26" in "".join(said)
-    # Several such rows are no slip.
+    # Several such rows are not an accident.
     table.write_text("\n".join([rows[0], *[row for row in rows if "| 0|" in row], "1.jpg| 0 a"]))
     with pytest.raises(InvalidInputError, match="line 6: expected 3 columns, got 2"):
         opened(table)
@@ -358,7 +358,7 @@ def test_splits_of_folders_and_coco_are_separated(tmp_path: Path) -> None:
         ("denise%27s+chicken", "denise's chicken"),
         ("a nurse%27s hat", "a nurse's hat"),
         ("caf%C3%A9", "café"),
-        # what only looks so
+        # similar texts that must not be changed
         ("AT&T and R&B;", "AT&T and R&B;"),
         ("a <3 heart, 2 < 3 > 1", "a <3 heart, 2 < 3 > 1"),
         ("portrait of <PERSON>", "portrait of <PERSON>"),
@@ -461,7 +461,7 @@ def test_captions_of_sd_scripts_are_read_by_file_name(ending: str, tmp_path: Pat
     (tmp_path / "meta_cap.json").write_text(json.dumps(entries))
     data, said = opened(tmp_path / "meta_cap.json")
     assert (data.captions, said) == (CAPTIONS, [])
-    # Names without their endings find the only picture that is called so.
+    # Names without endings match the only image with this name.
     assert data.read(2).tobytes() == brought_pixels(2)
 
 

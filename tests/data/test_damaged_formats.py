@@ -1,4 +1,4 @@
-"""Two hundred random damages of files that other tools write: refused, warned of, or read whole."""
+"""Damage files of other tools randomly: errors, warnings, or a complete result must follow."""
 
 import json
 import random
@@ -34,7 +34,7 @@ def records(rng: random.Random) -> Records:
     return rows
 
 
-# How a file is written, and how many of its records are read.
+# Functions that write a file and count the records that are read.
 Written = Callable[[Records], str]
 
 
@@ -60,7 +60,7 @@ def batch(rows: Records) -> str:
 
 
 def meta_cap(rows: Records) -> str:
-    # Entry by entry: a name may be there twice.
+    # Entry by entry, because names may be repeated.
     entries = []
     for row in rows:
         entry = {"caption": row["text"], "tags": "x"}
@@ -146,7 +146,7 @@ FORMATS: dict[str, tuple[Written, Callable[[Path], int]]] = {
 
 
 def damaged_records(rows: Records, rng: random.Random) -> Records:
-    """Records doubled, in another order, without a value, or with another kind of value."""
+    """Duplicate, reorder or remove records and values, or change their kind."""
     kind = rng.choice(("none", "double", "reorder", "missing", "empty", "number", "object", "long"))
     place = rng.randrange(len(rows))
     key = rng.choice(("text", "group"))
@@ -162,8 +162,7 @@ def damaged_records(rows: Records, rng: random.Random) -> Records:
 
 
 def damaged_bytes(text: str, rng: random.Random) -> tuple[bytes, bool]:
-    """Another encoding, other line ends, cut off, a byte changed; and whether records may be lost
-    by that."""
+    """Change encoding, line endings or a byte, or truncate; return whether records may be lost."""
     kind = rng.choice(("none", "none", "encoding", "lines", "cut", "byte", "cut line"))
     if kind == "encoding":
         return text.encode(rng.choice(("utf-8-sig", "utf-16", "cp1252"))), False
@@ -220,13 +219,13 @@ def test_no_damage_shortens_a_file_silently(part: int, folder: Path, tmp_path: P
             finally:
                 path.unlink()
         ends["read"] += 1
-        # Lines and documents that were cut off have lost their records before anybody reads them:
-        # JSON documents are refused then, and of lines all are read that are left.
+        # Truncated files have lost records before they are read. JSON documents raise an error,
+        # and all remaining lines are read.
         if may_lose:
             filled = [line for line in content.split(b"\n") if line.strip()]
             expected = len(filled) if name.endswith("jsonl") or name == "options.txt" else 1
         else:
-            # A method of a run is shown once.
+            # Each method of a run is shown once.
             methods = {row["name"] for row in rows}
             expected = len(methods if name == "result.json" else rows)
         assert count >= expected or caught, (seed, name, count, expected)

@@ -1,4 +1,4 @@
-"""Two hundred random damages of tables and lists: refused, or every row is read or counted."""
+"""Damage tables and lists randomly: they raise errors, or every row is read or counted."""
 
 import json
 import random
@@ -59,7 +59,7 @@ def table(name: str, rng: random.Random) -> Rows:
 
 
 def damaged_rows(rows: Rows, rng: random.Random) -> Rows:
-    """Rows doubled, columns swapped, cells missing: what hands and programs do to a table."""
+    """Duplicate rows, swap columns or remove cells, as people and programs do."""
     rows = [list(row) for row in rows]
     kind = rng.choice(("none", "double", "swap", "swap all", "missing", "empty", "reorder"))
     place = rng.randrange(1, len(rows))
@@ -81,7 +81,7 @@ def damaged_rows(rows: Rows, rng: random.Random) -> Rows:
 
 
 def damaged_bytes(text: str, rng: random.Random) -> bytes:
-    """Another encoding, mixed line ends, cut off."""
+    """Change the encoding, mix line endings, or truncate."""
     if rng.random() < 0.4:
         text = "".join(
             letter if letter != "\n" else rng.choice(("\n", "\r\n", "\n\n")) for letter in text
@@ -94,8 +94,8 @@ def damaged_bytes(text: str, rng: random.Random) -> bytes:
 
 
 def expected_rows(content: bytes, name: str) -> int | None:
-    """The rows of a file by a count of its lines, which knows no reader; None where its bytes are
-    no text of these encodings."""
+    """Return the number of rows by counting lines; None if the bytes are not text in these
+    encodings."""
     for encoding in ("utf-16",) if content[:2] == b"\xff\xfe" else ("utf-8-sig", "cp1252"):
         try:
             filled = [line for line in content.decode(encoding).split("\n") if line.strip()]
@@ -116,7 +116,7 @@ def read(path: Path, name: str) -> int:
         return len(data)
     data = open_data("captions", path)
     assert isinstance(data, ImageData)
-    # Rows of one image are captions of it; an empty one is the row of an image without any.
+    # Rows with the same image are its captions; an empty caption is a row of an image without any.
     further: Sequence[tuple[str, ...]] = data.more_captions or [()] * len(data)
     return len(data) + sum(map(len, further))
 
@@ -146,5 +146,5 @@ def test_no_damage_shortens_a_table_silently(part: int, folder: Path) -> None:
                 continue
         expected = expected_rows(path.read_bytes(), name)
         assert expected is None or count >= expected or caught, (seed, count, expected)
-    # The message says which file it is about.
+    # The message contains the file.
     assert all(stem in message for _, stem, message in refusals), refusals

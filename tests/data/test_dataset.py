@@ -1,5 +1,4 @@
-"""Images with labels: rows that stay together, files below a folder, fingerprints, counts, what
-cannot be read."""
+"""Test selected rows, files in a folder, fingerprints, counts and unreadable images."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""Embeddings: rows that stay together, files as others write them, and what is refused before it is
-misread."""
+"""Test selected rows, files of other programs, and errors for invalid files."""
 
 import io
 import pickle

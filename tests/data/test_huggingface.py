@@ -1,5 +1,5 @@
-"""Hugging Face data sets from folders, files and tars of this machine, at random and as a
-stream."""
+"""Test Hugging Face data sets from local folders, files and tars, with random access and as
+streams."""
 
 import io
 import shutil
@@ -53,7 +53,7 @@ def pixels(n: int, first: int = 0) -> list[dict[str, Any]]:
 
 
 def dataset(first: int = 0) -> Any:
-    """Rows with the image inside, a class that is unknown in two ways, a text label, a caption."""
+    """Write rows with an image, a class that is unknown in two ways, a text label and a caption."""
     columns = {
         "image": pixels(N, first),
         "sex": [0, 1, -1, 1, None],

@@ -1,4 +1,4 @@
-"""JSON of other tools: nested objects are columns with dotted names, whoever reads the file."""
+"""Test that nested objects in JSON are columns with dotted names in all readers."""
 
 import json
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_deeply_nested_objects_need_no_recursion() -> None:
     for _ in range(5000):
         row = {"a": row}
     assert list(flat(row, "a").values()) == [1]
-    # A document of that depth is refused before, by the parser.
+    # The parser rejects documents of this depth.
     with pytest.raises(InvalidInputError, match="expected JSON"):
         rows_of_json("[" * 100_000, "a.json")
 
@@ -102,7 +102,7 @@ def test_captions_by_file_name_are_joined_as_in_sd_scripts() -> None:
     assert rows is not None
     assert [row["caption"] for row in rows] == ["a nurse, tired, smiling", "a pilot", None]
     assert rows_by_picture({"0.png": "a nurse", "1.jpg": ["a pilot", "a man"]}) is not None
-    # Settings are no captions.
+    # Settings are not captions.
     assert rows_by_picture({"name": "a nurse"}) is None
     assert rows_by_picture({"data": {"caption": "c"}, "a": {"b": 1}, "c": {}}) is None
 

@@ -1,5 +1,4 @@
-"""Fine-tuning on the data sets of the paper: opened by name as `eval` opens them, with their
-classes, groups and splits; tiny images in the layouts of the releases."""
+"""Test fine-tuning on named data sets with their classes, groups and splits, with tiny images."""
 
 import json
 from pathlib import Path
@@ -17,7 +16,7 @@ from vldebias.report.result import Result
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
 
-# data set -> settings beside those that it brings itself, and the columns of its groups
+# data set -> settings in addition to its defaults, and the columns of its groups
 OF_PAPER = {
     "waterbirds": ({}, "label,place"),
     "celeba": ({}, "label,gender"),
@@ -27,7 +26,7 @@ OF_PAPER = {
 
 @pytest.mark.parametrize("name", list(OF_PAPER))
 def test_a_named_data_set_is_opened_as_in_eval(name: str, stand_ins: Path) -> None:
-    """Rows, classes and groups of each split are those of `open_data`, by their names."""
+    """Rows, classes and groups of each split match those of `open_data`."""
     given, columns = OF_PAPER[name]
     settings = load_settings(data=name, data_root=str(stand_ins), group_dro=columns, **given)
     for is_held_out, split in ((False, "train"), (True, "val")):
@@ -83,7 +82,7 @@ def test_defaults_of_a_named_data_set_can_be_overridden() -> None:
         load_settings(data="waterbirds", streaming=True)
 
 
-# CelebA as it lies on disks: folder of the tables, folder of the images, whether they are csv
+# Layouts of CelebA: folder of the tables, folder of the images, True for csv tables
 CELEBA = {
     "torchvision": ("celeba", "celeba/img_align_celeba", False),
     "kaggle": ("archive", "archive/img_align_celeba/img_align_celeba", True),
@@ -107,7 +106,7 @@ def test_celeba_is_found_in_every_layout_and_its_parent(layout: str, tmp_path: P
 
 @pytest.fixture
 def coded(tmp_path: Path, stand_ins: Path) -> Path:
-    """The table of Waterbirds as many have it: codes, and paths beside them."""
+    """Write the common table of Waterbirds, with codes and paths."""
     folder = stand_ins / "waterbirds/waterbird_complete95_forest2water2"
     lines = (folder / "metadata.csv").read_text().splitlines()[1:]
     rows = ["image,y,place,split"]
@@ -128,7 +127,7 @@ def test_codes_in_a_table_can_be_named_by_a_setting(coded: Path, stand_ins: Path
         "caption_template": "a photo of a {}.",
         "group_dro": "y,place",
     }
-    # As YAML reads them: codes are numbers.
+    # YAML reads codes as numbers.
     names = {"y": {0: "landbird", 1: "waterbird"}, "place": {0: "land", 1: "water"}}
     settings = load_settings(**given, names=names)
     named = load_settings(data="waterbirds", data_root=str(stand_ins), group_dro="label,place")
@@ -149,7 +148,7 @@ def test_codes_in_a_table_can_be_named_by_a_setting(coded: Path, stand_ins: Path
 
 
 def write_cifar_10(folder: Path, split_sizes: dict[str, int]) -> None:
-    """Records of a class and the red, green and blue rows of an image of that shade."""
+    """Return records of a class and the red, green and blue rows of an image with a shade."""
     folder.mkdir(parents=True)
     (folder / "batches.meta.txt").write_text("airplane\naquarium_fish\nbird\n")
     for file, size in split_sizes.items():
@@ -207,8 +206,8 @@ def test_cifar_10_is_found_in_the_working_directory(
 def test_all_commands_run_from_the_first_to_the_page(
     name: str, stand_ins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Train with group DRO on the layout of the release, then measure what was trained: as the
-    tutorial says."""
+    """Train with group DRO on the layout of the release, then evaluate the model, as in the
+    tutorial."""
     monkeypatch.chdir(stand_ins)
     given, columns = OF_PAPER[name]
     command = ["train", "--data", name, "--data-root", ".", "--tune", "heads", "--cpu"]

@@ -1,8 +1,6 @@
-"""On Ray: the figures of one array to the digit, nothing printed, all given back, and who is killed
-in the midst: a worker, every worker at one row, the program.
-
-Skipped where Ray is not installed; `.ci/environments ray` has it.
-"""
+"""Test on Ray that results match those of one array, nothing is printed, all objects are freed, and
+killed workers and programs are handled. Skipped if Ray is not installed; `.ci/environments ray`
+installs it."""
 
 import os
 import signal
@@ -40,7 +38,7 @@ PROGRAM = Path(__file__).with_name("ray_program.py")
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[OnRay]:
-    """Two workers on this machine, which find the modules of these tests."""
+    """Start two workers on this machine that can import the modules of these tests."""
     import ray
 
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
@@ -51,13 +49,14 @@ def two() -> Iterator[OnRay]:
         ray.init("local", num_cpus=2, object_store_memory=200_000_000, **quiet)
         with OnRay() as runner:
             yield runner
-        # The runner ends the Ray that it started, and no other.
+        # The runner only shuts Ray down if it started it.
         assert ray.is_initialized()
         ray.shutdown()
 
 
 def wait_until(is_so: Callable[[], bool]) -> bool:
-    """Whether it is so within two minutes: Ray takes back what was given away in its time."""
+    """Return True if the condition is met within two minutes, because Ray frees objects with a
+    delay."""
     end = time.monotonic() + 120
     while not is_so() and time.monotonic() < end:
         time.sleep(0.1)
@@ -65,7 +64,7 @@ def wait_until(is_so: Callable[[], bool]) -> bool:
 
 
 def is_all_free() -> bool:
-    """Whether no task or actor has a processor, and the object store is empty."""
+    """Return True if no task or actor uses a processor, and the object store is empty."""
     import ray
 
     return ray.available_resources() == ray.cluster_resources()
@@ -76,7 +75,7 @@ def is_running(process: int) -> bool:
 
 
 def processes_with(mark: str) -> list[str]:
-    """The processes that have a text in their environment, which those that they start inherit."""
+    """Return the processes with a text in their environment, which their children inherit."""
     found = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -96,7 +95,7 @@ def files(tmp_path: Path) -> Shards:
 
 
 def large(part: int) -> tuple[int, np.ndarray]:
-    """The worker, and more than Ray sends without its object store."""
+    """Return the worker, and more data than Ray sends without its object store."""
     if part == 6:
         raise ZeroDivisionError(part)
     return os.getpid(), np.full(300_000, part**2)
@@ -120,7 +119,7 @@ def test_passes_print_nothing_issue_no_warnings_and_free_all_objects(
     stopped = runner.map(large, range(40))
     assert next(stopped)[1][0] == 0
     stopped.close()
-    # The error is kept as a notebook keeps it, with the variables of its frames.
+    # Keep the error with the variables of its frames, like a notebook.
     assert kept.value.__traceback__ is not None
     assert wait_until(is_all_free)
     if workers is not None:
@@ -139,7 +138,7 @@ def unpicklable(part: int) -> Unpicklable:
 
 @pytest.fixture
 def one_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new worker imports all anew, which is what these tests take."""
+    """A new worker imports all modules, which takes most of the time of these tests."""
     monkeypatch.setattr("vldebias.data.parallel.RETRIES", 1)
 
 
@@ -168,8 +167,7 @@ def test_errors_of_the_work_are_raised_and_a_part_that_kills_its_workers_ends_th
 
 
 def killed_once(mark: Path, work: Any, part: Any) -> Any:
-    """`work`, but the first worker that comes here is killed, as a machine that goes away kills
-    it."""
+    """Run `work`, but kill the first worker, as if its machine had failed."""
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
@@ -185,7 +183,7 @@ class Deadly(OnRay):
 
     def map(self, work: Any, parts: Any) -> Any:
         self.passes += 1
-        # A new worker imports all anew: of some fifty passes the first two show what is to be seen.
+        # New workers import all modules, so only run the first two of about fifty passes.
         if self.passes > 2:
             return super().map(work, parts)
         return super().map(partial(killed_once, self.folder / f"{self.passes}.killed", work), parts)
@@ -217,8 +215,7 @@ class Killed(Counting):
 
 
 def test_a_pool_writes_the_same_bytes_after_kills_and_errors(two: OnRay, tmp_path: Path) -> None:
-    """An actor that is killed is replaced; a pool that failed leaves shards from which another run
-    goes on."""
+    """A killed actor is replaced; a failed pool leaves shards from which another run resumes."""
     embed(make_data(50, {7}), Counting(), tmp_path / "alone", **HOW)
     embed(make_data(50, {7}), Counting(), tmp_path / "pool", **HOW, runner=two)
     embed(
@@ -241,8 +238,8 @@ def test_a_pool_writes_the_same_bytes_after_kills_and_errors(two: OnRay, tmp_pat
 
 
 def deadly_data(mended: Path) -> ImageData:
-    """50 pictures, one of which cannot be read; until `mended` exists, who reads row 23 is
-    killed."""
+    """Return 50 images, one of which is unreadable; until `mended` exists, reading row 23 kills the
+    worker."""
     whole = make_data(50, {7})
 
     def read(row: int) -> Any:
@@ -269,7 +266,7 @@ def test_a_row_that_kills_every_worker_is_reported_and_other_shards_are_kept(
 
 
 class OutOfMemory(Counting):
-    """An encoder at which every worker is killed, as where its memory ends."""
+    """An encoder that kills every worker, as if it ran out of memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -292,7 +289,7 @@ def test_workers_that_die_in_the_model_are_reported_with_the_rows_of_the_shard(
 def test_a_killed_program_leaves_no_process_and_another_resumes(
     two: OnRay, tmp_path: Path, is_own: bool
 ) -> None:
-    """The program has a Ray of its own, or is one of those on a cluster."""
+    """The program starts Ray itself, or runs on a cluster."""
     import ray
 
     environment = os.environ | {"MARK_OF_TEST": str(tmp_path)}

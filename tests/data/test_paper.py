@@ -1,5 +1,4 @@
-"""The paper's tables in one command, on stand-ins: tiny images in the layouts and file names of the
-real data sets."""
+"""Test the command for the paper's tables on tiny images in the layouts of the real data sets."""
 
 import os
 import re
@@ -47,7 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 
 @pytest.fixture
 def many(stand_ins: Path) -> Path:
-    """The stand-ins with a FairFace of more than the 1,000 images that its protocol ranks."""
+    """Return the stand-ins with more than 1,000 images of FairFace, which its protocol ranks."""
     races = (
         "White",
         "Black",
@@ -152,10 +151,10 @@ COMMANDS = [
 
 @pytest.fixture
 def hub(many: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the data sets as "DIR"; in the place of weights the embedded models, by names
-    that open_clip lists; of generation two steps and one image of each profession."""
+    """Return a folder with the data sets as "DIR". The miniature models replace weights under names
+    of open_clip, and generation makes one image per profession in two steps."""
     monkeypatch.chdir(many)
-    # a folder above each of the releases, unpacked beside each other
+    # the parent of each release, unpacked next to each other
     (many / "DIR").mkdir()
     for path in list(many.iterdir()):
         if path.name in ("waterbirds", "celeba", "fairface"):
@@ -186,7 +185,7 @@ def test_the_page_prints_the_list_of_parts() -> None:
 
 
 def label_everything(out: Path) -> None:
-    """Two people answer about every image that a run wants labelled."""
+    """Let two annotators answer about all images that a run wants labelled."""
     for attribute, values in (("gender", ("male", "female")), ("race", ("White", "Black"))):
         (folder,) = out.glob(f"human-*/images/{attribute}-by-people")
         log = AnnotationLog(folder / "answers.jsonl")
@@ -197,8 +196,8 @@ def label_everything(out: Path) -> None:
 
 
 def one_of_each_part() -> list[str]:
-    """The printed commands but those of a part's second model, for which the same embedded model
-    stands in; the command of all parts measures both, below."""
+    """Run the printed commands, except those for the second model of a part, which the command of
+    all parts covers."""
     commands = [text for text in COMMANDS if "--estimate" in text]
     for part, models in PARTS.items():
         commands.append(command(part, models[0]).removeprefix("vldebias "))
@@ -234,8 +233,8 @@ def test_the_printed_command_of_a_part_runs_to_the_end(printed: str) -> None:
 def test_a_failing_part_is_reported_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The command of all parts, with each of their models; that none of the others prints an error
-    is asked above."""
+    """Run the command of all parts with all models; other tests check that commands print no
+    errors."""
     load = open_clip.create_model_from_pretrained
 
     def broken(name: str, pretrained: str | None = None, **options: Any) -> Any:
@@ -264,7 +263,7 @@ def test_a_failing_part_is_reported_and_the_others_are_measured(
 
 
 def send_back(out: Path) -> None:
-    """Run the line of the page that copies what goes back, and check it as CI does."""
+    """Run the line of the page that copies the results, and check them like CI does."""
     (line,) = (line for line in PAGE.read_text().splitlines() if line.startswith("for run in "))
     subprocess.run(
         ["bash", "-c", line.replace("paper/", f"{out.name}/")], cwd=out.parent, check=True
@@ -272,12 +271,12 @@ def send_back(out: Path) -> None:
     (folder,) = (out.parent / "eval/results/real").iterdir()
     assert folder.name == "waterbirds-miniature"
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "result.json"]
-    # A checkout under work is not clean; a contributor's is.
+    # A checkout with changes is not clean; a contributor's is.
     assert [text for text in problems(folder) if "changed files" not in text] == []
 
 
 def page_of(folder: Path) -> str:
-    """The page that compares published and measured figures."""
+    """Render the page that compares published and measured figures."""
     return (folder / "index.html").read_text(encoding="utf-8")
 
 
@@ -286,7 +285,7 @@ def test_every_published_figure_has_a_row_and_its_difference(
 ) -> None:
     runs = plan(stand_ins, ["waterbirds"], ["miniature"])
     frame = paper(tmp_path / "out", runs, Options(out=tmp_path, resamples=20), SILENT)
-    # The paper has no figures of this model: all that its tables have is measured.
+    # The paper has no figures for this model, so everything in its tables is measured.
     assert frame.published.isna().all()
     assert frame.measured.notna().all()
     assert frame["published of"].eq("").all()
@@ -306,7 +305,7 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert sorted(cosines.published) == [0.65, 0.66, 0.70, 0.75]
     assert cosines.measured.notna().all()
     assert len(frame) == len(expected) + len(cosines) + sum(map(len, swept.values())) > 20
-    # No published average or gap of a method with labels stands beside a plain one.
+    # No published average or gap of a method with labels is compared with one without.
     has_labels = frame.method.isin(["erm-linear", "wise-ft", "dfr-sub", "contrastive-adapter"])
     assert set(frame[has_labels].metric) == {"worst_group", "average_reweighted", "gap_reweighted"}
     assert "weigh the groups by their frequency in training" in page_of(tmp_path)
@@ -321,7 +320,7 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert row.low <= row.measured <= row.high
     assert row.difference == pytest.approx(row.measured - row.published)
     assert all(text in page_of(tmp_path) for text in ("0.740", f"{row.measured:.3f}"))
-    # The same measurements beside the figures of the paper's other model, which lacks some tables.
+    # The same measurements, compared with the paper's other model, which is missing in some tables.
     run.model = "ViT-L-14:openai"
     frame = compared([run], {run.name: measured}, tmp_path)
     lacking = frame[frame.published.isna()]
@@ -362,7 +361,7 @@ def test_a_baseline_that_cannot_be_fitted_has_rows_with_the_reason(
     assert f"not measured: {reason}" in page_of(tmp_path)
 
 
-# All parts go by one way, but for the one that waits for people.
+# All parts run in the same way, except the one that waits for annotators.
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(("part", "made"), [("fairface", "shard-*"), ("human", "*.png")])

@@ -1,5 +1,4 @@
-"""Rows in the order of suspicion: their table, their page of pictures, and where the pictures
-are."""
+"""Test the table and the page of ranked rows, and how their images are found."""
 
 import csv
 import re

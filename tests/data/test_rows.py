@@ -1,5 +1,4 @@
-"""Features in parts are one array: rows, products, rankings and whole evaluations, wherever the
-cuts are."""
+"""Test that rows, products, rankings and evaluations of parts match those of one array."""
 
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ def test_rows_and_passes_match_a_single_array(kind: str, tmp_path: Path) -> None
 def test_results_do_not_depend_on_the_parts(
     places: list[int], k: int, chosen: str, moved: bool
 ) -> None:
-    """Products of any part, also of a row alone, and ranks with ties that lie in several parts."""
+    """This includes products of single rows, and ranks with ties across parts."""
     uncut = WHOLE
     parts = Shards(cut(places)).unit
     if chosen != "all":
@@ -198,7 +197,7 @@ def test_invalid_shards_raise_errors_with_their_name(tmp_path: Path, names: Any)
     }
     for name, array in {**arrays, "flat": np.zeros(3), "pickled": np.array([{}, None])}.items():
         np.save(tmp_path / f"{name}.npy", array)
-    # which numpy's reader stumbles over
+    # numpy cannot read this
     (tmp_path / "header.npy").write_bytes((tmp_path / "a.npy").read_bytes().replace(b"}", b"{"))
     for name in ("junk.npy", "a.csv"):
         (tmp_path / name).write_bytes(b"junk" * 20)
@@ -246,8 +245,8 @@ def test_inconsistent_files_raise_errors(tmp_path: Path, images: str, table: str
 
 
 def clip_retrieval(folder: Path, *, dropped: int = 0) -> Path:
-    """What clip-retrieval writes: twelve parts of five rows whose first number is their part; of
-    the fifth table `dropped` rows are missing."""
+    """Write a folder of clip-retrieval: twelve parts of five rows, whose first number is their
+    part; `dropped` rows are missing in the fifth table."""
     (folder / "img_emb").mkdir(parents=True)
     (folder / "metadata").mkdir()
     for part in range(12):
@@ -266,14 +265,14 @@ def clip_retrieval(folder: Path, *, dropped: int = 0) -> Path:
 
 
 def test_a_folder_of_clip_retrieval_includes_its_metadata(tmp_path: Path) -> None:
-    # Brackets of a name are no pattern.
+    # Brackets in a name are not a pattern.
     folder = clip_retrieval(tmp_path / "laion [2]")
     (folder / "text_emb").mkdir()
     np.save(folder / "text_emb/text_emb_0.npy", np.ones((60, 4), "f2"))
     embeddings, _ = open_embeddings(folder)
     assert list(embeddings.labels) == ["shard"]
     for row in range(60):
-        # 10 comes behind 9, in both.
+        # 10 comes after 9 in both.
         part = int(embeddings.features[[row]][0, 0]) - 1
         labels = embeddings.column("shard")
         assert labels.names[labels.codes[row]] == f"shard {part}"
@@ -282,7 +281,7 @@ def test_a_folder_of_clip_retrieval_includes_its_metadata(tmp_path: Path) -> Non
     before = rows.digest_of(folder)
     np.save(folder / "text_emb/text_emb_0.npy", np.zeros((60, 4), "f2"))
     assert rows.digest_of(folder) == before
-    # A run goes on only with the same labels.
+    # A run only resumes with the same labels.
     table = pq.read_table(folder / "metadata/metadata_3.parquet")
     table = table.set_column(2, "shard", pa.array(["other"] * 5))
     pq.write_table(table, folder / "metadata/metadata_3.parquet")

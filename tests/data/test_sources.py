@@ -1,5 +1,4 @@
-"""Waterbirds, CelebA and FairFace in the layouts that they come in, a table of one's own, and data
-sets by name."""
+"""Test Waterbirds, CelebA and FairFace in their layouts, custom tables, and data sets by name."""
 
 import json
 from collections.abc import Callable
@@ -351,7 +350,7 @@ def test_tables_of_subpopbench_and_jtt_are_read_like_the_releases(tmp_path: Path
     assert data.column("gender").counts == {"female": 1, "male": 0}
     assert list(data.labels) == ["label", "gender"]
 
-    # JTT joins attributes and partition, with the numbers of the rows before them.
+    # JTT merges attributes and partition, with row numbers in the first column.
     (tmp_path / "jtt" / "celebA" / "data" / "metadata.csv").write_text(
         ",image_id,Blond_Hair,Male,Smiling,split\n0,0.jpg,-1,1,1,2\n1,1.jpg,1,-1,-1,2\n"
     )

@@ -1,4 +1,4 @@
-"""One value, written in two ways: noticed in every column, joined where the values are known."""
+"""Test that different spellings of a value are reported, and merged if the values are known."""
 
 from pathlib import Path
 

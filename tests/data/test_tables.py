@@ -1,4 +1,4 @@
-"""Labels and their intersections as laws; tables in four formats; captions as people have them."""
+"""Test labels and their intersections, tables in all formats, and captions."""
 
 import csv
 import json
@@ -226,7 +226,7 @@ def test_cells_of_csv_are_unchanged_and_nested_objects_are_dotted_columns(
 
 
 def test_a_stray_quote_in_an_unused_column_is_detected(tmp_path: Path) -> None:
-    """It ate the rest of the file: 131 of 200 rows were read."""
+    """The quote swallowed the rest of the file, and only 131 of 200 rows were read."""
     path = tmp_path / "a.csv"
     rows = [f"{i}.png,{'female' if i % 2 else 'male'},caption {i}" for i in range(200)]
     rows[131] = rows[131].replace("caption", '"caption')
@@ -345,7 +345,7 @@ def test_empty_rows_at_the_end_of_a_spreadsheet_are_ignored_and_counted(
     path.write_text("image,gender\na.jpg,female\n,\nb.jpg,male\n,\n,\n")
     with pytest.warns(SuspectInputWarning, match="ignored 2 empty rows"):
         table = read_table(path)
-    # A row in the middle may be one that lost its cells.
+    # A row in the middle may have lost its cells.
     assert table["image"].to_pylist() == ["a.jpg", "", "b.jpg"]
 
 

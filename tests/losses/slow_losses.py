@@ -55,12 +55,12 @@ def total(values: list[Tensor]) -> Tensor:
 
 
 def info_nce_row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
-    """Thesis eq. 5.2."""
+    """Return eq. 5.2 of the thesis."""
     return -torch.log(torch.exp(plus) / (torch.exp(plus) + total(minus)))
 
 
 def rince_row(q: float, lam: float) -> Row:
-    """Thesis section 5.2."""
+    """Return the loss of section 5.2 of the thesis."""
 
     def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
         return -torch.exp(q * plus) / q + (lam * (torch.exp(plus) + total(minus))) ** q / q
@@ -69,7 +69,8 @@ def rince_row(q: float, lam: float) -> Row:
 
 
 def weighted(values: list[Tensor], beta: float, score_of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Thesis section 4.1.2: mean of `of` under the importance weights e^{beta s} / Z_beta."""
+    """Return the mean of `of` with importance weights e^{beta s} / Z_beta (section 4.1.2 of the
+    thesis)."""
     z = total([beta * value for value in values]) / len(values)
     return torch.stack([torch.exp(beta * value) / z * score_of(value) for value in values]).mean()
 
@@ -77,7 +78,8 @@ def weighted(values: list[Tensor], beta: float, score_of: Callable[[Tensor], Ten
 def hcl_row(
     tau_plus: float, beta: float, floor: Callable[[], Tensor], below_floor: str = "floor"
 ) -> Row:
-    """Thesis eq. 4.4; beta = 0 is eq. 3.6 and 3.7; "biased" is the rule of appendix A.1.1."""
+    """Return eq. 4.4 of the thesis; beta = 0 gives eq. 3.6 and 3.7, and "biased" is the rule of
+    appendix A.1.1."""
 
     def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
         mean_all = weighted(minus, beta, torch.exp)
@@ -95,8 +97,8 @@ def hcl_row(
 def spread(
     anchors: Tensor, candidates: Tensor, labels: list[int], t: Tensor, alpha: float, within: bool
 ) -> Tensor:
-    """Spread paper eq. 1-3 with the batch of both views, or of the opposite one alone; one
-    direction."""
+    """Return eq. 1-3 of the spread paper for one direction, with both views or only the opposite
+    view."""
     losses = []
     n = len(anchors)
     for i in range(n):
@@ -117,8 +119,8 @@ def spread(
 def supcon(
     anchors: Tensor, candidates: Tensor, labels: list[int], t: Tensor, within: bool
 ) -> Tensor:
-    """Khosla et al. (2020), eq. 2, with the batch of both views, or of the opposite one alone; one
-    direction."""
+    """Return eq. 2 of Khosla et al. (2020) for one direction, with both views or only the opposite
+    view."""
     losses = []
     n = len(anchors)
     for i in range(n):
@@ -136,7 +138,8 @@ def supcon(
 
 
 def sigmoid_row(bias: Tensor) -> Row:
-    """SigLIP eq. 1, of which half of a row's sum and half of a column's belong to a pair."""
+    """Return eq. 1 of SigLIP; the loss of a pair is half the sum of its row and half the sum of its
+    column."""
 
     def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
         return -torch.log(1 / (1 + torch.exp(-plus - bias))) + sum(
@@ -168,7 +171,7 @@ class GlobalContrast:
         self.xi = abs(zeta)
 
     def step(self, x: Tensor, y: Tensor, items: list[int]) -> tuple[float, Tensor]:
-        """Value, and the gradient of eq. 15 as a scalar to differentiate."""
+        """Return the value, and eq. 15 as a scalar to differentiate."""
         tau = self.tau
         b = len(items)
         views = [y, x] if self.within else [y]
@@ -222,7 +225,7 @@ def gce(
     smoothing: float,
     within: bool,
 ) -> Tensor:
-    """(1 - p^q) / q over the captions of the batch; one direction."""
+    """Return (1 - p^q) / q over the captions of the batch for one direction."""
     n = len(anchors)
     views = [candidates, *([anchors] if within else [])]
     losses = []

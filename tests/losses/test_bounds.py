@@ -1,5 +1,4 @@
-"""The bounds of chapter 6 as theorems: exact expectations over small worlds, whatever the
-encoder."""
+"""Test the bounds of chapter 6 with exact expectations in small worlds and random encoders."""
 
 import itertools
 import math
@@ -21,7 +20,7 @@ ITEMS = 3
 
 
 def _joint(weights: list[float]) -> Tensor:
-    """(3, 3) a joint distribution of images and captions."""
+    """Return a joint distribution (3, 3) of images and captions."""
     table = torch.tensor(weights, dtype=torch.float64).reshape(ITEMS, ITEMS)
     return table / table.sum()
 
@@ -31,7 +30,7 @@ def _independent(joint: Tensor) -> Tensor:
 
 
 def _expected_loss(loss: object, joint: Tensor, x: Tensor, v: Tensor, n: int) -> float:
-    """Exact expectation over batches of n independent pairs: all of them, weighted."""
+    """Return the exact expectation over batches of n independent pairs."""
     cells = list(itertools.product(range(ITEMS), repeat=2))
     total = 0.0
     for batch in itertools.product(cells, repeat=n):
@@ -42,7 +41,7 @@ def _expected_loss(loss: object, joint: Tensor, x: Tensor, v: Tensor, n: int) ->
 
 
 def _wasserstein_dependency(joint: Tensor, x: Tensor, v: Tensor) -> float:
-    """I_W by linear programming over the couplings of P_XV and P_X P_V."""
+    """Return I_W by linear programming over the couplings of P_XV and P_X P_V."""
     cells = list(itertools.product(range(ITEMS), repeat=2))
     cost = [
         float((x[a] - x[c]).norm() + (v[b] - v[d]).norm())
@@ -93,7 +92,7 @@ def test_info_nce_bounds_the_mutual_information(weights: list[float], seed: int,
 def test_rince_bounds_the_wasserstein_dependency_without_the_noise(
     weights: list[float], seed: int, t: float, eta: float, slack: float
 ) -> None:
-    """Theorems 6.1 and 6.2, from the smallest lam that theorem 6.1 admits."""
+    """Test theorems 6.1 and 6.2, starting with the smallest lam that theorem 6.1 allows."""
     clean = _joint(weights)
     noisy = (1 - eta) * clean + eta * _independent(clean)
     x = unit_rows(ITEMS, 3, seed=seed)
@@ -128,14 +127,14 @@ def test_the_wasserstein_bound_is_positive_for_correct_pairs_and_corrects_for_no
     assert wasserstein_dependency_bound(-3.0, **settings, lipschitz=2.0) == pytest.approx(
         by_hand / 2
     )
-    # at lam K = 1 - lam the loss sees the difference of the two expectations alone, which (1 - eta)
-    # scales
+    # At lam K = 1 - lam, the loss only depends on the difference of the two expectations, which is
+    # proportional to 1 - eta.
     assert bound(0.5) == pytest.approx(bound(0.0), rel=1e-9)
 
 
 def test_the_bound_fails_without_the_condition_on_lam() -> None:
-    """Independent pairs have I_W = 0, and a small lam makes -L positive all the same: hence the
-    refusal."""
+    """Independent pairs have I_W = 0, but -L is positive for a small lam, which is therefore not
+    allowed."""
     joint = _independent(_joint(diagonal))
     x = unit_rows(ITEMS, 3)
     lam = 0.05

@@ -353,8 +353,8 @@ def test_no_tensor_grows_with_the_batch_squared(loss: Case) -> None:
 
 @cases
 def test_blocks_are_not_kept_for_the_backward_pass(loss: Case) -> None:
-    """What autograd holds after the forward pass is linear in n; the blocks together would be n^2
-    again."""
+    """The memory that autograd keeps after the forward pass is linear in n; all blocks would be
+    n^2."""
     assert _held(loss, 192, 8) < 2.2 * _held(loss, 96, 8)
     if (
         loss.name != "sigmoid"
@@ -363,7 +363,7 @@ def test_blocks_are_not_kept_for_the_backward_pass(loss: Case) -> None:
 
 
 def _held(loss: Case, n: int, chunk_size: int | None) -> int:
-    """Numbers in the tensors saved for the backward pass, each storage once."""
+    """Count the numbers in tensors that are saved for the backward pass."""
     held: dict[int, Tensor] = {}
 
     def hold(tensor: Tensor) -> Tensor:
@@ -413,7 +413,7 @@ def test_value_and_gradient_are_finite_at_the_temperature_of_clip(loss: Case) ->
 def test_half_precision_features_cost_no_precision_of_the_loss(
     loss: Case, dtype: torch.dtype
 ) -> None:
-    """The value of the rounded features to 1e-4, where logits rounded to bfloat16 would be off by
+    """The error of the loss of rounded features is at most 1e-4; rounded logits would be off by
     .25."""
     x, y = (features.to(dtype) for features in _pairs("random"))
     exact = loss(x.double(), y.double(), temperature=0.01, reduction="none")
@@ -425,7 +425,7 @@ def test_half_precision_features_cost_no_precision_of_the_loss(
 @sums
 @pytest.mark.parametrize("chunk_size", [None, 3])
 def test_autocast_does_not_change_the_loss(loss: Case, chunk_size: int | None) -> None:
-    """Forward, and in backward(), which must not round what it multiplies or computes again."""
+    """This includes backward(), in which autocast must not round products either."""
     x, y = (features.float().requires_grad_() for features in _pairs("random"))
     plain = loss(x, y, temperature=0.05, chunk_size=chunk_size)
     expected = torch.autograd.grad(loss(x.double(), y.double(), temperature=0.05), (x, y))

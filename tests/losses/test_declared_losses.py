@@ -89,7 +89,7 @@ def test_the_error_for_a_misspelt_loss_suggests_the_closest_name(wrong: str, mea
 
 
 def test_type_checkers_see_the_same_names_as_programs() -> None:
-    """The imports for type checkers are the only list of losses outside the catalog."""
+    """The imports for type checkers are the only list of losses besides the catalog."""
     source = Path(str(losses.__file__)).read_text(encoding="utf-8")
     imported = set()
     for node in ast.walk(ast.parse(source)):

@@ -1,5 +1,4 @@
-"""SogCLR and NUCLR: Algorithm 1 against plain numbers, its limits, its state, and the popularity
-that it learns."""
+"""Compare SogCLR and NUCLR with Algorithm 1; test limits, state and learned popularity."""
 
 from typing import Any
 
@@ -34,7 +33,7 @@ def _features(seed: int, n: int = B) -> tuple[Tensor, Tensor]:
     ],
 )
 def test_the_loss_matches_algorithm_1(settings: dict[str, Any], chunk_size: int | None) -> None:
-    """Within a view phi_i runs over both views of the other items, each with zeta of its item."""
+    """With `within_view`, phi_i includes both views of other items with the zeta of each item."""
     loss = GlobalContrastiveLoss(N, temperature=TAU, chunk_size=chunk_size, **settings).double()
     lr = settings.get("popularity_lr", 0.0)
     first = settings.get("zeta_init", 0.0)
@@ -65,8 +64,8 @@ def test_the_loss_matches_algorithm_1(settings: dict[str, Any], chunk_size: int 
 @pytest.mark.parametrize("gamma", [0.3, 1.0])
 @pytest.mark.parametrize("within_view", [False, True])
 def test_sogclr_on_the_whole_dataset_is_info_nce(gamma: float, within_view: bool) -> None:
-    """zeta = 0 and a batch of everything: tau times InfoNCE, value and gradient, on the first
-    visit."""
+    """With zeta = 0 and all items in the batch, the loss is tau times InfoNCE, in value and
+    gradient."""
     x, y = _features(1, N)
     loss = GlobalContrastiveLoss(N, temperature=TAU, gamma=gamma, within_view=within_view)
     ours = loss(x, y, torch.arange(N))
@@ -79,7 +78,8 @@ def test_sogclr_on_the_whole_dataset_is_info_nce(gamma: float, within_view: bool
 
 
 def _learned(n: int, batch: int, *, tau: float, lr: float) -> list[tuple[Tensor, Tensor]]:
-    """For both sides: the popularity that is reported, and that of all similarities."""
+    """Return the learned popularity, and the popularity computed from all similarities, for both
+    sides."""
     generator = torch.Generator().manual_seed(0)
     x = torch.nn.functional.normalize(torch.randn(n, 8, generator=generator), dim=1)
     y = torch.nn.functional.normalize(
@@ -96,8 +96,8 @@ def _learned(n: int, batch: int, *, tau: float, lr: float) -> list[tuple[Tensor,
 @pytest.mark.parametrize("lr", [0.1, 0.2, 0.3])
 @pytest.mark.parametrize("tau", [0.05, 0.2])
 def test_the_popularity_converges_to_that_of_all_similarities(tau: float, lr: float) -> None:
-    """The oracle is Sinkhorn's iteration on the n x n similarities; the same steps serve both
-    temperatures."""
+    """Sinkhorn's iteration on all similarities is the reference; both temperatures need the same
+    steps."""
     for reported, expected in _learned(240, 60, tau=tau, lr=lr):
         assert float(torch.corrcoef(torch.stack([reported, expected]))[0, 1]) > 0.94
         assert 0.5 < float(reported.std() / expected.std()) < 1.15
@@ -113,8 +113,7 @@ def _similarity(n: int = 15, seed: int = 1) -> Tensor:
 
 
 def popularity_objective(zeta: Tensor, similarity: Tensor, *, temperature: float) -> Tensor:
-    """Eq. 8 of Wang et al. (2025), term by term: convex in zeta (n,) and constant along zeta +
-    c."""
+    """Return eq. 8 of Wang et al. (2024), convex in zeta (n,) and constant along zeta + c."""
     shares = ((similarity - zeta) / temperature).softmax(dim=1)
     weights = shares.diagonal() * (zeta / temperature).exp()  # e^{E_ii/tau} over the sum
     return (zeta - temperature * weights.log()).mean()
@@ -141,8 +140,8 @@ def test_equation_9_holds_and_its_matrix_is_doubly_stochastic() -> None:
 
 
 def test_the_estimate_matches_the_true_popularity_of_a_known_distribution() -> None:
-    """Section 3.3: x in a half disc, y in a square, p(y | x) known. Uniform popularity is much
-    further off."""
+    """In section 3.3, x is in a half disc, y is in a square, and p(y | x) is known. The uniform
+    popularity is much less accurate."""
     generator = torch.Generator().manual_seed(0)
     n = 300
     draws = torch.rand(3000, 2, generator=generator, dtype=torch.float64)

@@ -28,7 +28,7 @@ large_lam = pytest.mark.filterwarnings("ignore:rince. lam 1 times")
 @large_lam
 @pytest.mark.parametrize("lam", [0.01, 1.0])
 def test_rince_converges_to_info_nce_plus_log_lam(lam: float) -> None:
-    """Lemma 5.2, in value and gradient, and at the rate of q."""
+    """Test Lemma 5.2: value and gradient converge, with an error proportional to q."""
     x = X.clone().requires_grad_()
     y = Y.clone().requires_grad_()
     value, *gradients = derived(lambda x, y: losses.info_nce(x, y, temperature=T), x, y)
@@ -47,7 +47,7 @@ def test_rince_converges_to_info_nce_plus_log_lam(lam: float) -> None:
 def test_the_default_lam_of_rince_balances_pull_and_push_at_every_batch_size(
     n: int, q: float, within_view: bool
 ) -> None:
-    """If all similarities are equal, the loss and its slope in the common similarity are 0."""
+    """With equal similarities, the loss and its derivative in the common similarity are 0."""
     rows = torch.ones(n, 1, dtype=torch.float64)
     options = {"temperature": 0.5, "within_view": within_view, "reduction": "none"}
     negatives = (n - 1) * (2 if within_view else 1)
@@ -79,7 +79,7 @@ def test_rince_warns_once_if_lam_is_too_large_for_the_batch() -> None:
 
 
 def test_hcl_with_large_beta_depends_only_on_the_hardest_negative() -> None:
-    """Proposition 4.3 on a finite batch."""
+    """Test proposition 4.3 on a finite batch."""
     scores = X @ Y.T / T
     hidden = scores.masked_fill(torch.eye(N, dtype=torch.bool), -torch.inf)
     rows = [softplus(math.log(N - 1) + hidden.amax(k) - scores.diagonal()) for k in (0, 1)]
@@ -90,8 +90,7 @@ def test_hcl_with_large_beta_depends_only_on_the_hardest_negative() -> None:
 
 
 def test_a_floor_of_zero_supports_features_that_are_not_normalised() -> None:
-    """Their g may lie below e^{-1/t}, where the default floor would raise it; negative estimates
-    are cut at 0."""
+    """Their g may be below e^{-1/t}, the default floor; negative estimates are clamped to 0."""
     x = 0.1 * X - 2
     y = 0.1 * Y - 2
     options = {"temperature": 1.0, "reduction": "none"}
@@ -132,8 +131,7 @@ def test_supcon_is_lowest_if_every_class_is_a_point() -> None:
 
 
 def test_gce_pushes_no_image_away_from_its_own_caption() -> None:
-    """Two rows that say the same: doubling a row of the batch changes the loss of none, and
-    InfoNCE's of all."""
+    """Doubling a row of the batch does not change the loss of any row, unlike that of InfoNCE."""
     twice = [torch.cat([rows, rows[:1]]) for rows in (X, Y)]
     captions = torch.arange(N + 1) % N
     options = {"temperature": T, "reduction": "none"}
@@ -216,8 +214,8 @@ def test_the_scale_of_rince_does_not_change_the_direction_of_the_gradient(
 
 
 def test_rince_learns_at_the_temperature_of_clip() -> None:
-    """Not only finite: two matrices of random rows find each other by Adam, with the warm-up of the
-    thesis."""
+    """The loss can be optimised: with Adam and the thesis's warm-up, two matrices learn to match
+    random rows."""
     x, y = (unit_rows(N, 16, seed=seed).float().requires_grad_() for seed in (1, 2))
     optimizer = torch.optim.Adam([x, y], lr=0.02)
 
@@ -242,8 +240,8 @@ def test_rince_learns_at_the_temperature_of_clip() -> None:
 
 
 def test_a_temperature_can_leave_its_minimum() -> None:
-    """A clamp in the graph would have no gradient below the bound, and the parameter would stay
-    there."""
+    """A clamp in the graph would have no gradient below the bound, and the parameter would never
+    change again."""
     temperature = losses.Temperature(0.02, learnable=True)
     parameter: nn.Parameter = temperature.log_temperature  # type: ignore[assignment]
     with torch.no_grad():
@@ -267,7 +265,7 @@ def test_q_and_beta_may_change_from_step_to_step() -> None:
 
 
 def test_q_warms_up_linearly_from_its_start_to_its_end() -> None:
-    """Section 5.3.3: q starts at .01 and increases linearly to .4 until the last epoch."""
+    """In section 5.3.3, q increases linearly from .01 to .4 until the last epoch."""
     values = [q_warmup(step, 40) for step in range(40)]
     steps = [b - a for a, b in itertools.pairwise(values)]
     assert (values[0], values[-1]) == pytest.approx((0.01, 0.4))

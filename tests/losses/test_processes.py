@@ -1,5 +1,5 @@
-"""Two processes, or threads in their place, and one: a gathered loss is the loss of the joint
-batch, in all it does."""
+"""Compare the loss of two processes, or threads, with the loss of a single process on the joint
+batch."""
 
 import json
 import os
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 class Towers(nn.Module):
-    """Two matrices as encoders and the loss, as one module for DistributedDataParallel."""
+    """Two matrices as encoders and a loss, in one module for DistributedDataParallel."""
 
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()

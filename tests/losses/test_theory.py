@@ -1,5 +1,4 @@
-"""The theorems of the source papers on small discrete worlds, where every expectation is an exact
-sum: the losses are those of the package, the statements those of the papers."""
+"""Test the theorems of the papers in small discrete worlds with exact expectations."""
 
 import itertools
 import math
@@ -160,7 +159,7 @@ def test_theorem_3_3_the_debiased_loss_converges_as_n_and_m_grow(seed: int) -> N
         by_m = tau_plus * math.sqrt(math.pi / (2 * m))
         return math.e**1.5 / (1 - tau_plus) * (math.sqrt(math.pi / (2 * n)) + by_m)
 
-    # Classes of one point have no error by M, and few multisets.
+    # With classes of one point, M causes no error, and there are few multisets.
     z = unit_rows(3, 3, seed=seed)
     by_n = [distance_of_dcl(z, [0, 1, 2], n, 1) for n in (4, 48)]
     assert by_n[0] > by_n[1]
@@ -198,7 +197,7 @@ OPTIMUM = torch.cat([POLE, POLE, -POLE, -POLE])
 
 
 def test_theorem_4_4_classes_that_are_points_far_apart_minimise_the_worst_case() -> None:
-    """With two classes the points are opposite, at which L*_inf = -2 at temperature 1."""
+    """With two classes, the points are opposite, where L*_inf = -2 at temperature 1."""
     assert worst_case(OPTIMUM) == pytest.approx(-2)
     assert min(worst_case(unit_rows(len(CLASS), 3, seed=seed)) for seed in range(200)) > -2
 
@@ -222,7 +221,7 @@ def test_theorem_4_5_bounds_the_errors_of_the_nearest_neighbour() -> None:
 def test_proposition_4_3_hard_negatives_near_the_worst_case_exponentially_in_beta(
     z: Tensor,
 ) -> None:
-    """With tau+ = 0 and the other class as negatives, HCL is L(f, q_beta^-), Q their number."""
+    """With tau+ = 0 and the other class as negatives, HCL is L(f, q_beta^-) with Q negatives."""
     for i, same, other in anchors():
         for plus in same:
             scores = z[other] @ z[i]
@@ -265,7 +264,7 @@ def risks(noise: Tensor, hypotheses: int, loss: Loss) -> tuple[Tensor, Tensor]:
 
 
 def symmetric(images: Tensor, texts: Tensor, **options: object) -> Tensor:
-    """RINCE with q = 1, K = 1 and lam = 1/2: -e^{s+}/2 + e^{s-}/2."""
+    """Return RINCE with q = 1, K = 1 and lam = 1/2: -e^{s+}/2 + e^{s-}/2."""
     return losses.rince(images, texts, q=1.0, lam=0.5, **options)
 
 
@@ -277,7 +276,7 @@ def test_corollary_5_1_the_minimiser_of_the_noisy_risk_nearly_minimises_the_clea
     clean, noisy = risks(noise, 60, symmetric)
     reached = float(clean[noisy.argmin()])
     assert reached <= (float(clean.min()) + 2 * eta * math.e) / (1 - 2 * eta)
-    # The same rate for all pairs only scales the risk: symmetry keeps its order, InfoNCE does not.
+    # Equal noise for all pairs only rescales the risk of a symmetric loss, unlike that of InfoNCE.
     level = torch.full((4,), eta, dtype=torch.float64)
     clean, noisy = risks(level, 60, symmetric)
     torch.testing.assert_close(noisy, (1 - 2 * eta) * clean)
@@ -346,7 +345,7 @@ def test_theorem_1_of_nuclr_learned_popularity_removes_the_error_that_uniform_le
             similarity = x @ y.T
             found = losses.estimate_popularity(similarity, temperature=0.2)[1].exp()
             weights = {
-                # The best constant in hindsight, and the learned one with the scale of the truth.
+                # The optimal constant, and the learned popularity rescaled to the true one.
                 "uniform": torch.full((n,), float(1 / (1 / truth).mean())).double(),
                 "learned": found * (1 / found).sum() / (1 / truth).sum(),
             }
@@ -370,7 +369,7 @@ def test_theorem_1_of_nuclr_learned_popularity_removes_the_error_that_uniform_le
 def test_theorem_1_of_spread_the_loss_is_alignment_uniformity_and_negatives(alpha: float) -> None:
     z = WORLDS[0]
     views = nn.functional.normalize(z + 0.3 * WORLDS[1], dim=1)
-    # The population is both views of every point, each as often.
+    # The population consists of both views of every point with equal weight.
     points = torch.cat([z, views])
     labels = torch.tensor(CLASS * 2)
     scores = points @ points.T / 0.5
@@ -422,7 +421,7 @@ def w1(a: Tensor, b: Tensor) -> float:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_equation_8_3_lipschitz_times_k_variance_bounds_the_deviation_of_margins(seed: int) -> None:
-    """The step from which Theorem 8.2 follows, over all pairs of samples of two points."""
+    """Test the inequality behind Theorem 8.2 for all pairs of samples of two points."""
     features, codes, head = chapter_8(seed)
     found, _ = margins(head, features, codes)
     margin = found["margin"]
@@ -450,7 +449,7 @@ def test_lemma_8_3_margins_are_lipschitz_if_the_scores_are() -> None:
 
 @pytest.mark.parametrize(
     ("name", "slope", "gamma"),
-    # The distance of two rows of the head; 1 for gradient-normalised margins (Theorem 8.4).
+    # The distance between two rows of the head; 1 for gradient-normalised margins (Theorem 8.4).
     [("margin", math.sqrt(8), 2.0), ("gn_margin", 1.0, 0.7)],
 )
 def test_theorems_8_2_and_8_4_bound_the_risk_on_new_draws(
@@ -501,8 +500,8 @@ def test_theorem_8_7_the_k_variance_of_samples_varies_less_with_larger_k() -> No
 
 
 def test_figure_8_2_normalised_margins_distinguish_random_labels_on_digits() -> None:
-    """Margins divided by the k-variance of the features fall further with the labels corrupted than
-    plain ones, though both networks fit all of their labels."""
+    """Margins divided by the k-variance of features decrease more with corrupted labels than plain
+    margins, although both networks fit all labels."""
     clean = medians(0, 0.0)
     for share in (0.5, 1.0):
         ratio = {name: clean[name] / value for name, value in medians(0, share).items()}

@@ -1,4 +1,4 @@
-"""Augmentation and Fourier mixing: their laws, and naive twins."""
+"""Test augmentation and Fourier mixing: their distributions, and naive implementations."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_crops_are_distributed_as_in_torchvision(
 ) -> None:
     theirs = v2.RandomResizedCrop(8, scale=(bounds.get("crop", 0.9), 1.0))
     blank = torch.zeros(3, *size)
-    # torchvision before 0.21 calls it `_get_params`.
+    # Named `_get_params` before torchvision 0.21.
     make_params = getattr(theirs, "make_params", None) or theirs._get_params
     parameters = [make_params([blank]) for _ in range(700)]
     expected = np.array(
@@ -124,7 +124,7 @@ def test_blur_preserves_the_mean_and_removes_fine_detail() -> None:
         assert abs(float(before.mean() - after.mean())) < 0.02
         assert float(after.std()) <= float(before.std()) + 1e-5
         blurred += float(after.std()) < 0.95 * float(before.std())
-    # Blur is asked for half of the images, and a small sigma takes less than 5 %.
+    # Half of the images are blurred; a small sigma changes them by less than 5 %.
     assert 25 <= blurred <= 65, "half of them, some by a small sigma alone"
 
 

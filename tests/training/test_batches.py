@@ -1,5 +1,4 @@
-"""Micro-batches of pairs and streams are functions of their number, with workers or without, broken
-images or not."""
+"""Test that micro-batches depend only on their number, even with workers and broken images."""
 
 import functools
 import multiprocessing
@@ -150,7 +149,7 @@ def test_every_row_of_a_stream_is_read_once_per_epoch_by_one_process(
 
 
 def numbers(batches: list[Any]) -> list[int]:
-    """Which rows of the whole stream they are, in whichever shard."""
+    """Return the rows of the whole stream, in any shard."""
     return [number_of(image) for image in chain(*(batch.images for batch in batches))]
 
 
@@ -173,7 +172,7 @@ def test_a_stream_shuffles_blocks_uniformly_and_shards_in_every_epoch() -> None:
         take(streamed(Stream(5), batch_size=1, seed=seed), 0, 1)[0].index.item()
         for seed in range(600)
     )
-    # Each of 5 rows comes first in 120 of 600 seeds, within four binomial deviations.
+    # Each of 5 rows is first for about 120 of 600 seeds, within four standard deviations.
     assert max(abs(first[k] - 120) for k in range(5)) < 4 * (600 * 0.2 * 0.8) ** 0.5
     source = streamed(Stream(24, shards=6), batch_size=4, buffer=4, augment=plain)
     passes = [
@@ -303,8 +302,8 @@ def test_two_views_of_a_stream_need_no_captions_and_contrasting_captions_skips_r
 
 
 def test_an_image_with_several_captions_uses_a_different_one_in_each_epoch() -> None:
-    """Captions end in 100 times the image and the number of the caption, of which there are one,
-    two or three."""
+    """Captions end in 100 times the image plus the number of the caption, of which there are 1 to
+    3."""
     further = tuple(tuple(f"also {100 * i + k}" for k in range(1, i % 3 + 1)) for i in range(N))
     data = replace(
         image_data(N), captions=tuple(f"first {100 * i}" for i in range(N)), more_captions=further

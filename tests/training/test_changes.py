@@ -1,4 +1,4 @@
-"""What a training made worse is said with a paired interval, and nothing else is called worse."""
+"""Test which scores are reported as better or worse, with paired intervals."""
 
 from collections.abc import Sequence
 
@@ -64,7 +64,7 @@ def test_the_interval_is_computed_from_paired_images() -> None:
     before = {ACCURACY: rows(5000, 5000)}
     after = {ACCURACY: flipped(before[ACCURACY], range(100))}
     conclusion = concluded(before, after)[ACCURACY]
-    # One image in a hundred moved: of unpaired samples the half-width would be .014.
+    # One image in a hundred changed; the half-width for unpaired samples would be .014.
     differences = (after[ACCURACY] - before[ACCURACY]).numpy()
     half = 1.96 * differences.std() / np.sqrt(len(differences))
     assert conclusion.change[2] - conclusion.change[1] == pytest.approx(2 * half, rel=0.1)
@@ -114,14 +114,14 @@ def test_clear_changes_are_printed_and_all_scores_are_counted() -> None:
     assert counted(conclusions).startswith(
         "Of 2 scores on held-out data, 1 improved, none worsened"
     )
-    # Where nothing moved, the scores that people train for are said.
+    # If nothing changed, the main scores are printed.
     unmoved = list(concluded(before, before).values())
     assert [found.metric for found in leading(unmoved)] == [ACCURACY]
 
 
 def test_the_worst_group_is_determined_again_after_training() -> None:
     cells = torch.tensor([0] * 100 + [1] * 100 + [-1] * 50)
-    # Right of 100: the first group 20, then 95; the second 90, then 40. The third is unknown.
+    # Correct of 100: first 20, then 95; in the second group 90, then 40. The third is unknown.
     before = {ACCURACY: torch.cat([rows(20, 80), rows(90, 10), rows(0, 50)])}
     after = {ACCURACY: torch.cat([rows(95, 5), rows(40, 60), rows(50, 0)])}
     conclusion = concluded(before, after, {"zero_shot_worst_group": cells})["zero_shot_worst_group"]
@@ -140,8 +140,8 @@ def test_features_that_are_not_finite_are_worse_and_rows_without_a_score_are_ign
 
 
 def test_captions_are_resampled_together_with_their_image() -> None:
-    """Five captions of an image that always agree are one fact: the interval is that of images, not
-    the narrower one of captions."""
+    """Five captions that always agree are one observation, so the interval is that of images, not
+    of captions."""
     rng = np.random.default_rng(0)
     images = 200
     right_before = torch.from_numpy(rng.random(images) < 0.5).float()
@@ -157,7 +157,7 @@ def test_captions_are_resampled_together_with_their_image() -> None:
     (of_images,) = conclusions_of_training({name: right_before}, {name: right_after}, {})
     assert of_captions.n == "1,000 captions of 200 images"
     assert of_captions.change == pytest.approx(of_images.change, abs=0.03)
-    # The naive twin draws images with all their captions.
+    # The naive implementation draws images with all their captions.
     counts = np.array([1, 3] * 100)
     owners = np.repeat(np.arange(images), counts)
     before = rng.random(counts.sum()) < 0.4
@@ -196,7 +196,7 @@ def test_the_history_shows_the_change_of_the_watched_score_with_its_interval() -
     assert shown == pytest.approx(conclusion.change)
     assert entry["below_start"] is True
     assert len(entry) == 4, "retrieval is not watched where there are classes"
-    # A lower value within its interval is no fall, and a gain is none.
+    # A decrease within its interval is not a fall, nor is an increase.
     within_interval = flipped(before[ACCURACY], [*range(20), *range(300, 319)])
     assert change_since_start(before, {ACCURACY: within_interval})["below_start"] is False
     assert change_since_start(after, before)["below_start"] is False
@@ -229,11 +229,11 @@ def test_a_fall_includes_its_score_and_the_first_step_below_the_start() -> None:
     assert fall is not None
     assert (fall["score"], fall["first_seen"]) == (ACCURACY, 3)
     assert (fall["before"], fall["after"]) == pytest.approx((0.75, 0.65))
-    # Weights that are averaged at the end may fall without a step that shows it.
+    # The average at the end may be below the start, although no step is.
     averaged = fall_below_start(conclusions_of_training(before, fallen, {}), history[:2])
     assert averaged is not None
     assert averaged["first_seen"] is None
-    # Only the watched score counts, whatever else got worse.
+    # Only the watched score counts, even if others decreased.
     other = {ACCURACY: before[ACCURACY], RECALL: flipped(before[RECALL], range(80))}
     assert fall_below_start(conclusions_of_training(before, other, {}), history) is None
     assert fall_below_start([], history) is None

@@ -1,5 +1,5 @@
-"""The loop: what a plain loop of torch does, the gradient of one large batch, and the same weights
-after a kill."""
+"""Compare the loop with a plain loop of torch and with large batches, and test resuming after a
+kill."""
 
 import json
 import os
@@ -125,7 +125,7 @@ def test_training_matches_a_plain_loop(sharpness: Any, rho: float) -> None:
     assert [entry["loss"] for entry in history] == pytest.approx(losses, rel=1e-4)
     assert [entry["lr"] for entry in history] == pytest.approx(rates)
     assert all(0 < entry["seconds"] < 60 for entry in history)
-    # Where a gradient is rounding alone, AdamW moves a weight by its whole rate, either way.
+    # If a gradient is only a rounding error, AdamW changes a weight by the whole learning rate.
     for name, tensor in weights(made).items():
         is_near = torch.isclose(tensor, naive.state_dict()[name], rtol=1e-4, atol=1e-4)
         assert is_near.double().mean() > 0.95
@@ -133,7 +133,7 @@ def test_training_matches_a_plain_loop(sharpness: Any, rho: float) -> None:
 
 
 def interruptions() -> list[Any]:
-    """(kind, step, loss): each kind with one of the losses; the other pairs are slow."""
+    """Return (kind, step, loss): each kind with one loss; other combinations are slow tests."""
     losses = ("nuclr", "group_dro", "stream")
     cases = []
     for place, kind in enumerate(KINDS):
@@ -233,7 +233,7 @@ def test_a_kill_while_writing_a_checkpoint_preserves_the_previous_one(
 
 
 class Foreign:
-    """Write a file when it is unpickled."""
+    """Object that writes a file when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("unpickled",)
@@ -250,7 +250,7 @@ def test_a_checkpoint_that_contains_code_raises_an_error_without_running_it(
 
 
 def test_the_history_file_matches_the_checkpoint(tmp_path: Path) -> None:
-    """Lines of steps that are done again go, and what happened to the file is put right."""
+    """Lines of steps that will be repeated are removed, and a damaged file is repaired."""
     chosen = settings(save_every=60.0)
     path = tmp_path / HISTORY
     path.write_text(
@@ -292,8 +292,7 @@ def test_a_checkpoint_of_another_model_raises_an_error_and_changes_nothing(tmp_p
 
 
 def test_a_checkpoint_contains_trained_parameters_and_no_code(tmp_path: Path) -> None:
-    """What is frozen comes from where the model came from; the file is read as tensors and plain
-    values alone."""
+    """Frozen weights are loaded with the model; the file contains only tensors and plain values."""
     made = trainee()
     made.model.letters.requires_grad_(False)
     fit(made, batches(), settings(ema=0.9), folder=tmp_path)
@@ -311,7 +310,7 @@ def test_a_checkpoint_contains_trained_parameters_and_no_code(tmp_path: Path) ->
 
 
 def test_a_flipped_bit_in_a_checkpoint_is_detected(tmp_path: Path) -> None:
-    """The tensors would be wrong for the rest of the run."""
+    """Otherwise, wrong tensors would be used for the rest of the run."""
     made = trainee()
     path = tmp_path / STATE
     fit(made, batches(), settings(steps=2), folder=tmp_path)
@@ -337,7 +336,7 @@ def test_the_average_is_scored_and_saved_and_a_run_is_scored_ten_times() -> None
     assert torch.equal(seen[-1], made.model.image.weight)
     fit(live, batches(), settings())
     assert not torch.equal(live.model.image.weight, made.model.image.weight)
-    # Without eval_every: ten times at most, the last step among them.
+    # Default of eval_every: at most ten times, including the last step.
     history = fit(trainee(), batches(), settings(steps=11), monitor=lambda towers: {"score": 1.0})
     assert [entry["step"] for entry in history if "score" in entry] == [1, 3, 5, 7, 9, 10]
 
@@ -357,7 +356,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_preserves_the_checkpoint(
 def test_a_gradient_that_is_not_finite_changes_no_weight(
     clip_norm: float | None, tmp_path: Path
 ) -> None:
-    """The loss is still finite then; one step more and the checkpoint would hold nothing but
+    """The loss is still finite at this step; after another step, the checkpoint would only contain
     NaN."""
     made = trainee("info_nce")
     weight = list[Any]()
@@ -404,7 +403,7 @@ def test_an_overflow_of_the_scale_skips_a_step_and_does_not_stop_the_run() -> No
 
 
 def test_the_number_of_steps_is_computed_from_epochs() -> None:
-    # 4 batches an epoch.
+    # 4 batches per epoch.
     assert settings(steps=None, epochs=2.5).updates(4) == 10
     assert settings(steps=None, epochs=2.5, accumulation=2).updates(4) == 5
     assert settings(steps=3).updates(None) == 3
@@ -452,7 +451,7 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 def exact(loss: str, **loss_settings: Any) -> Trainee:
     made = trainee(loss, **loss_settings, **LOSSES[loss]).double().eval()
-    # its state moves, and dropout, which one batch draws otherwise, does not
+    # Train the loss only: its state must be updated, but dropout would differ between batch sizes.
     made.objective.train()
     made.objective.schedule(1, 2)
     return made
@@ -537,7 +536,8 @@ def test_both_passes_use_the_same_dropout_and_mixing() -> None:
 def test_several_processes_without_a_group_raise_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As `accelerate launch --cpu --num_processes 2` leaves it: it would train alone in silence."""
+    """This is how `accelerate launch --cpu --num_processes 2` starts a process, which would train
+    alone."""
     make_accelerator(cpu=True)
     for environment in (
         {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "True"},

@@ -1,5 +1,4 @@
-"""What learns, that it has gradients, and that the rest does not move; and a saved model opened
-again, whole or not."""
+"""Test which parameters are trained, and that a saved model can be loaded."""
 
 import json
 import re
@@ -39,14 +38,14 @@ ARCHITECTURES = {
 
 @pytest.fixture(autouse=True)
 def _architectures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known to open_clip as its own are."""
+    """Register the tiny architectures in open_clip."""
     for name, config in ARCHITECTURES.items():
         monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, config)
 
 
 def make(name: str, **settings: Any) -> Towers:
-    """The towers of one of models_tiny.py or `ARCHITECTURES`, or of "miniature" or its "twin" in
-    transformers."""
+    """Return the towers of a model in models_tiny.py or `ARCHITECTURES`, of "miniature", or of its
+    "twin" in transformers."""
     if name in ("miniature", "twin"):
         model, second, third = load_clip() if name == "miniature" else load_transformers_clip()
         return Towers(model, *((third, second) if name == "miniature" else (second, third)))
@@ -71,7 +70,7 @@ CAPTIONS = ["a photo of a man", "a bird on the water"]
 
 
 def features(towers: Towers) -> tuple[Tensor, Tensor]:
-    """Of two images and two captions, with gradients where something learns."""
+    """Return features of two images and two captions, with gradients if parameters are trained."""
     height, width = towers.size
     pixels = torch.linspace(-1, 1, 2 * 3 * height * width).reshape(2, 3, height, width).sin()
     return towers.image(pixels), towers.text(towers.tokenize(CAPTIONS))
@@ -85,7 +84,7 @@ def alike(first: Towers, second: Towers, atol: float = 1e-4) -> bool:
 
 
 def step(towers: Towers) -> dict[str, Tensor]:
-    """One step of plain descent in train mode; returns what the state dict was before."""
+    """Make a step of gradient descent in training mode; return the state dict from before."""
     before = {name: tensor.clone() for name, tensor in towers.model.state_dict().items()}
     Trainee(towers, nn.Module()).train()  # type: ignore[arg-type]
     torch.stack([part.square().sum() for part in features(towers)]).sum().backward()
@@ -205,8 +204,8 @@ def layers(towers: Towers) -> set[str]:
 
 
 def test_adapters_are_added_where_they_affect_features() -> None:
-    """Not to weights that are read past their layer: a MultiheadAttention's output, the attention
-    pool of a ResNet."""
+    """Weights that another layer reads get no adapters: outputs of MultiheadAttention, attention
+    pools."""
     block = {"attn", "mlp.c_fc", "mlp.c_proj"}
     text = {f"transformer.resblocks.0.{part}" for part in block}
     assert layers(adapted("clip")) == text | {
@@ -221,7 +220,7 @@ def test_adapters_are_added_where_they_affect_features() -> None:
 
 @pytest.mark.parametrize("name", ["clip", "coca", "twin", "siglip"])
 def test_adapters_are_low_rank_changes_of_the_weights(name: str) -> None:
-    """The equation of the paper, on a copy of the plain model."""
+    """Compare with the equation of the paper on a copy of the plain model."""
     plain = make(name)
     towers = adapted(name, lora_rank=3)
     assert not alike(plain, towers, atol=1e-3)
@@ -255,8 +254,8 @@ def test_new_adapters_change_no_output_and_depend_on_their_seed() -> None:
 
 
 def test_frozen_weights_stay_bit_identical_with_adapters() -> None:
-    """They are in no checkpoint of a run, so a resumed one has them as loaded: a bit's change would
-    part the two."""
+    """Frozen weights are not in checkpoints, so a resumed run has the original weights, which must
+    not differ."""
     towers = adapted("clip")
     before = {
         n: (id(p), p.detach().clone())
@@ -273,7 +272,7 @@ def test_frozen_weights_stay_bit_identical_with_adapters() -> None:
 
 
 def assert_same_towers(towers: Towers, reread: Towers, atol: float = 0.0) -> None:
-    """In what they make of images and texts, and of pictures and captions before."""
+    """Compare the features of images and texts before and after."""
     for parameter in (*towers.model.parameters(), *reread.model.parameters()):
         parameter.requires_grad_(False)  # torch computes frozen attention in another way
     assert alike(towers, reread, atol=atol)
@@ -307,7 +306,7 @@ def test_a_saved_model_can_be_loaded(name: str, tmp_path: Path) -> None:
     assert (made_of["family"], made_of["scope"]) == (family, "all")
     assert made_of["vldebias_version"] == vldebias.__version__
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    # And a saved model can be trained and saved in its turn, by the name of its folder.
+    # A saved model can be trained and saved again, under the name of its folder.
     check_savable(again, name=str(folder))
     save_model(again, tmp_path / "second", scope="all", name=str(folder))
     assert_same_towers(again, opened(tmp_path / "second"), atol=1e-4)

@@ -1,4 +1,5 @@
-"""The monitor: against a naive twin, on models of known answers, and what it leaves behind."""
+"""Compare the monitor with a naive implementation and with known results, and test its side
+effects."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ WORDS = ("cat", "dog", "owl", "emu")
 def naive(
     towers: Any, images: Tensor, captions: Sequence[str], labels: Sequence[int], texts: Any
 ) -> dict[str, float]:
-    """Every score by its definition, one image at a time."""
+    """Return all scores by definition, one image at a time."""
     towers.model.eval()
     with torch.no_grad():
         rows = unit(towers.image(images))
@@ -94,7 +95,7 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknow
     ]
     means = [float(right[(labels == a) & (groups == b)].nanmean()) for a, b in cells]
     assert monitor(tiny_towers(3))["zero_shot_worst_group"] == pytest.approx(min(means))
-    # With one group for all, a group of a class is the class.
+    # With a single group, a class within the group is the class.
     scores = Monitor(images, labels=labels, class_texts=("a dog", "an emu"), groups=groups * 0)(
         tiny_towers(3)
     )
@@ -121,7 +122,7 @@ def test_an_edit_applies_to_texts_and_not_to_images() -> None:
 
 
 def table(images: Tensor, texts: Tensor) -> Any:
-    """Towers whose features are looked up: image i has row i of one table, text "j" row j of the
+    """Return towers with given features: image i has row i of one table, text "j" has row j of the
     other."""
     return SimpleNamespace(
         model=torch.nn.Linear(1, 1),
@@ -151,8 +152,9 @@ def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
 
 
 def test_each_caption_is_a_query_and_all_captions_of_an_image_are_correct() -> None:
-    """Twelve images of five captions, by hand: the captions of an image point at it but for the
-    last, which points at the next image, and the first of image 1, which points at image 0."""
+    """There are twelve images with five captions, constructed by hand. The captions of an image
+    match it, except the last, which matches the next image, and the first of image 1, which matches
+    image 0."""
     images = torch.eye(12)
     texts = torch.eye(12).repeat_interleave(5, dim=0)
     texts[4::5] = torch.eye(12).roll(-1, dims=0)
@@ -163,7 +165,7 @@ def test_each_caption_is_a_query_and_all_captions_of_an_image_are_correct() -> N
     towers = table(images, texts)
     rows_of_score = monitor.rows(towers)
     assert len(rows_of_score["recall@1 text->image"]) == 60
-    # Right are four captions of each image, less the one of image 1 that points at image 0.
+    # Four captions of each image are correct, except one of image 1 that matches image 0.
     assert monitor(towers)["recall@1 text->image"] == pytest.approx(47 / 60)
     assert rows_of_score["recall@1 image->text"].shape == (12,)
     assert "60 captions and 12 images" in monitor.described()

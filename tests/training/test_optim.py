@@ -1,4 +1,4 @@
-"""What moves the weights: sharp gradients and averages."""
+"""Test sharpness-aware gradients and moving averages."""
 
 import copy
 import math
@@ -37,8 +37,8 @@ def backward_of(module: nn.Module, x: Tensor) -> Callable[[], Tensor]:
 def sharp(
     module: nn.Module, passes: Callable[[], Tensor], method: str = "sam", rho: float = 0.3
 ) -> Tensor:
-    """The two passes of a step of the loop; the gradient that is left is that of the worst point
-    nearby."""
+    """Run the two passes of a training step; the remaining gradient is that of the perturbed
+    weights."""
     module.zero_grad()
     loss = passes()
     with climbed(list(module.parameters()), method, rho), still(module):
@@ -48,8 +48,7 @@ def sharp(
 
 
 def climbed_by_hand(module: nn.Module, method: str, rho: float, eta: float) -> nn.Module:
-    """A copy of the module at theta_a, entry by entry in plain numbers, from the gradients that it
-    carries."""
+    """Return a copy of the module at theta_a, computed entry by entry from its gradients."""
     t = []
     g = []
     for parameter in module.parameters():
@@ -91,8 +90,8 @@ def test_three_updates_match_a_manual_computation(method: str) -> None:
 
 @methods
 def test_weights_are_restored_exactly_and_frozen_weights_never_change(method: str) -> None:
-    """Subtracting the climb again would round: one weight is a million times as large as the
-    rest."""
+    """Subtracting the step again would cause rounding errors, since one weight is a million times
+    as large."""
     module = small().float()
     module[0].requires_grad_(False)
     with torch.no_grad():
@@ -215,7 +214,7 @@ def test_weights_are_restored_after_applying_the_average() -> None:
 
 
 def test_the_mean_of_half_precision_weights_changes() -> None:
-    """Steps of a thousandth are lost in bfloat16, which has eight bits."""
+    """Steps of a thousandth are lost in bfloat16, which has eight significant bits."""
     weight = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
     average = Average({"weight": weight}, 0.999)
     nn.init.constant_(weight, 2.0)

@@ -1,5 +1,4 @@
-"""Pairs of a data set, and noise of a known rate: its law, and what is known to be wrong
-afterwards."""
+"""Test pairs of a data set, and the distribution and record of caption noise."""
 
 import csv
 from collections import Counter
@@ -129,7 +128,7 @@ def test_relative_paths_start_from_image_root(images: Path, tmp_path: Path) -> N
     absolute = table(
         elsewhere / "absolute.csv", ["image", "caption"], [[str(images / "2.png"), "two"]]
     )
-    with pytest.raises(InvalidInputError, match="lead out of"):
+    with pytest.raises(InvalidInputError, match="lead outside"):
         opened(data=absolute)
     assert opened(data=absolute, allow_outside=True).read(0).getpixel((0, 0)) == (120, 0, 0)
 
@@ -150,7 +149,7 @@ def test_noise_records_changed_captions_and_depends_on_its_seed() -> None:
 
 
 N = 20_000
-# Some texts are frequent, as captions are.
+# Some captions are more frequent than others.
 CAPTIONS = [f"text {int(k)}" for k in np.random.default_rng(0).geometric(0.2, N)]
 
 

@@ -1,5 +1,4 @@
-"""Positive scores: by definition, whatever the batches; the table, what is kept, and what is known
-of the truth."""
+"""Test scores of pairs against their definition, their table, and the kept pairs."""
 
 import csv
 import re
@@ -36,7 +35,7 @@ def source(
 
 
 def cosines(towers: Any, pairs: Pairs) -> np.ndarray:
-    """The lowest cosine of each image with one of its captions, one pair at a time."""
+    """Return the lowest cosine of each image with its captions, one pair at a time."""
     towers.model.eval()
     unit = torch.nn.functional.normalize
     scores = []
@@ -88,7 +87,7 @@ def test_the_table_lists_the_most_suspicious_first_and_the_auroc_is_reported(
     )
     rows = list(csv.DictReader((tmp_path / "pairs.csv").read_text().splitlines()))
     listed = [int(row["id"][2:]) for row in rows]
-    # Rows without a score come last: 9 is above any cosine.
+    # Rows without a score are last; 9 is larger than any cosine.
     assert listed == [*np.argsort(np.where(np.isnan(scores), 9, scores), kind="stable")]
     marks = re.findall(
         r"<figcaption>\d+\. (?:<b>(\w+)</b> )?", (tmp_path / "pairs.html").read_text()

@@ -1,5 +1,5 @@
-"""A run from its settings: what they change, what it leaves and says, and what it refuses
-beforehand."""
+"""Test complete runs: the effect of settings, the files and messages, and errors before the first
+step."""
 
 import csv
 import io
@@ -202,7 +202,7 @@ def test_a_training_that_ruins_the_model_is_reported_in_the_history_and_at_the_e
     lines = [line for line in text.getvalue().splitlines() if line.startswith("step ")]
     assert len(lines) == 1
     assert lines[0].endswith(", clearly below its start")
-    # A training that changes nothing is below nothing.
+    # A training without effect is not below its start.
     unharmed = train_model(small(lr=1e-9, label="label"), tmp_path / "unharmed", cpu=True)
     assert unharmed is not None
     assert unharmed["below_start"] is None
@@ -234,7 +234,7 @@ def test_a_killed_run_resumes_in_the_middle_of_its_stream(tmp_path: Path) -> Non
     again, resumed_weights = run(stream, tmp_path)
     assert again == losses
     assert equal(resumed_weights, uninterrupted)
-    # Two micro batches a step.
+    # Two micro-batches per step.
     assert len(stream.decoded) == (8 - killed_step) * 2 * chosen.batch_size, (
         "what was learned from before is not decoded"
     )
@@ -281,8 +281,7 @@ def test_wise_ft_averages_the_weights_before_and_after_training(tmp_path: Path) 
 
 
 def test_groups_of_columns_are_weighted_and_steps_are_tracked(tmp_path: Path) -> None:
-    """Group DRO from settings to the checkpoint: its weights are part of the state, and have
-    moved."""
+    """Group DRO is applied as set, and its weights are part of the checkpoint."""
     pytest.importorskip("tensorboard")
     changes = {"group_dro": "label, place", "group_dro_step": 1.0, "track": "tensorboard"}
     assert "with batches of 8\n" in logged(small(steps=2, tune="heads", **changes), tmp_path)

@@ -1,5 +1,4 @@
-"""The one list of settings: a file and flags mean the same, and what does not fit is refused by
-name."""
+"""Test that files and flags set the same settings, and that invalid settings raise errors."""
 
 from itertools import chain
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Two processes and one, killed and not, by the launchers that people use: weights are those of the
-joint batch."""
+"""Compare two processes with one on the joint batch, with and without kills, started with common
+launchers."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from vldebias.cli import app
 from vldebias.miniature import load_clip
 from vldebias.training.loop import read_state
 
-# A few steps at a high rate make the small model worse, which a run warns of.
+# A few steps with a high learning rate worsen the small model, which causes a warning.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:training made the model worse"),
@@ -64,7 +64,7 @@ def of_processes(
 
 
 def run(folder: Path, settings: dict[str, str]) -> None:
-    """Train in the process of the tests, which has imported what takes longest."""
+    """Train in the process of the tests, which has already imported the slow modules."""
     done = CliRunner().invoke(app, command(folder, settings))
     assert done.exit_code == 0, (done.output, done.exception)
 
@@ -79,7 +79,7 @@ def launch(
 
 
 def wait_for_steps(process: subprocess.Popen[Any], folder: Path) -> None:
-    """Wait until two steps of a run are written down, the first of them with its checkpoint."""
+    """Wait until two steps of a run are recorded, the first with its checkpoint."""
     history = folder / HISTORY
     until = time.monotonic() + 240
     while not history.exists() or history.read_text().count("\n") < 2:
@@ -89,7 +89,7 @@ def wait_for_steps(process: subprocess.Popen[Any], folder: Path) -> None:
 
 
 def start() -> dict[str, Tensor]:
-    """The weights with which training begins."""
+    """Return the initial weights."""
     state = load_clip()[0].state_dict()
     return {name: tensor for name, tensor in state.items() if name != "attn_mask"}
 
@@ -125,7 +125,7 @@ def test_a_killed_run_resumes_to_identical_weights(tmp_path: Path) -> None:
 
 
 def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
-    """Distance of two sets of weights."""
+    """Return the distance between two sets of weights."""
     assert first.keys() == second.keys()
     return float(sum((first[name] - second[name]).double().pow(2).sum() for name in first)) ** 0.5
 
@@ -143,7 +143,8 @@ JOINT = {
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
-    """The weights of one process on the joint batch, which are not those of half the batch."""
+    """Return the weights of one process on the joint batch, which differ from those on half the
+    batch."""
     folder = tmp_path_factory.mktemp("single")
     for name, size in (("joint", "16"), ("half", "8")):
         run(folder / name, {**JOINT, "batch_size": size})
@@ -165,13 +166,12 @@ def test_two_processes_end_with_the_weights_of_one_process_with_the_joint_batch(
         "number": 2,
         "kind": "MULTI_CPU",
     }
-    # Adam's steps are near the sign of the gradient, and so not continuous where that is next to
-    # nothing.
+    # Adam's steps depend on the sign of the gradient, and are discontinuous near 0.
     assert apart(weights(tmp_path), single) < 0.02 * apart(single, start())
 
 
 def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> None:
-    """As a scheduler, or a terminal, sends it: to the processes that read images too."""
+    """Schedulers and terminals also send the signal to the processes that read images."""
     settings = {
         **SHORT,
         **QUIET,
@@ -194,7 +194,7 @@ def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> 
 
 
 def test_a_single_process_instead_of_two_is_detected(tmp_path: Path) -> None:
-    """`accelerate launch --cpu --num_processes 2` starts one that trains alone."""
+    """`accelerate launch --cpu --num_processes 2` starts a process that trains alone."""
     settings = {**QUIET, "items": "48", "batch_size": "8", "steps": "1", "tune": "heads"}
     log = launch(tmp_path, settings, (*LAUNCH, "--cpu"), fails=True)
     assert "several processes were launched without a process group" in log

@@ -1,4 +1,4 @@
-"""Pairs, streams, towers and a tokenizer small enough to see through."""
+"""Define small pairs, streams, towers and a tokenizer for tests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -27,7 +27,8 @@ NAMES = ("cat", "dog", "owl")
 
 
 class TinyModel(nn.Module):
-    """Linear towers with dropout, so that train mode gives other features than eval mode."""
+    """Return linear towers with dropout, so that features differ between training and evaluation
+    mode."""
 
     def __init__(self, dim: int = 6) -> None:
         super().__init__()
@@ -78,20 +79,20 @@ def tiny_image(seed: int) -> Image.Image:
 
 
 def picture(number: int) -> Image.Image:
-    """An image that tells its number: every pixel of the first two channels holds it."""
+    """Return an image that encodes its number in every pixel of the first two channels."""
     pixels = np.full((SIZE, SIZE, 3), 7, dtype=np.uint8)
     pixels[..., 0], pixels[..., 1] = divmod(number, 256)
     return Image.fromarray(pixels)
 
 
 def number_of(image: Tensor) -> int:
-    """Reads the number back from `plain(picture(number))`."""
+    """Read the number from `plain(picture(number))`."""
     high, low, _ = (image[:, 0, 0] * 255).round().long().tolist()
     return high * 256 + low
 
 
 def tokenize(captions: Sequence[str]) -> dict[str, Tensor]:
-    """The number at the end of each caption, in both arguments."""
+    """Return the number at the end of each caption, in both arguments."""
     numbers = torch.tensor([[int(caption.split()[-1]), len(caption)] for caption in captions])
     return {"input_ids": numbers, "attention_mask": torch.ones_like(numbers)}
 
@@ -112,7 +113,7 @@ def reader(broken: Sequence[int] = (), image: Any = picture) -> Any:
 def image_data(
     n: int, *, broken: Sequence[int] = (), kinds: Sequence[str | None] | None = None, **changes: Any
 ) -> Any:
-    """n rows; `more` are fields of ImageData."""
+    """Return n rows; `more` are fields of ImageData."""
     labels = {
         "kind": Labels.from_values(
             kinds if kinds is not None else [NAMES[i % 3] for i in range(n)], NAMES
@@ -131,8 +132,7 @@ def image_data(
 
 @dataclass
 class Stream:
-    """A stream of n rows in some shards, of which the last is the largest, that counts what was
-    read of it."""
+    """A stream of n rows in several shards, the last of which is the largest; it counts reads."""
 
     n: int
     broken: Sequence[int] = ()
@@ -159,7 +159,7 @@ class Stream:
 
 
 def equal_batches(batch: Batch, expected: Batch) -> bool:
-    """All parts of two batches are equal, to the bit."""
+    """Return True if two batches are bit-identical."""
     parts = [
         (batch.images, expected.images),
         (batch.index, expected.index),

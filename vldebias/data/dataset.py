@@ -122,8 +122,7 @@ class LazyText:
         self._slot = f"_{name}"
 
     def __get__(self, holder: object, owner: type) -> str:
-        # Dataclasses read the field from the class to find a default. There is none, and vars(None)
-        # raises a TypeError, so raise the AttributeError that they expect.
+        # Dataclasses look for a default in the class; an AttributeError means that there is none.
         if holder is None:
             raise AttributeError(self._slot)
         text = vars(holder)[self._slot]

@@ -149,9 +149,10 @@ def counted(conclusions: Sequence[Conclusion]) -> str:
     better = number_of_verdict["better"]
     worse = number_of_verdict["worse"]
     unclear = len(conclusions) - better - worse
+    show = "shows" if unclear == 1 else "show"
     return (
         f"Of {quantity(len(conclusions), 'score')} on held-out data, {better or 'none'} improved,"
-        f" {worse or 'none'} worsened; {unclear or 'none'} show no clear change."
+        f" {worse or 'none'} worsened; {unclear or 'none'} {show} no clear change."
     )
 
 

@@ -215,7 +215,7 @@ def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
         settings: training settings.
         is_listing: only list pairs, which needs no full batch.
     """
-    from vldebias.data.layouts import find_layout, refuse_absent_images
+    from vldebias.data.layouts import find_layout, refuse_absent_images, refuse_unreachable
 
     for data in dict.fromkeys((settings.data, settings.val_data or settings.data)):
         data_set = trained_data(data)
@@ -231,6 +231,8 @@ def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
             encoding=settings.encoding,
             reads_captions=settings.reads_captions,
         )
+        if layout.kind == "datasets":
+            refuse_unreachable(data)
         refuse_absent_images(
             layout, images=settings.image_root, allow_outside=settings.allow_outside
         )

@@ -23,7 +23,14 @@ from vldebias.data.dataset import (
     refuse_outside,
 )
 from vldebias.data.folders import folder_of_paths
-from vldebias.data.layouts import CAPTION_COLUMNS, IMAGE_COLUMNS, expanded, fitting_columns
+from vldebias.data.layouts import (
+    CAPTION_COLUMNS,
+    IMAGE_COLUMNS,
+    cannot_open,
+    expanded,
+    fitting_columns,
+    refuse_unreachable,
+)
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns, one_row_per_image
 from vldebias.data.tars import open_tars, stream_of_tars
@@ -35,10 +42,6 @@ from vldebias.utils.pictures import decode
 if TYPE_CHECKING:
     from PIL import Image
 
-LAYOUT = (
-    "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file,"
-    " or a pattern such as shards/*.tar"
-)
 CAPTIONS = ("caption", "txt", "text", "captions", "sentences")
 _IMAGES = ("image", "jpg", "jpeg", "png", "webp")
 ALIASES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
@@ -65,7 +68,7 @@ def open_huggingface(
     columns (jpg, txt, cls).
 
     Args:
-        root: data set to open; see LAYOUT.
+        root: data set to open; see `LAYOUT` of vldebias.data.layouts.
         split: "train", "val" (also finds validation, valid, dev), "test", another of the data set,
             or "all"; by default test, or the only one there is. Files and patterns of files have
             one split, train.
@@ -85,10 +88,12 @@ def open_huggingface(
         InvalidInputError: no such data set, split or column, or several columns that fit.
         MissingPackageError: `datasets` is not installed.
     """
-    datasets = need("datasets")
     place = f"huggingface: {root}"
     files_of_split = _tars_of_splits(root)
     source = source_of(str(root), config, revision, files)
+    if "data_files" not in source:
+        refuse_unreachable(str(root))
+    datasets = need("datasets")
     if files_of_split and not streaming:
         split = _only_or_test(files_of_split, split)
         return open_tars(
@@ -182,9 +187,7 @@ def _load(root: str | Path, source: dict[str, Any], streaming: bool) -> dict[str
         trouble = reason(error)
         if why_offline:
             trouble = f"there is no such file or folder, and {why_offline}"
-        raise InvalidInputError(
-            f"huggingface: {root}: cannot be opened: {trouble}. Expected {LAYOUT}"
-        ) from error
+        raise cannot_open(root, trouble) from error
     if isinstance(loaded, dict):
         return dict(loaded)
     return {str(loaded.split or "all"): loaded}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from vldebias.data.folders import (
     is_picture,
 )
 from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.projection.hub import offline_reason
 from vldebias.utils.json_tables import (
     column_around,
     flat_rows,
@@ -43,6 +45,10 @@ IMAGE_COLUMNS = (
 CAPTION_COLUMNS = (
     *("caption", "captions", "text", "txt", "title", "sentence", "sentences", "description"),
     *("alt", "alt_text", "comment"),
+)
+LAYOUT = (
+    "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file,"
+    " or a pattern such as shards/*.tar"
 )
 _URL_COLUMNS = ("url", "image_url", "img_url", "urls")
 _URL = re.compile(r"https?://\S+", re.IGNORECASE)
@@ -610,3 +616,39 @@ def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequenc
         f" {caption} --output_format webdataset --output_folder images, then name these:"
         " --data 'images/*.tar'"
     )
+
+
+def refuse_unreachable(name: str) -> None:
+    """Refuse a name that is neither a path nor in a cache if the hub cannot be asked.
+
+    `load_dataset` would find out too, after the imports of `datasets` and torch.
+
+    Raises:
+        InvalidInputError: no such path, not in a cache, and no hub.
+    """
+    if Path(name).exists() or _may_be_cached(name):
+        return
+    with offline_reason() as why_offline:
+        if why_offline:
+            raise cannot_open(name, f"there is no such file or folder, and {why_offline}")
+
+
+def _may_be_cached(name: str) -> bool:
+    """Return whether a cache of `datasets` or of the hub has a folder that ends with a name,
+    however it writes capitals and separators."""
+    from huggingface_hub import constants
+
+    def letters(text: str) -> str:
+        return re.sub(r"[\W_]", "", text).casefold()
+
+    datasets_cache = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets")
+    ending = letters(name.rstrip("/").rpartition("/")[2])
+    for cache in (Path(datasets_cache), Path(constants.HF_HUB_CACHE)):
+        if cache.is_dir() and any(letters(path.name).endswith(ending) for path in cache.iterdir()):
+            return True
+    return False
+
+
+def cannot_open(root: str | Path, trouble: str) -> InvalidInputError:
+    """Return the error for a data set that cannot be opened."""
+    return InvalidInputError(f"huggingface: {root}: cannot be opened: {trouble}. Expected {LAYOUT}")

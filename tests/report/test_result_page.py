@@ -92,7 +92,7 @@ def test_the_first_table_shows_every_method_at_its_own_setting_and_the_papers() 
     for group in groups:
         names = [row.name for row in group["rows"]]
         assert names == ["default", "cali", "orth-cali, λ = 200", "orth-cali, λ = 1000"]
-        assert group["before"] == "0.500 [0.400, 0.600]"
+        assert group["before"] == "0.50 [0.40, 0.60]"
 
 
 def test_the_heading_says_what_was_measured_on_which_model_and_when(made: Result) -> None:
@@ -195,7 +195,7 @@ def test_a_result_without_methods_says_what_was_measured(tmp_path: Path) -> None
     ]
     page = render(result(rows, protocol("shares")), tmp_path / "p.html", beside=tmp_path)
     html = unbroken(page.read_text())
-    sentence = unbroken("shares: the gap from even shares is 0.170 [0.070, 0.270]; chance alone")
+    sentence = unbroken("shares: the gap from even shares is 0.17 [0.07, 0.27]; chance alone")
     assert html.index(sentence) < html.index("<table") < html.index("<details")
 
 

@@ -290,6 +290,7 @@ def _run(
 
 def _print(outcome: dict[str, Any], folder: Path) -> None:
     from vldebias.report.conclusion import Conclusion
+    from vldebias.report.table import number
     from vldebias.report.text import wrapped
     from vldebias.training.changes import counted, leading
 
@@ -314,8 +315,8 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
         say(
-            f"wrong captions have lower scores: AUROC {area['value']:.3f} [{area['low']:.3f},"
-            f" {area['high']:.3f}]"
+            "wrong captions have lower scores: AUROC"
+            f" {number(area['value'], area['low'], area['high'])}"
         )
     for name, path in outcome["files"].items():
         say(f"{name}: {folder / path}")
@@ -326,7 +327,7 @@ def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> Non
 
     Scores that were not measured at a stage leave their cell empty.
     """
-    from vldebias.report.table import moved
+    from vldebias.report.table import form_of_figures, moved
     from vldebias.training.changes import TITLES
 
     moments = [moment for moment in ("before", "after", "debiased") if outcome.get(moment)]
@@ -334,10 +335,11 @@ def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> Non
     rows = []
     for name in outcome.get("after", {}):
         cells = [TITLES.get(name, name)]
+        found = conclusion_of_score.get(name)
+        form = ".3f" if found is None else form_of_figures(found.after, found.change)
         for moment in moments:
             value = outcome[moment].get(name)
-            cells.append("" if value is None else f"{value:.3f}")
-        found = conclusion_of_score.get(name)
+            cells.append("" if value is None else f"{value:{form}}")
         if found is None:
             cells += ["", ""]
         else:

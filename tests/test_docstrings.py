@@ -1,6 +1,8 @@
 """Docstrings of public functions with two or more parameters describe each of them."""
 
 import ast
+import doctest
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,3 +48,17 @@ def test_each_parameter_has_a_line(path: Path) -> None:
         if len(names) > 1 and missing:
             lacking[name] = missing
     assert not lacking, "add a line for each parameter to the Args of these functions"
+
+
+MODULES = [
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+    for path in sorted(ROOT.rglob("*.py"))
+    if "\n    >>> " in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_docstrings_give_what_they_show(name: str) -> None:
+    module = importlib.import_module(name)
+    failures, _ = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert not failures

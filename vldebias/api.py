@@ -210,6 +210,9 @@ def fit_projection(
 
     Raises:
         InvalidInputError: the host has several roles, or see `fit_projections`.
+
+    >>> edit = fit_projection(model, "waterbirds", tokenizer=tokenizer)  # doctest: +SKIP
+    >>> edit.save_pretrained("waterbirds-edit")  # doctest: +SKIP
     """
     edits = fit_projections(
         host,
@@ -246,6 +249,8 @@ def inspect(
         prompts: a prompt set, its name or its file.
         method, lam, tokenizer, reference, max_loss: see `fit_projections`, which raises the same
             errors.
+
+    >>> inspect(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
     target = resolve(host, tokenizer=tokenizer)
     prompt_set = load_prompts(prompts)

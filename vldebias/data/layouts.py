@@ -650,5 +650,10 @@ def _may_be_cached(name: str) -> bool:
 
 
 def cannot_open(root: str | Path, trouble: str) -> InvalidInputError:
-    """Return the error for a data set that cannot be opened."""
+    """Return the error for a data set that cannot be opened.
+
+    Args:
+        root: what was passed as the data set.
+        trouble: why it cannot be opened.
+    """
     return InvalidInputError(f"huggingface: {root}: cannot be opened: {trouble}. Expected {LAYOUT}")

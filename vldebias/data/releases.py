@@ -89,7 +89,15 @@ def fairface_parts(split: str) -> tuple[str, ...]:
 
 
 def find_fairface(root: Path, split: str) -> tuple[list[Path], Path]:
-    """Return the tables of a split of FairFace, and the folder that their paths start from."""
+    """Return the tables of a split of FairFace, and the folder that their paths start from.
+
+    Args:
+        root: the folder with the label files, or the one above.
+        split: train, val or all.
+
+    Raises:
+        InvalidInputError: files are missing.
+    """
     tables = ("", "labels", _FAIRFACE_IMAGES)
     names = [f"fairface_label_{part}.csv" for part in fairface_parts(split)]
     base = _base(root, names, tables)

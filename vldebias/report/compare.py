@@ -206,6 +206,10 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
 
     Raises:
         InvalidInputError: no row is in both, or two rows of one of them have the same names.
+
+    >>> before = vldebias.evaluate(model, images, prompts="gender")  # doctest: +SKIP
+    >>> after = vldebias.evaluate(tuned, images, prompts="gender")  # doctest: +SKIP
+    >>> print(compare(before, after, names=("before", "after")))  # doctest: +SKIP
     """
     names = names or (a.name, b.name)
     sides = (f"A, {names[0]}", f"B, {names[1]}")

@@ -230,6 +230,21 @@ def test_the_range_of_a_prompt_lies_where_its_share_does() -> None:
     assert ends_of_ranges(result(rows, three), frame) is None
 
 
+def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
+    advice = {
+        "a nurse": "leans female: rewrite it or use a method",
+        "a chair": "no person is asked for: nothing to predict",
+    }
+    audit = protocol("audit", settings={"prompts": advice, "advice": ["one leans"]})
+    rows = [figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male")]
+    named = audit.model_copy(update={"prompts": "gender"})
+    audited = result(rows, named)
+    page = render(audited, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert "<code>vldebias prompts balance prompts.txt --attribute gender</code>" in page
+    assert "<code>vldebias.debias(pipe, &#34;gender&#34;)</code>" in page
+    assert "--measure 8" not in page, "no prompt needs images"
+
+
 def test_no_interval_is_parted_by_the_end_of_a_line() -> None:
     assert unbroken("goes to 1 [0.1, 0.2] or [+1, +2]").count("\N{NO-BREAK SPACE}") == 2
     assert unbroken("a b, c [d") == "a b, c [d"

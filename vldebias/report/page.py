@@ -23,7 +23,12 @@ import numpy as np
 from vldebias.errors import InvalidInputError, need
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
-from vldebias.report.audited import audited_prompts, ends_of_ranges, ranges_of_prompts
+from vldebias.report.audited import (
+    audited_prompts,
+    commands_of_remedies,
+    ends_of_ranges,
+    ranges_of_prompts,
+)
 from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions
 from vldebias.report.phrases import capitalised, listed_words
@@ -153,6 +158,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     explained = list(dict.fromkeys(sentences))
     ends = ends_of_ranges(result, frame)
     categories = category_tables(result)
+    prompts = audited_prompts(result, frame)
     values = {
         "result": result,
         "title": title_of(result),
@@ -164,7 +170,8 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "statements": [] if found or advice else _statements(frame),
         "categories": categories,
         "figures": [] if found or categories else _figures(frame, is_advised=bool(advice)),
-        "prompts": audited_prompts(result, frame),
+        "prompts": prompts,
+        "remedies": commands_of_remedies(prompts, result.provenance[0].prompts) if prompts else [],
         "ranges": ranges_of_prompts(frame),
         "ends": ends or ("0 %", "100 %"),
         "is_even": ends is not None,

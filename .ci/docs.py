@@ -81,8 +81,12 @@ def _reference_page(path: str) -> str:
     module, _, name = path.rpartition(".")
     if name in import_module("vldebias").__all__:
         module = "vldebias"
+    page = ""
+    if name == "debias":  # a search for it finds all names that contain it
+        page += "---\nsearch:\n  boost: 8\n---\n\n"
     parts = split_docstring(_docstring_of(path))
-    page = f"# {name}\n\n```python\nfrom {module} import {name}\n```\n\n{linked(parts.summary)}\n"
+    page += f"# {name}\n\n```python\nfrom {module} import {name}\n```\n\n"
+    page += f"{linked(parts.summary)}\n"
     if parts.examples:
         examples = re.sub(r" *# doctest: .*", "", parts.examples.strip())
         page += f"\n```pycon\n{examples}\n```\n"

@@ -505,7 +505,7 @@ def test_a_gallery_smaller_than_k_is_refused_before_numpy_is_imported(tmp_path: 
 
 
 def test_training_data_that_is_nowhere_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
-    for name in ("nofolder", "nowhere/", "nobody/nothing"):
+    for name in ("nofolder", "captions/", "./captions", "a/b/c", "nobody/nothing"):
         stderr, stdout = run_and_look_for_imports(
             "train", "--data", name, "--model", "miniature", folder=tmp_path
         )

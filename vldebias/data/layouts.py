@@ -619,14 +619,19 @@ def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequenc
 
 
 def refuse_unreachable(name: str) -> None:
-    """Refuse a name that is neither a path nor in a cache if the hub cannot be asked.
+    """Refuse a path that does not exist, and a name that is in no cache if the hub cannot be asked.
 
     `load_dataset` would find out too, after the imports of `datasets` and torch.
 
     Raises:
         InvalidInputError: no such path, not in a cache, and no hub.
     """
-    if Path(name).exists() or _may_be_cached(name):
+    if Path(name).exists():
+        return
+    # An id of the hub is a name, or two with a slash between them.
+    if name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1:
+        raise cannot_open(name, "there is no such file or folder")
+    if _may_be_cached(name):
         return
     with offline_reason() as why_offline:
         if why_offline:

@@ -509,7 +509,8 @@ def test_training_data_that_is_nowhere_is_refused_before_numpy_is_imported(tmp_p
         stderr, stdout = run_and_look_for_imports(
             "train", "--data", name, "--model", "miniature", folder=tmp_path
         )
-        assert f"{name}: cannot be opened: there is no such file or folder" in stderr
+        assert name in stderr
+        assert "there is no such file or folder" in stderr
         assert stdout == "[]\n"
 
 

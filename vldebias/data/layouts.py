@@ -208,6 +208,7 @@ def _refuse_absent(root: str | Path, ending: str) -> None:
     looks_like_path = (
         ending in (*TABLES, *PARQUET, ".tar")
         or text.startswith(("/", ".", "~"))
+        or text.endswith("/")
         or text.count("/") > 1
         or "\\" in text
     )
@@ -619,19 +620,14 @@ def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequenc
 
 
 def refuse_unreachable(name: str) -> None:
-    """Refuse a path that does not exist, and a name that is in no cache if the hub cannot be asked.
+    """Refuse a name that is neither a path nor in a cache if the hub cannot be asked.
 
     `load_dataset` would find out too, after the imports of `datasets` and torch.
 
     Raises:
         InvalidInputError: no such path, not in a cache, and no hub.
     """
-    if Path(name).exists():
-        return
-    # An id of the hub is a name, or two with a slash between them.
-    if name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1:
-        raise cannot_open(name, "there is no such file or folder")
-    if _may_be_cached(name):
+    if Path(name).exists() or _may_be_cached(name):
         return
     with offline_reason() as why_offline:
         if why_offline:
@@ -647,7 +643,7 @@ def _may_be_cached(name: str) -> bool:
         return re.sub(r"[\W_]", "", text).casefold()
 
     datasets_cache = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets")
-    ending = letters(name.rstrip("/").rpartition("/")[2])
+    ending = letters(name.rpartition("/")[2])
     for cache in (Path(datasets_cache), Path(constants.HF_HUB_CACHE)):
         if cache.is_dir() and any(letters(path.name).endswith(ending) for path in cache.iterdir()):
             return True

@@ -181,6 +181,15 @@ def test_a_conclusion_is_about_the_default_and_the_papers_setting() -> None:
     assert "+0.30]; the paper's setting)" in paper.sentence
 
 
+@pytest.mark.parametrize("split", ["generated", "generated, labelled by people"])
+def test_generated_images_have_the_papers_setting_of_pipelines(split: str) -> None:
+    rows = [figure("none", 0.5), figure("cali", 0.4, change=DOWN)]
+    methods = {"cali": {"method": "paper", "lam": None}}
+    made = protocol().model_copy(update={"split": split, "methods": methods})
+    frame = readable(result(rows, made))
+    assert frame.paper.tolist() == ["", "cali, λ = 500"]
+
+
 def test_a_default_that_declines_is_said_to_attach_nothing() -> None:
     same = (0.0, 0.0, 0.0)
     rows = [bias("none", 0.5), bias("default", 0.5, change=same)]

@@ -187,3 +187,4 @@ def test_no_end_of_a_change_is_shown_as_zero() -> None:
     assert moved((0.03, 0.004, 0.06)) == "+0.030 [+0.004, +0.060]"
     assert moved((0.03, -0.004, 0.06)) == "+0.030 [-0.004, +0.060]"
     assert moved((0.03, 0.006, 0.06)) == "+0.03 [+0.01, +0.06]"
+    assert moved((0.03, 0.0, 0.06)) == "+0.03 [+0.00, +0.06]", "it is zero"

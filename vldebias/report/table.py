@@ -76,7 +76,7 @@ NAMES = {NONE: "no method", CHANCE: "chance", MEDIAN: "median threshold"}
 PAPER = "paper"
 PAPER_OF_MODELS = ("orth-cali", OWN_LAM)
 PAPER_OF_PIPELINES = ("cali", 500.0)
-GENERATED = "generated"  # the split of images that a task generated
+GENERATED = "generated"  # how the split of generated images begins, also if people label them
 DAGGER = "†"  # of methods that were given labels
 FLOAT_NOISE = 1e-9  # a change below it is rounding: sums in another order differ by that much
 FINE = 0.01  # half-width of an interval below which three decimals are shown
@@ -180,11 +180,11 @@ def form_of(value: float, low: float, high: float) -> str:
 def form_of_change(change: Change) -> str:
     """Return the format of a change and of the values before and after it; see `form_of`.
 
-    Three decimals, too, if two would show an end as zero: the sign of the ends decides the verdict.
+    Three decimals, too, if two would show an end as zero that is not: the sign of the ends decides
+    the verdict.
     """
     form = form_of(*change)
-    _, low, high = change
-    if form == ".2f" and min(abs(low), abs(high)) < ROUNDS_TO_ZERO:
+    if form == ".2f" and any(FLOAT_NOISE < abs(end) < ROUNDS_TO_ZERO for end in change[1:]):
         return ".3f"
     return form
 
@@ -470,7 +470,7 @@ class References:
         lam = facts.get("lam") if row.lam is None else row.lam
         setting = PAPER_OF_MODELS
         provenance = self.provenance.get(row.task)
-        if provenance is not None and provenance.split == GENERATED:
+        if provenance is not None and provenance.split.startswith(GENERATED):
             setting = PAPER_OF_PIPELINES
         is_chosen = row.method.endswith(ON_VAL)
         is_full = row.strength in (None, 1.0)

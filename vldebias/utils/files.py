@@ -65,8 +65,8 @@ def packaged(kind: str) -> dict[str, Path]:
 def storage_errors(path: str | Path) -> Iterator[None]:
     """Convert the errors of libraries that cannot write a file to `StorageError`.
 
-    Python raises an OSError, safetensors its own error that ends in "(os error 28)", and torch a
-    RuntimeError with an OSError as its context.
+    Python raises an OSError, safetensors its own error that contains "(os error 28)" or, before
+    version 0.6, "Os { code: 28", and torch a RuntimeError with an OSError as its context.
 
     Args:
         path: the file or folder that the message names.
@@ -89,7 +89,7 @@ def _storage_code(error: BaseException | None) -> int | None:
     """Return the operating system's code if an error is about storage, None otherwise."""
     while error is not None:
         code = getattr(error, "errno", None)
-        in_words = re.search(r"\(os error (\d+)\)", str(error))
+        in_words = re.search(r"(?:\(os error|Os \{ code:) (\d+)", str(error))
         if in_words:
             code = int(in_words[1])
         if code in _STORAGE_PROBLEMS:

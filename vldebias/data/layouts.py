@@ -24,7 +24,6 @@ from vldebias.data.folders import (
     is_picture,
 )
 from vldebias.errors import InvalidInputError, did_you_mean, need
-from vldebias.projection.hub import offline_reason
 from vldebias.utils.json_tables import (
     column_around,
     flat_rows,
@@ -629,6 +628,8 @@ def refuse_unreachable(name: str) -> None:
     """
     if Path(name).exists() or _may_be_cached(name):
         return
+    from vldebias.projection.hub import offline_reason
+
     with offline_reason() as why_offline:
         if why_offline:
             raise cannot_open(name, f"there is no such file or folder, and {why_offline}")

@@ -16,6 +16,9 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+sys.path.insert(0, str(Path(__file__).parent))
+from examples import linked, split_docstring
+
 REFERENCES = ("reference.md", "reference-measuring.md")
 """Pages that list public objects as `::: PATH`; each object gets a page of its own."""
 REFERENCE = re.compile(r"^::: (?P<path>[\w.]+)\n(?P<options>(?: +.*\n)*)", re.MULTILINE)
@@ -49,8 +52,8 @@ def on_files(files: Files, config: Any) -> Files:
         listed = (ROOT / "docs" / name).read_text(encoding="utf-8")
         for match in REFERENCE.finditer(listed):
             for path in _objects(match):
-                content = f"# {path.rpartition('.')[2]}\n\n::: {path}\n"
-                files.append(File.generated(config, _page_of(path), content=content))
+                page = _page_of(path)
+                files.append(File.generated(config, page, content=_reference_page(path)))
     return files
 
 
@@ -67,13 +70,36 @@ def _page_of(path: str) -> str:
     return f"reference/{path.rpartition('.')[2]}.md"
 
 
+def _docstring_of(path: str) -> str:
+    """Return the docstring of a public object."""
+    module, _, name = path.rpartition(".")
+    return inspect.getdoc(getattr(import_module(module), name)) or ""
+
+
+def _reference_page(path: str) -> str:
+    """Return the page of a public object: how to import it, its summary, examples, signature."""
+    module, _, name = path.rpartition(".")
+    if name in import_module("vldebias").__all__:
+        module = "vldebias"
+    page = ""
+    if name == "debias":  # a search for it finds all names that contain it
+        page += "---\nsearch:\n  boost: 8\n---\n\n"
+    parts = split_docstring(_docstring_of(path))
+    page += f"# {name}\n\n```python\nfrom {module} import {name}\n```\n\n"
+    page += f"{linked(parts.summary)}\n"
+    if parts.examples:
+        examples = re.sub(r" *# doctest: .*", "", parts.examples.strip())
+        page += f"\n```pycon\n{examples}\n```\n"
+    options = "    options:\n      heading: Signature\n      toc_label: Signature\n"
+    return f"{page}\n::: {path}\n{options}"
+
+
 def _linked(match: re.Match[str]) -> str:
     """Return a row of a table for each object of a `:::` block: a link, and its first sentence."""
     rows = []
     for path in _objects(match):
-        module, _, name = path.rpartition(".")
-        docstring = inspect.getdoc(getattr(import_module(module), name)) or ""
-        first_paragraph = " ".join(docstring.split("\n\n")[0].split())
+        name = path.rpartition(".")[2]
+        first_paragraph = " ".join(_docstring_of(path).split("\n\n")[0].split())
         sentence = re.split(r"(?<=[.:;]) ", first_paragraph)[0].rstrip(":;")
         rows.append(f"| [`{name}`]({_page_of(path)}) | {sentence.replace('|', chr(92) + '|')} |")
     return "\n".join(rows) + "\n"

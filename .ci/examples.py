@@ -1,31 +1,61 @@
-"""For the documentation: doctests at the end of a docstring are a section of examples."""
+"""For the documentation: the examples of a docstring come before everything but its summary."""
 
 from __future__ import annotations
 
+import re
 import textwrap
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import griffe
 
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = re.compile(r"\bdocs/(?P<page>[\w/-]+)\.md")
+
+
+class Docstring(NamedTuple):
+    """Hold the parts of a docstring: its summary, its doctests, and the rest."""
+
+    summary: str
+    examples: str
+    rest: str
+
+
+def split_docstring(text: str) -> Docstring:
+    """Return the parts of a docstring whose doctests, if it has some, are at its end."""
+    before, mark, after = text.partition("\n>>> ")
+    paragraphs = before.strip().split("\n\n")
+    end = 1
+    while end < len(paragraphs) and paragraphs[end - 1].rstrip().endswith(":"):
+        end += 1  # a list belongs to the sentence before it
+    summary = "\n\n".join(paragraphs[:end])
+    rest = "\n\n".join(paragraphs[end:])
+    return Docstring(summary, mark.lstrip("\n") + after if mark else "", rest)
+
+
+def linked(text: str) -> str:
+    """Return a text of a page below `reference/` with links in place of paths of pages."""
+
+    def link(match: re.Match[str]) -> str:
+        title = (DOCS / f"{match['page']}.md").read_text(encoding="utf-8")
+        heading = re.search(r"^# (.*)$", title, re.MULTILINE)
+        return f"[{heading[1] if heading else match['page']}](../../{match['page']}/)"
+
+    return PAGE.sub(link, text)
+
 
 class Examples(griffe.Extension):
-    """Puts a heading before them, which Google's style asks for and a reader of the source can do
-    without."""
+    """Moves doctests to the front, and what the page of an object shows itself out of the way."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change the docstring of one object."""
         docstring = obj.docstring
-        if docstring is None or ">>> " not in docstring.value or "Examples:" in docstring.value:
+        if docstring is None:
             return
-        before, mark, after = docstring.value.partition("\n>>> ")
-        if not mark:
-            return
-        # Example first: directly after the summary.
-        paragraphs = before.split("\n\n")
-        end = 1
-        while end < len(paragraphs) and paragraphs[end - 1].rstrip().endswith(":"):
-            end += 1  # a list belongs to the sentence before it
-        summary = "\n\n".join(paragraphs[:end])
-        rest = "\n\n".join(paragraphs[end:])
-        example = textwrap.indent(mark.lstrip("\n") + after, "    ")
-        docstring.value = f"{summary}\n\nExamples:\n{example}\n\n{rest}"
+        parts = split_docstring(docstring.value)
+        if obj.parent is not None and obj.parent.is_module:
+            # Its page begins with summary and examples.
+            docstring.value = linked(parts.rest)
+        elif parts.examples and "Examples:" not in docstring.value:
+            examples = textwrap.indent(parts.examples, "    ")
+            docstring.value = f"{parts.summary}\n\nExamples:\n{examples}\n\n{parts.rest}"

@@ -5,6 +5,8 @@ A method that overrides another and has nothing to add has no docstring: readers
 """
 
 import ast
+import doctest
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,3 +91,17 @@ def test_each_public_function_has_a_docstring_or_inherits_one(path: Path) -> Non
         if not docstring_of(owner, function):
             bare.append(function.name)
     assert not bare, "describe these functions; only overrides inherit a docstring"
+
+
+MODULES = [
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+    for path in sorted(ROOT.rglob("*.py"))
+    if "\n    >>> " in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_print_what_they_show(name: str) -> None:
+    module = importlib.import_module(name)
+    failures, _ = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert not failures

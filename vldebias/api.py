@@ -220,6 +220,9 @@ def fit_projection(
 
     Raises:
         InvalidInputError: the host has several roles, or see `fit_projections`.
+
+    >>> edit = fit_projection(model, "waterbirds", tokenizer=tokenizer)  # doctest: +SKIP
+    >>> edit.save_pretrained("waterbirds-edit")  # doctest: +SKIP
     """
     edits = fit_projections(
         host,
@@ -260,6 +263,8 @@ def inspect(
         tokenizer: see `fit_projections`.
         reference: see `fit_projections`.
         max_loss: see `fit_projections`.
+
+    >>> inspect(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
     target = resolve(host, tokenizer=tokenizer)
     prompt_set = load_prompts(prompts)

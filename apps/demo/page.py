@@ -19,8 +19,8 @@ from .engine import MINIATURE, Engine
 from .generate_tab import GenerateTab
 from .search_tab import SearchTab
 
-TOY = """The drawings are of a toy world of people at work and birds: its figures say nothing about
-another model."""
+TOY = """The drawings show a toy world of people at work and birds, and figures on them say nothing
+about another model. The photographs are real."""
 HEAD = "<h1>Who appears when you do not say who?</h1><p>{toy}</p>"
 
 

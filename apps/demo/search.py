@@ -188,10 +188,12 @@ def search(
     name = check_choice(column, columns(engine, place), "groups")
     chosen = check_choice(method, SEARCH_METHODS, "method")
     gallery = open_gallery(engine, place)
-    before = _found(engine, gallery, text, name, None, strength)
-    after = _found(engine, gallery, text, name, chosen, strength)
-    why = abstention(engine, name, chosen, place)
     stated = stated_words(engine, gallery, text, name, chosen)
+    before = _found(engine, gallery, text, name, None, strength)
+    # Edits leave a query that states the attribute unchanged by themselves; re-ranking reads none.
+    acting = None if chosen == RERANK and stated else chosen
+    after = _found(engine, gallery, text, name, acting, strength)
+    why = abstention(engine, name, chosen, place)
     return Answer(text, name, before, after, why, stated, gallery.source), gallery
 
 
@@ -200,10 +202,11 @@ def stated_words(
 ) -> tuple[str, ...]:
     """Return the words of a query for which a method leaves it unchanged, in their order.
 
-    method: one of `SEARCH_METHODS`; re-ranking reads no words.
+    method: one of `SEARCH_METHODS`.
     """
     if method == RERANK:
-        return ()
+        prompt_set = vldebias.load_prompts(prompts_of(column))
+        return tuple(StatedWords(prompt_set.stated_words).find(query))
     with engine.lock:
         edits = engine.edits(gallery.host, prompts_of(column), method, gallery.reference)
     words: dict[str, None] = {}

@@ -42,6 +42,7 @@ FIRST_METHOD = {PHOTOGRAPHS: "default"}
 HEADS = ("group", "pictures", "without", "with method")
 BIRDS_SHOWN = 8
 SAVED = "A saved example. Change the query or a setting, and press Search."
+UNCHANGED = "Left unchanged"
 WORSE = "This query got worse: its first results are less even than without the method."
 BIRDS = """The model takes land behind a bird for a land bird. Each method is fitted to texts
 alone."""
@@ -158,8 +159,11 @@ class SearchTab:
         from .search import search
 
         answer, gallery = search(self.engine, query, column, method, strength, gallery_name)
+        titles = _titles(method)
+        if answer.stated:
+            titles = (titles[0], UNCHANGED)
         rows = []
-        for title, found in zip(_titles(method), (answer.before, answer.after), strict=True):
+        for title, found in zip(titles, (answer.before, answer.after), strict=True):
             pictures = [gallery.picture(self.engine, row) for row in found.rows]
             rows.append(_row(title, found, pictures, gallery.titles))
         yield [_lines(answer), *rows, _source(answer)]

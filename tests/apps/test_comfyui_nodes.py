@@ -352,6 +352,16 @@ def test_pictures_of_workflows_hold_them(path: Path) -> None:
     assert kinds & {"BalancedPromptsText", "BalancedPromptsEncode"}
 
 
+def test_pictures_show_the_sockets_that_the_nodes_have() -> None:
+    from eval.comfyui import PICTURES, RESULTS, sockets
+
+    pictures = [RESULTS / f"{name}.png" for name in PICTURES]
+    for path in (*pictures, *(example.with_suffix(".png") for example in EXAMPLES)):
+        with Image.open(path, formats=["PNG"]) as picture:
+            shown = json.loads(picture.info["sockets"])
+        assert shown == sockets(), f"{path}: take it again with python -m eval.comfyui"
+
+
 def test_both_nodes_have_an_example() -> None:
     assert [path.stem for path in EXAMPLES] == ["balance-prompt", "one-sampler-call"]
 

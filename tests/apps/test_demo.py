@@ -382,7 +382,11 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_says_why(engine: Any
     neutral, _ = searches.search(engine, "A photo of a pilot.", "gender", "difference")
     assert neutral.reason() == ""
     reranked, _ = searches.search(engine, answer.query, "gender", "re-rank")
-    assert reranked.stated == (), "re-ranking acts on pictures, not on words"
+    assert reranked.before == reranked.after
+    assert reranked.reason() == answer.reason()
+    open_query, _ = searches.search(engine, "A photo of a pilot.", "gender", "re-rank")
+    assert open_query.before.rows != open_query.after.rows
+    assert open_query.reason() == ""
 
 
 def test_a_query_that_got_worse_is_a_warning() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from browsing import NARROW, WIDE, free_port, looked_at, opened, served
 
+from apps.demo.generate_tab import STARTING
+
 pytestmark = pytest.mark.slow
 
 
@@ -82,6 +84,33 @@ def test_settings_and_code_can_be_read(address: str, browser: Any, width: int) -
         code.wait_for()
         assert code.evaluate("box => box.scrollWidth <= box.clientWidth"), "lines are wrapped"
         looked_at(page)
+
+
+def test_a_press_is_answered_at_once_and_the_announcement_goes_away(
+    address: str, browser: Any
+) -> None:
+    with opened(browser, address) as page:
+        verdict(page)
+        status = page.locator("#status p")
+        before = status.inner_text()
+        page.locator("#generate-button").click()
+        # The script of the page writes before the server can answer.
+        page.wait_for_function(f"document.querySelector('#status p').textContent !== {before!r}")
+        # The same settings give what is shown, so the server's answer may change no word.
+        page.wait_for_function(
+            f"!document.querySelector('#status p').textContent.includes({STARTING[:8]!r})"
+        )
+        page.get_by_label("Prompt").fill("A photo of a baker.")
+        page.get_by_label("Prompt").press("Enter")
+        assert status.inner_text() != before
+        page.wait_for_function("document.querySelector('#status').innerText.includes('s each')")
+        assert STARTING not in status.inner_text()
+        page.get_by_label("Prompt").fill("")
+        page.locator("#generate-button").click()
+        page.get_by_text("prompt: it is empty").wait_for()
+        page.wait_for_function(
+            f"!document.querySelector('#status p').textContent.includes({STARTING[:8]!r})"
+        )
 
 
 def test_boxes_stay_where_they_are_while_pictures_come(address: str, browser: Any) -> None:

@@ -73,3 +73,39 @@ def test_pages_fit_and_can_be_read(browser: Any, address: str, width: int, colou
             assert page.evaluate(OVERFLOWING_CODE) == [], name
             assert page.evaluate(SMALL_PICTURES) == [], name
             looked_at(page)
+
+
+FIRST_FOUND = {
+    "waterbirds": "Evaluate a CLIP",
+    "fairface": "Evaluate a CLIP",
+    "celeba": "Evaluate a CLIP",
+    "stable diffusion": "Ship a Stable Diffusion pipeline",
+    "lawyer": "Evidence",
+    "pairs.html": "Fine-tune on noisy captions",
+    "debias": "debias",
+}
+
+
+def test_a_search_finds_the_page_of_a_task_first(browser: Any, address: str) -> None:
+    with opened(browser, address) as page:
+        box = page.get_by_role("textbox", name="Search")
+        for query, title in FIRST_FOUND.items():
+            box.fill("")
+            box.press_sequentially(query)
+            page.wait_for_function(
+                "title => document.querySelector('.md-search-result__item h1')?.textContent"
+                " === title",
+                arg=title,
+            )
+
+
+def test_the_page_of_an_object_shows_an_example_before_its_signature(
+    browser: Any, address: str
+) -> None:
+    with opened(browser, address, go=False) as page:
+        for name in ("debias", "rince", "rerank"):
+            page.goto(f"{address}/reference/{name}/")
+            code = page.locator(".md-content pre > code").all_inner_texts()
+            assert code[0].split()[-1] == name, "how to import it"
+            assert code[1].startswith(">>> ")
+            assert code[2].startswith(f"{name}("), "the signature"

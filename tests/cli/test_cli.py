@@ -442,13 +442,16 @@ def test_an_invalid_value_is_quoted(args: list[str]) -> None:
     assert "'abc'" in result.output
 
 
-def run_and_look_for_torch(*args: str, folder: Path | None = None) -> tuple[str, str]:
-    """Run a command in a process of its own; return stderr, and stdout with a last line that says
-    whether torch was imported."""
+HEAVY = ("torch", "numpy", "pyarrow", "pandas", "datasets")
+
+
+def run_and_look_for_imports(*args: str, folder: Path | None = None) -> tuple[str, str]:
+    """Run a command in a process of its own; return stderr, and stdout with a last line that lists
+    the `HEAVY` modules that were imported."""
     code = (
         "import sys; from vldebias.cli import main\n"
         "try: main()\n"
-        "finally: print('torch' in sys.modules)"
+        f"finally: print([name for name in {HEAVY} if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *args],
@@ -462,40 +465,60 @@ def run_and_look_for_torch(*args: str, folder: Path | None = None) -> tuple[str,
     return done.stderr, done.stdout
 
 
-def test_a_suite_without_its_data_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
-    stderr, stdout = run_and_look_for_torch("eval", "waterbirds", folder=tmp_path)
+def test_a_suite_without_its_data_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
+    stderr, stdout = run_and_look_for_imports("eval", "waterbirds", folder=tmp_path)
     assert "this suite needs --data-root" in stderr
-    assert stdout.split() == ["False"]
+    assert stdout == "[]\n"
 
 
-def test_a_folder_without_the_data_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
-    stderr, stdout = run_and_look_for_torch(
-        *("eval", "celeba", "--model", "miniature", "--data-root", "."), folder=tmp_path
+@pytest.mark.parametrize(
+    ("suite", "missing"),
+    [
+        ("waterbirds", "metadata.csv or metadata_waterbirds.csv not found"),
+        ("celeba", "list_attr_celeba.txt not found"),
+        ("fairface", "fairface_label_val.csv not found"),
+    ],
+)
+def test_a_folder_without_the_data_is_refused_before_numpy_is_imported(
+    suite: str, missing: str, tmp_path: Path
+) -> None:
+    stderr, stdout = run_and_look_for_imports(
+        *("eval", suite, "--model", "miniature", "--data-root", "."), folder=tmp_path
     )
-    assert "no list_attr_celeba" in stderr
-    assert stdout.split() == ["False"]
+    assert missing in stderr
+    assert stdout == "[]\n"
 
 
-def test_a_gallery_smaller_than_k_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+def test_a_gallery_smaller_than_k_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
     (tmp_path / "val").mkdir()
     rows = ["file,age,gender,race"]
     for number, gender in enumerate(("Male", "Female")):
         Image.new("RGB", (8, 8)).save(tmp_path / f"val/{number}.jpg")
         rows.append(f"val/{number}.jpg,20-29,{gender},White")
     (tmp_path / "fairface_label_val.csv").write_text("\n".join(rows))
-    stderr, stdout = run_and_look_for_torch(
+    stderr, stdout = run_and_look_for_imports(
         *("eval", "fairface", "--model", "miniature", "--data-root", "."), folder=tmp_path
     )
     assert "expected at least k = 1000 images, got 2" in stderr
     assert "vldebias eval show fairface > mine.yaml" in stderr
-    assert stdout.split() == ["False"]
+    assert stdout == "[]\n"
+
+
+def test_training_data_that_is_nowhere_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
+    for name in ("nofolder", "captions/", "./captions", "a/b/c", "nobody/nothing"):
+        stderr, stdout = run_and_look_for_imports(
+            "train", "--data", name, "--model", "miniature", folder=tmp_path
+        )
+        assert name in stderr
+        assert "no such file or folder" in stderr
+        assert stdout == "[]\n"
 
 
 def test_prompts_of_a_packaged_suite_are_printed_without_torch(tmp_path: Path) -> None:
-    _, stdout = run_and_look_for_torch("eval", "show", "fairface", "--texts", folder=tmp_path)
-    *texts, has_torch = stdout.splitlines()
+    _, stdout = run_and_look_for_imports("eval", "show", "fairface", "--texts", folder=tmp_path)
+    *texts, imported = stdout.splitlines()
     assert tuple(texts) == load_suite("fairface").texts()
-    assert has_torch == "False"
+    assert "torch" not in imported
 
 
 @pytest.mark.parametrize("name", packaged("suites"))

@@ -114,9 +114,9 @@ def test_a_comparison_says_what_moved_and_what_else_differs(made: Result) -> Non
     changed = after.model_copy(update={"rows": rows, "commit": "other"})
     comparison = compare(before, changed, ("first", "second"))
     lines = str(comparison).splitlines()
-    assert lines[0].startswith("worse: MaxSkew@10 of search with no method goes from 0.500 in A")
+    assert lines[0].startswith("worse: MaxSkew@10 of search with no method goes from 0.50 in A")
     assert any(line.startswith("2 settings differ") for line in lines)
-    for word in ("1 worse", "commit", "A (first)", "B (second)", "A 0.500    B 0.900", "MOVER"):
+    for word in ("1 worse", "commit", "A (first)", "B (second)", "A 0.50     B 0.90", "MOVER"):
         assert word in str(comparison)
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
@@ -183,7 +183,7 @@ def test_a_comparison_has_the_conclusions_of_both_runs(made: Result) -> None:
     assert conclusion.verdict == "worse"
     (again,) = compare(made, made).conclusions
     assert again.verdict == "equal"
-    assert "0.300 in A and 0.300 in B" in again.sentence
+    assert "0.30 in A and 0.30 in B" in again.sentence
 
 
 def test_a_comparison_in_a_notebook_opens_with_what_moved_and_folds_the_settings() -> None:

@@ -137,10 +137,10 @@ def test_a_conclusion_names_the_method_its_cost_chance_and_who_got_worse(made: R
         "better",
         "default",
     )
-    assert conclusion.cost == "recall@5 0.900 to 0.800 (-0.100 [-0.200, -0.050])"
-    for word in ("a nurse", "1 of 2", "+0.200"):
+    assert conclusion.cost == "recall@5 0.90 to 0.80 (-0.10 [-0.20, -0.05])"
+    for word in ("a nurse", "1 of 2", "+0.20"):
         assert word in conclusion.worse
-    for word in ("MaxSkew@10", "search", "better", "0.500", "0.300", "chance 0.100", "-0.100"):
+    for word in ("MaxSkew@10", "search", "better", "0.50", "0.30", "chance 0.10", "-0.10"):
         assert word in conclusion.sentence
     assert made.to_dict()["conclusions"] == [conclusion.model_dump(mode="json")]
 
@@ -173,12 +173,21 @@ def sweep(*methods: str) -> Result:
 def test_a_conclusion_is_about_the_default_and_the_papers_setting() -> None:
     (both,) = sweep("orth", "default", "orth-cali").conclusions()
     assert both.method == "default"
-    assert both.paper == "0.600 (orth-cali, λ = 1000; +0.200 [+0.100, +0.300])"
+    assert both.paper == "0.60 (orth-cali, λ = 1000; +0.20 [+0.10, +0.30])"
     assert "with the default (change" in both.sentence
     assert both.sentence.index(both.paper) < both.sentence.index("Cost:")
     (paper,) = sweep("orth", "orth-cali").conclusions()
     assert (paper.method, paper.paper) == ("orth-cali, λ = 1000", "")
-    assert "+0.300]; the paper's setting)" in paper.sentence
+    assert "+0.30]; the paper's setting)" in paper.sentence
+
+
+@pytest.mark.parametrize("split", ["generated", "generated, labelled by people"])
+def test_generated_images_have_the_papers_setting_of_pipelines(split: str) -> None:
+    rows = [figure("none", 0.5), figure("cali", 0.4, change=DOWN)]
+    methods = {"cali": {"method": "paper", "lam": None}}
+    made = protocol().model_copy(update={"split": split, "methods": methods})
+    frame = readable(result(rows, made))
+    assert frame.paper.tolist() == ["", "cali, λ = 500"]
 
 
 def test_a_default_that_declines_is_said_to_attach_nothing() -> None:
@@ -195,7 +204,7 @@ def test_the_best_lambda_of_a_sweep_is_said_only_if_it_was_chosen_on_val() -> No
     measured = sweep("orth", "default", "orth-cali")
     (conclusion,) = measured.conclusions()
     assert "λ = 400" not in conclusion.sentence
-    assert "With λ chosen on val: 0.700 [0.600, 0.800] with orth-cali, λ = 200." in (
+    assert "With λ chosen on val: 0.70 [0.60, 0.80] with orth-cali, λ = 200." in (
         conclusion.sentence
     )
     names = readable(measured)["name"].tolist()
@@ -205,7 +214,7 @@ def test_the_best_lambda_of_a_sweep_is_said_only_if_it_was_chosen_on_val() -> No
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ((-0.64, -0.66, -0.62), "hits kept@10 1.000 to 0.360 (-0.640 [-0.660, -0.620])"),
+        ((-0.64, -0.66, -0.62), "hits kept@10 1.00 to 0.36 (-0.64 [-0.66, -0.62])"),
         ((-0.64, -1.0, 0.1), "no clear loss of hits kept@10"),
         ((-0.64, -0.64, -0.64), "hits kept@10 1.000 to 0.360 (-0.640 [-0.640, -0.640])"),
     ],
@@ -232,7 +241,7 @@ def test_a_utility_at_several_k_is_told_where_it_lost_most() -> None:
         recall = {"metric": f"recall@{k}", "better": "higher"}
         rows += [bias("none", 0.9, **recall), bias("default", 0.8, change=change, **recall)]
     (conclusion,) = result(rows, protocol("search")).conclusions()
-    assert conclusion.cost == "recall@5 0.900 to 0.800 (-0.100 [-0.120, -0.080])"
+    assert conclusion.cost == "recall@5 0.90 to 0.80 (-0.10 [-0.12, -0.08])"
 
 
 def test_the_average_at_the_frequencies_of_training_goes_before_the_plain_one() -> None:
@@ -240,7 +249,7 @@ def test_the_average_at_the_frequencies_of_training_goes_before_the_plain_one() 
     alone = [figure("x", 10.0, metric="pair_distance", better="lower", change=DOWN)]
     (plain_cost,), (both,) = (result(alone + rows).conclusions() for rows in (average[:1], average))
     assert plain_cost.before == pytest.approx(10.2), "without a row of none: value less change"
-    assert plain_cost.cost.startswith("average accuracy 1.100")
+    assert plain_cost.cost.startswith("average accuracy 1.10")
     assert both.cost.startswith("reweighted average accuracy")
 
 
@@ -359,7 +368,7 @@ def test_a_baseline_is_better_or_worse_only_by_the_paired_difference(
         )
     (conclusion,) = result(rows, protocol()).conclusions()
     assert conclusion.method == "default"
-    start, _, comparison = conclusion.baseline.partition("0.770 [0.670, 0.870]")
+    start, _, comparison = conclusion.baseline.partition("0.77 [0.67, 0.87]")
     assert "threshold at the median" in start
     assert comparison.removeprefix(", ").partition(" (")[0] == expected[better]
     assert conclusion.baseline[1:] in conclusion.sentence

@@ -61,12 +61,12 @@ def test_terminal_page_notebook_and_file_say_that_there_are_few(tmp_path: Path) 
     rows = [gap(), gap("default", 0.2, change=DOWN)]
     made = result(rows, protocol("generation"))
     shown = text(made)
-    assert "0.400 [0.300, 0.500] few professions" in shown
+    assert "0.40 [0.30, 0.50]    few professions" in shown
     assert "(few, narrow: under 92 %)" in shown
     page = render(made, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
     assert page.index("<small>few professions</small>") < page.index(FEW_NOTE)
     assert page.index(FEW_NOTE) < page.index("<details")
-    assert "0.200 [0.100, 0.300], few professions" in made._repr_html_()
+    assert "0.20 [0.10, 0.30], few professions" in made._repr_html_()
     file = made.write(tmp_path / "result.json")
     assert [row["few"] for row in json.loads(file.read_text())["figures"]] == [
         "few professions"

@@ -36,9 +36,7 @@ def test_the_frame_has_the_columns_in_their_order() -> None:
         " ".join(COLUMNS)
         == f"task metric method subset {ends} n better lam strength uses_labels counts"
     )
-    assert all(
-        shown in small()._repr_html_() for shown in ("<h3>small</h3>", "0.333 [0.100, 0.900]")
-    )
+    assert all(shown in small()._repr_html_() for shown in ("<h3>small</h3>", "0.33 [0.10, 0.90]"))
     assert Result.from_tasks("nothing", [], seconds=0).to_pandas().shape == (0, len(COLUMNS))
 
 

@@ -92,7 +92,7 @@ def test_the_first_table_shows_every_method_at_its_own_setting_and_the_papers() 
     for group in groups:
         names = [row.name for row in group["rows"]]
         assert names == ["default", "cali", "orth-cali, λ = 200", "orth-cali, λ = 1000"]
-        assert group["before"] == "0.500 [0.400, 0.600]"
+        assert group["before"] == "0.50 [0.40, 0.60]"
 
 
 def test_the_heading_says_what_was_measured_on_which_model_and_when(made: Result) -> None:
@@ -195,7 +195,7 @@ def test_a_result_without_methods_says_what_was_measured(tmp_path: Path) -> None
     ]
     page = render(result(rows, protocol("shares")), tmp_path / "p.html", beside=tmp_path)
     html = unbroken(page.read_text())
-    sentence = unbroken("shares: the gap from even shares is 0.170 [0.070, 0.270]; chance alone")
+    sentence = unbroken("shares: the gap from even shares is 0.17 [0.07, 0.27]; chance alone")
     assert html.index(sentence) < html.index("<table") < html.index("<details")
 
 
@@ -228,6 +228,21 @@ def test_the_range_of_a_prompt_lies_where_its_share_does() -> None:
     assert nurse.share.startswith("90% female")
     three = audit.model_copy(update={"settings": settings | {"values": ["male", "female", "x"]}})
     assert ends_of_ranges(result(rows, three), frame) is None
+
+
+def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
+    advice = {
+        "a nurse": "leans female: rewrite it or use a method",
+        "a chair": "no person is asked for: nothing to predict",
+    }
+    audit = protocol("audit", settings={"prompts": advice, "advice": ["one leans"]})
+    rows = [figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male")]
+    named = audit.model_copy(update={"prompts": "gender"})
+    audited = result(rows, named)
+    page = render(audited, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert "<code>vldebias prompts balance prompts.txt --attribute gender</code>" in page
+    assert "<code>vldebias.debias(pipe, &#34;gender&#34;)</code>" in page
+    assert "--measure 8" not in page, "no prompt needs images"
 
 
 def test_no_interval_is_parted_by_the_end_of_a_line() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.study.made_figures import DOWN, figure, protocol, result
 from vldebias.report.page import grids
-from vldebias.report.table import SWEPT, published, readable
+from vldebias.report.table import SWEPT, from_to, moved, number, published, readable
 from vldebias.report.text import text
 
 
@@ -173,3 +173,18 @@ def test_averages_of_baselines_on_waterbirds_weigh_groups_as_in_training() -> No
                     listed.add((task, method))
     baselines = "erm-linear erm-adapter wise-ft dfr-sub dfr-up contrastive-adapter"
     assert listed == {("waterbirds", method) for method in baselines.split()}
+
+
+def test_figures_have_two_decimals_unless_their_interval_is_narrow() -> None:
+    assert number(0.19, 0.1432, 0.2468) == "0.19 [0.14, 0.25]"
+    assert number(0.19, 0.1811, 0.1989) == "0.190 [0.181, 0.199]"
+    assert number(0.5, 0.5, 0.5) == "0.500 [0.500, 0.500]"
+    assert number(12.345, 10.0, 14.0) == "12.3 [10.0, 14.0]"
+    assert from_to(0.208, 0.69, (0.482, 0.41, 0.554)) == "0.21 to 0.69 (+0.48 [+0.41, +0.55])"
+
+
+def test_no_end_of_a_change_is_shown_as_zero() -> None:
+    assert moved((0.03, 0.004, 0.06)) == "+0.030 [+0.004, +0.060]"
+    assert moved((0.03, -0.004, 0.06)) == "+0.030 [-0.004, +0.060]"
+    assert moved((0.03, 0.006, 0.06)) == "+0.03 [+0.01, +0.06]"
+    assert moved((0.03, 0.0, 0.06)) == "+0.03 [+0.00, +0.06]", "it is zero"

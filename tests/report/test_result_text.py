@@ -12,12 +12,12 @@ from vldebias.report.text import tab_rows, text, wrapped
 
 def test_print_of_a_result_is_what_was_found_in_about_25_lines(made: Result) -> None:
     shown = text(made).splitlines()
-    assert shown[0].startswith("search: better. MaxSkew@10 falls from 0.500 to 0.300 with")
+    assert shown[0].startswith("search: better. MaxSkew@10 falls from 0.50 to 0.30 with")
     assert max(map(len, shown)) <= 80
     (conclusion,) = made.conclusions()
     assert f"What got worse: {conclusion.worse}." in " ".join(text(made).split())
     for value in (
-        "0.500 [0.400, 0.600]",
+        "0.50 [0.40, 0.60]",
         "4 more figures",
         "dfr-up†",
         "used labels of other images",
@@ -43,7 +43,7 @@ def test_many_conclusions_are_short_and_the_rest_is_counted() -> None:
     made = result(rows, *(protocol(f"task {i}") for i in range(40)))
     shown = str(made).splitlines()
     assert len(shown) == 25
-    assert shown[0] == "task 0: better, MaxSkew@10 0.500 to 0.500 with default"
+    assert shown[0] == "task 0: better, MaxSkew@10 0.50 to 0.50 with default"
     assert any(line.endswith(" more: conclusions()") for line in shown)
     assert any(line.startswith("  no method") for line in shown), "and some rows"
 

@@ -37,7 +37,7 @@ def test_a_row_for_each_method_with_the_measure_of_the_conclusion(folder: Path) 
     # Not chance, and not the parts and costs of the task.
     assert set(of_a) == {"no method", "default", "cali", "dfr-up†"}
     assert of_a["default"].value == 0.3
-    assert of_a["default"].number.startswith("0.300 [")
+    assert of_a["default"].number.startswith("0.30 [")
     assert of_a["default"].verdict == "better"
     assert of_a["default"].page == "a/index.html"
     assert rows[0].page == ""

@@ -150,7 +150,7 @@ def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_p
     rows += [figure("orth", 0.7, metric="worst_group", change=(0.2, 0.1, 0.3))]
     rows += [figure("orth", 0.7, metric="macro", change=(-0.2, -0.3, -0.1))]
     (conclusion,) = result(rows).conclusions()
-    assert conclusion.cost == "mean over the groups 0.900 to 0.700 (-0.200 [-0.300, -0.100])"
+    assert conclusion.cost == "mean over the groups 0.90 to 0.70 (-0.20 [-0.30, -0.10])"
 
 
 def test_one_of_shares_and_one_of_rankings_are_measured_too(package: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_clear_decrease_is_worse_and_a_clear_increase_is_better() -> None:
     assert (lost.before, lost.after) == pytest.approx((0.75, 0.65))
     assert lost.verdict == "worse"
     assert lost.change[1] < lost.change[0] < lost.change[2] < 0
-    assert "held-out data: worse. Zero-shot accuracy falls from 0.750 to 0.650" in lost.sentence
+    assert "held-out data: worse. Zero-shot accuracy falls from 0.75 to 0.65" in lost.sentence
     gained = concluded(after, before)[ACCURACY]
     assert gained.verdict == "better"
     assert gained.change[0] == pytest.approx(-lost.change[0])
@@ -96,7 +96,7 @@ def test_other_scores_that_worsen_are_the_cost_except_cosines() -> None:
     conclusion_of_metric = concluded(before, after)
     assert list(conclusion_of_metric) == [ACCURACY, RECALL]
     assert conclusion_of_metric[ACCURACY].cost.startswith(
-        "recall@1 image->text 0.500 to 0.300 (-0.200 ["
+        "recall@1 image->text 0.50 to 0.30 (-0.20 ["
     )
     assert conclusion_of_metric[RECALL].cost == ""
     assert [lead.metric for lead in leading(list(conclusion_of_metric.values()))] == [

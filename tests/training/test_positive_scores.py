@@ -92,6 +92,7 @@ def test_the_table_lists_the_most_suspicious_first_and_the_auroc_is_reported(
     marks = re.findall(
         r"<figcaption>\d+\. (?:<b>(\w+)</b> )?", (tmp_path / "pairs.html").read_text()
     )
+    assert "<code>--set keep=0.9</code>" in (tmp_path / "pairs.html").read_text()
     assert marks == ["wrong" if pairs.wrong[i] else "" for i in listed[: len(marks)]]
     for row, i in zip(rows, listed, strict=True):
         assert row["caption"] == pairs.captions[i][0]

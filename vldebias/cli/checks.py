@@ -100,26 +100,46 @@ def check_data_of_suite(
         limit: most images of a split that are measured; None: all.
         only: names of the tasks to run; none: all.
     """
-    from vldebias.data import ImageData, open_data
     from vldebias.data.catalog import DATA
+    from vldebias.data.releases import count_rows, find_tables
     from vldebias.utils.files import packaged, read_yaml
 
     if suite not in packaged("suites"):
         return
     for task in read_yaml(packaged("suites")[suite])["tasks"]:
         source = task.get("data", {})
-        if source.get("name") not in DATA or (only and task["name"] not in only):
+        name = source.get("name")
+        if name not in DATA or (only and task["name"] not in only):
             continue
-        images = open_data(source["name"], data_root, source["split"])
-        if not isinstance(images, ImageData):
-            continue
-        count = len(images) if limit is None else min(len(images), limit)
-        if task.get("k", 0) > count:
-            raise InvalidInputError(
-                f"{suite}: expected at least k = {task['k']} images, got {count}. Save the suite"
-                f" under another name (`vldebias eval show {suite} > mine.yaml`), lower its k, and"
-                " run `vldebias eval mine.yaml`"
-            )
+        root = DATA[name].find_root(data_root)
+        k = task.get("k", 0)
+        # Paths and lines of tables first: reading the tables imports numpy and pyarrow.
+        tables = [] if root is None else find_tables(name, Path(root), source["split"])
+        if tables:
+            check_k(suite, k, count_rows(tables), limit)
+        from vldebias.data import ImageData, open_data
+
+        images = open_data(name, data_root, source["split"])
+        if isinstance(images, ImageData):
+            check_k(suite, k, len(images), limit)
+
+
+def check_k(suite: str, k: int, images: int, limit: int | None) -> None:
+    """Refuse fewer images than the k that a suite measures at.
+
+    Args:
+        suite: name of the suite, for the message.
+        k: first results that are measured.
+        images: number of images.
+        limit: most images that are measured; None: all.
+    """
+    count = images if limit is None else min(images, limit)
+    if k > count:
+        raise InvalidInputError(
+            f"{suite}: expected at least k = {k} images, got {count}. Save the suite"
+            f" under another name (`vldebias eval show {suite} > mine.yaml`), lower its k, and"
+            " run `vldebias eval mine.yaml`"
+        )
 
 
 def check_suite(name: str) -> None:

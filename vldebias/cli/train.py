@@ -215,7 +215,7 @@ def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
         settings: training settings.
         is_listing: only list pairs, which needs no full batch.
     """
-    from vldebias.data.layouts import find_layout, refuse_absent_images
+    from vldebias.data.layouts import find_layout, refuse_absent_images, refuse_unreachable
 
     for data in dict.fromkeys((settings.data, settings.val_data or settings.data)):
         data_set = trained_data(data)
@@ -231,6 +231,8 @@ def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
             encoding=settings.encoding,
             reads_captions=settings.reads_captions,
         )
+        if layout.kind == "datasets":
+            refuse_unreachable(data)
         refuse_absent_images(
             layout, images=settings.image_root, allow_outside=settings.allow_outside
         )
@@ -288,6 +290,7 @@ def _run(
 
 def _print(outcome: dict[str, Any], folder: Path) -> None:
     from vldebias.report.conclusion import Conclusion
+    from vldebias.report.table import number
     from vldebias.report.text import wrapped
     from vldebias.training.changes import counted, leading
 
@@ -312,8 +315,8 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
         say(
-            f"wrong captions have lower scores: AUROC {area['value']:.3f} [{area['low']:.3f},"
-            f" {area['high']:.3f}]"
+            "wrong captions have lower scores: AUROC"
+            f" {number(area['value'], area['low'], area['high'])}"
         )
     for name, path in outcome["files"].items():
         say(f"{name}: {folder / path}")
@@ -324,7 +327,7 @@ def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> Non
 
     Scores that were not measured at a stage leave their cell empty.
     """
-    from vldebias.report.table import moved
+    from vldebias.report.table import form_of_figures, moved
     from vldebias.training.changes import TITLES
 
     moments = [moment for moment in ("before", "after", "debiased") if outcome.get(moment)]
@@ -332,10 +335,11 @@ def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> Non
     rows = []
     for name in outcome.get("after", {}):
         cells = [TITLES.get(name, name)]
+        found = conclusion_of_score.get(name)
+        form = ".3f" if found is None else form_of_figures(found.after, found.change)
         for moment in moments:
             value = outcome[moment].get(name)
-            cells.append("" if value is None else f"{value:.3f}")
-        found = conclusion_of_score.get(name)
+            cells.append("" if value is None else f"{value:{form}}")
         if found is None:
             cells += ["", ""]
         else:

@@ -26,7 +26,14 @@ from vldebias.data.dataset import (
 )
 from vldebias.data.folders import folder_of_paths
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
-from vldebias.data.layouts import CAPTION_COLUMNS, IMAGE_COLUMNS, expanded, fitting_columns
+from vldebias.data.layouts import (
+    CAPTION_COLUMNS,
+    IMAGE_COLUMNS,
+    cannot_open,
+    expanded,
+    fitting_columns,
+    refuse_unreachable,
+)
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tars import open_tars, stream_of_tars
 from vldebias.errors import InvalidInputError, need
@@ -57,10 +64,6 @@ class Source(TypedDict, total=False):
     data_files: dict[str, list[str]]
 
 
-LAYOUT = (
-    "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file,"
-    " or a pattern such as shards/*.tar"
-)
 CAPTIONS = ("caption", "txt", "text", "captions", "sentences")
 _IMAGES = ("image", "jpg", "jpeg", "png", "webp")
 ALIASES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
@@ -87,7 +90,7 @@ def open_huggingface(
     columns (jpg, txt, cls).
 
     Args:
-        root: data set to open; see LAYOUT.
+        root: data set to open; see `LAYOUT` of vldebias.data.layouts.
         split: "train", "val" (also finds validation, valid and dev), "test", another split of the
             data set, or "all". Default: the only split, or test. Files and patterns have a single
             split, train.
@@ -107,11 +110,13 @@ def open_huggingface(
             possible.
         MissingPackageError: `datasets` is not installed.
     """
-    datasets = need("datasets")
     place = f"huggingface: {root}"
     about = {"root": str(root), "config": config, "revision": revision}
     source = source_of(str(root), config, revision, files)
+    if "data_files" not in source:
+        refuse_unreachable(str(root))
     tars_of_split = _tars_of_splits(root)
+    datasets = need("datasets")
     if tars_of_split and not streaming:
         split = _only_or_test(tars_of_split, split)
         return open_tars(
@@ -222,9 +227,7 @@ def _load(
         trouble = reason(error)
         if why_offline:
             trouble = f"there is no such file or folder, and {why_offline}"
-        raise InvalidInputError(
-            f"huggingface: {root}: cannot be opened: {trouble}. Expected {LAYOUT}"
-        ) from error
+        raise cannot_open(root, trouble) from error
     if isinstance(loaded, dict):
         return dict(loaded)
     return {str(loaded.split or "all"): loaded}

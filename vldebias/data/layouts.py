@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,10 @@ IMAGE_COLUMNS = (
 CAPTION_COLUMNS = (
     *("caption", "captions", "text", "txt", "title", "sentence", "sentences", "description"),
     *("alt", "alt_text", "comment"),
+)
+LAYOUT = (
+    "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file,"
+    " or a pattern such as shards/*.tar"
 )
 _URL_COLUMNS = ("url", "image_url", "img_url", "urls")
 _URL = re.compile(r"https?://\S+", re.IGNORECASE)
@@ -202,6 +207,7 @@ def _refuse_absent(root: str | Path, ending: str) -> None:
     looks_like_path = (
         ending in (*TABLES, *PARQUET, ".tar")
         or text.startswith(("/", ".", "~"))
+        or text.endswith("/")
         or text.count("/") > 1
         or "\\" in text
     )
@@ -608,3 +614,46 @@ def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequenc
         f" --url_list {path} --input_format {form} --url_col {url} --caption_col {caption}"
         " --output_format webdataset --output_folder images, then pass them: --data 'images/*.tar'"
     )
+
+
+def refuse_unreachable(name: str) -> None:
+    """Refuse a name that is neither a path nor in a cache if the hub cannot be asked.
+
+    `load_dataset` would find out too, after the imports of `datasets` and torch.
+
+    Raises:
+        InvalidInputError: no such path, not in a cache, and no hub.
+    """
+    if Path(name).exists() or _may_be_cached(name):
+        return
+    from vldebias.projection.hub import offline_reason
+
+    with offline_reason() as why_offline:
+        if why_offline:
+            raise cannot_open(name, f"there is no such file or folder, and {why_offline}")
+
+
+def _may_be_cached(name: str) -> bool:
+    """Return whether a cache of `datasets` or of the hub has a folder that ends with a name,
+    however it writes capitals and separators."""
+    from huggingface_hub import constants
+
+    def letters(text: str) -> str:
+        return re.sub(r"[\W_]", "", text).casefold()
+
+    datasets_cache = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets")
+    ending = letters(name.rpartition("/")[2])
+    for cache in (Path(datasets_cache), Path(constants.HF_HUB_CACHE)):
+        if cache.is_dir() and any(letters(path.name).endswith(ending) for path in cache.iterdir()):
+            return True
+    return False
+
+
+def cannot_open(root: str | Path, trouble: str) -> InvalidInputError:
+    """Return the error for a data set that cannot be opened.
+
+    Args:
+        root: what was passed as the data set.
+        trouble: why it cannot be opened.
+    """
+    return InvalidInputError(f"huggingface: {root}: cannot be opened: {trouble}. Expected {LAYOUT}")

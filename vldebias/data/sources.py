@@ -3,52 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vldebias.data.catalog import DATA
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.folders import existing_names
-from vldebias.data.huggingface import ImageStream
 from vldebias.data.labels import Labels
 from vldebias.data.manifest import coded_labels, known_labels, rows_of_split
+from vldebias.data.releases import (
+    WATERBIRDS_FOLDERS,
+    fairface_parts,
+    find_celeba,
+    find_fairface,
+    find_in_release,
+    find_waterbirds,
+)
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, Lazily, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from vldebias.data.huggingface import ImageStream
 else:
     pa = Lazily("pyarrow")
 
 SPLITS = {"0": "train", "1": "val", "2": "test"}  # codes of Waterbirds and CelebA
-
-
-def _find(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
-    """Return the first of `names` in the first of `folders` of `root` that contains one."""
-    for folder in folders:
-        for name in names:
-            path = root / folder / name
-            if path.exists():
-                return path
-    raise InvalidInputError(
-        f"{data}: {' or '.join(names)} not found in {root}; expected {DATA[data].layout}"
-    )
-
-
-def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
-    """Return the folder of an unpacked release, in `root` or in one of its folders.
-
-    It is the first that contains one of `names` in one of `folders`, or `root` if there is none.
-    """
-    paths = [Path(folder, name) for folder, name in product(folders, names)]
-    subfolders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    # The code of group DRO uses "*/data", and torchvision "*/celeba".
-    nested = [path / name for path, name in product(subfolders, ("data", "celeba"))]
-    for base in (root, *subfolders, *nested):
-        if any((base / path).exists() for path in paths):
-            return base
-    return root
 
 
 def _folder_with(files: Sequence[str], base: Path, folders: Sequence[str]) -> Path:
@@ -75,10 +56,7 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
             which the folder may also be in "waterbirds".
         split: train, val, test or all.
     """
-    names = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")  # group_DRO and WILDS
-    # Some releases are unpacked into a folder "waterbirds".
-    folders = [*names, *(f"waterbirds/{name}" for name in names)]
-    path = _find("waterbirds", root, ["metadata.csv", "metadata_waterbirds.csv"], folders)
+    path = find_waterbirds(root)
     table = read_table(path)
     rows = rows_of_split("waterbirds", split, coded_labels(table, "split", SPLITS, path))
     # SubpopBench and others rename two of the columns.
@@ -89,7 +67,7 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
         "label": coded_labels(table, "y", {"0": "landbird", "1": "waterbird"}, path)[rows],
         "place": coded_labels(table, place_column, {"0": "land", "1": "water"}, path)[rows],
     }
-    images = _folder_with(files, path.parent, names)
+    images = _folder_with(files, path.parent, WATERBIRDS_FOLDERS)
     return file_images("waterbirds", split, images, [files[i] for i in rows], labels)
 
 
@@ -106,11 +84,9 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
             (blond) and `a` (male).
         split: train, val, test or all.
     """
-    tables = ("", "Anno", "Eval")  # of the release; in copies, all tables are in one folder
-    base = _base(root, ["list_attr_celeba.csv", "list_attr_celeba.txt", *_MERGED_CELEBA], tables)
-    table, path = _celeba_table(base, tables)
-    folders = ["img_align_celeba/img_align_celeba", "img_align_celeba"]
-    images = _find("celeba", base, folders, ("", "Img"))
+    paths, images = find_celeba(root)
+    table = _celeba_table(paths)
+    path = paths[0]
     file_column = _first_column(table, ("image_id", "filename"))
     files = as_texts(column_of(table, file_column, path), str(path))
     rows = rows_of_split("celeba", split, coded_labels(table, "split", SPLITS, path))
@@ -131,27 +107,17 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
     return file_images("celeba", split, images, [files[row] for row in rows], labels)
 
 
-_MERGED_CELEBA = ("metadata.csv", "metadata_celeba.csv")
+def _celeba_table(paths: Sequence[Path]) -> pa.Table:
+    """Return the table of CelebA's images with their attributes and split.
 
-
-def _celeba_table(base: Path, folders: Sequence[str]) -> tuple[pa.Table, Path]:
-    """Return the table of CelebA's images with attributes and splits, and its file.
+    Args:
+        paths: a merged table, or the tables of attributes and of splits.
 
     Raises:
-        InvalidInputError: there is no table, or images have no split.
+        InvalidInputError: images without a split.
     """
-    # The folder of JTT also contains the attributes of the release, but not its partition.
-    has_partition = any(
-        (base / folder / f"list_eval_partition{ending}").exists()
-        for folder, ending in product(folders, (".csv", ".txt"))
-    )
-    for name in _MERGED_CELEBA:
-        if (base / name).exists() and not has_partition:
-            return read_table(base / name), base / name
-    paths = [
-        _find("celeba", base, [f"{stem}.csv", f"{stem}.txt"], folders)
-        for stem in ("list_attr_celeba", "list_eval_partition")
-    ]
+    if len(paths) == 1:
+        return read_table(paths[0])
     attributes = _read_celeba(paths[0], 2)
     partition = _read_celeba(paths[1], 0)
     files = as_texts(attributes.column(0).combine_chunks(), str(paths[0]))
@@ -166,7 +132,7 @@ def _celeba_table(base: Path, folders: Sequence[str]) -> tuple[pa.Table, Path]:
         )
     column = pa.array([split_of_file[file] for file in files])
     table = attributes.rename_columns(["image_id", *attributes.column_names[1:]])
-    return table.append_column("split", column), paths[0]
+    return table.append_column("split", column)
 
 
 def _read_celeba(path: Path, header: int) -> pa.Table:
@@ -210,7 +176,6 @@ _FAIRFACE = {
     ),
     "age": ("0-2", "3-9", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70"),
 }
-_FAIRFACE_IMAGES = "fairface-img-margin025-trainval"  # crops of the authors' main experiments
 
 
 def open_fairface(root: Path, split: str = "val") -> ImageData:
@@ -223,18 +188,13 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
         root: folder with the label files, or its parent.
         split: train, val or all. The paper uses val.
     """
-    # The labels of the test split are not public.
-    parts = ("train", "val") if split == "all" else (split,)
-    tables = ("", "labels", _FAIRFACE_IMAGES)
-    base = _base(root, [f"fairface_label_{part}.csv" for part in parts], tables)
-    paths = [_find("fairface", base, [f"fairface_label_{part}.csv"], tables) for part in parts]
-    images = base / _FAIRFACE_IMAGES if (base / _FAIRFACE_IMAGES).exists() else base
+    paths, images = find_fairface(root, split)
     table = pa.concat_tables(map(read_table, paths), promote_options="default")
     files = as_texts(column_of(table, "file", paths[-1]), str(paths[-1]))
     # Find the folder of val for copies with paths like "fairface/val/1.jpg".
     if not any((images / file).is_file() for file in existing_names(images, files[:3])):
-        for part in parts:
-            _find("fairface", images, [part], [""])
+        for part in fairface_parts(split):
+            find_in_release("fairface", images, [part], [""])
     labels = {
         name: known_labels(table, name, known, paths[-1]) for name, known in _FAIRFACE.items()
     }
@@ -278,7 +238,12 @@ def open_data(
         )
     read = data_set.load_reader()
     found = read(data_set.find_root(root), split or data_set.split, **options)
-    if not isinstance(found, (ImageData, ImageStream)):
+    if isinstance(found, ImageData):
+        return found
+    # Only now: the module imports what it takes to ask the hub.
+    from vldebias.data.huggingface import ImageStream
+
+    if not isinstance(found, ImageStream):
         raise InvalidInputError(
             f"data set {name!r}: its reader returned {found!r}; expected an ImageData, such as the"
             " result of vldebias.data.file_images"

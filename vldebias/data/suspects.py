@@ -7,6 +7,7 @@ import csv
 import html
 import io
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -181,7 +182,8 @@ class Suspects:
                 "</figcaption></figure>"
             )
         title = html.escape(title)
-        intro = f"<p>{html.escape(about)}</p>"
+        sentences = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(about))
+        intro = f"<p>{sentences}</p>"
         head = f"{_PAGE}<title>{title}</title><header><h1>{title}</h1>{intro}</header>"
         page = "\n".join([head, "<main>", *figures, "</main>", ""])
         return write_atomically(path, page)

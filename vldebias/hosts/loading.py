@@ -75,6 +75,9 @@ def load_host(
 
     Raises:
         InvalidInputError: the options contradict each other, or the weights cannot be loaded.
+
+    >>> loaded = load_host("ViT-B-32", pretrained="openai")  # doctest: +SKIP
+    >>> vldebias.debias(loaded.host, "gender", tokenizer=loaded.tokenizer)  # doctest: +SKIP
     """
     _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""

@@ -125,6 +125,11 @@ def debiased_contrastive(
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
+
+    >>> import torch
+    >>> images = torch.eye(4)
+    >>> debiased_contrastive(images, images, tau_plus=0.1, temperature=0.5)
+    tensor(0.1113)
     """
     return hard_negative_contrastive(
         image_features,
@@ -172,6 +177,11 @@ def hard_negative_contrastive(
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `debiased_contrastive`.
+
+    >>> import torch
+    >>> images = torch.eye(4)
+    >>> hard_negative_contrastive(images, images, tau_plus=0.1, beta=1.0, temperature=0.5)
+    tensor(0.1113)
     """
     check_interval("tau_plus", tau_plus, "[0, 1)")
     check_interval("beta", beta, "[0, inf)")
@@ -207,7 +217,14 @@ def hard_negative_contrastive(
 
 
 class DebiasedContrastiveLoss(ContrastiveLoss[DebiasedSettings]):
-    """Apply `debiased_contrastive`; `forward` also takes positives."""
+    """Apply `debiased_contrastive`; `forward` also takes positives.
+
+    >>> import torch
+    >>> loss = DebiasedContrastiveLoss(tau_plus=0.1, temperature=0.5)
+    >>> images = torch.eye(4)
+    >>> loss(images, images)
+    tensor(0.1113)
+    """
 
     function = staticmethod(debiased_contrastive)
     tau_plus: float
@@ -222,7 +239,14 @@ class DebiasedContrastiveLoss(ContrastiveLoss[DebiasedSettings]):
 
 
 class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
-    """Apply `hard_negative_contrastive`; `forward` also takes positives."""
+    """Apply `hard_negative_contrastive`; `forward` also takes positives.
+
+    >>> import torch
+    >>> loss = HardNegativeContrastiveLoss(beta=1.0, temperature=0.5)
+    >>> images = torch.eye(4)
+    >>> loss(images, images)
+    tensor(0.1113)
+    """
 
     function = staticmethod(hard_negative_contrastive)
     tau_plus: float

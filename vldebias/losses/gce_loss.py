@@ -41,6 +41,12 @@ def generalized_cross_entropy(
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
+
+    >>> import torch
+    >>> images = torch.eye(2)
+    >>> captions = torch.tensor([0, 1])  # the caption of each row, by its number
+    >>> generalized_cross_entropy(images, images, captions, q=0.7, temperature=0.5)
+    tensor(0.1215)
     """
     check_interval("q", q, "[0, 1]")
     check_interval("smoothing", smoothing, "[0, 1)")
@@ -78,7 +84,14 @@ def generalized_cross_entropy(
 
 
 class GCELoss(ContrastiveLoss[GCESettings]):
-    """Apply `generalized_cross_entropy`. Options: see `ContrastiveLoss`."""
+    """Apply `generalized_cross_entropy`. Options: see `ContrastiveLoss`.
+
+    >>> import torch
+    >>> loss = GCELoss(q=0.7, temperature=0.5)
+    >>> images = torch.eye(2)
+    >>> loss(images, images, torch.tensor([0, 1]))
+    tensor(0.1215)
+    """
 
     function = staticmethod(generalized_cross_entropy)
     reads_labels = True

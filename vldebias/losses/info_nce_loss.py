@@ -46,6 +46,13 @@ def info_nce(
     Raises:
         InvalidInputError: different shapes or dtypes, n < 2, a temperature that is not positive, an
             unknown reduction, chunk_size < 1, or processes with different numbers of rows.
+
+    >>> import torch
+    >>> images = torch.eye(4)  # each image is like its own caption alone
+    >>> info_nce(images, images, temperature=0.2)
+    tensor(0.0200)
+    >>> info_nce(images, images.roll(1, 0), temperature=0.2)  # every caption is wrong
+    tensor(5.0200)
     """
     batch = Contrast(image_features, text_features, **options)
     (log_sum,) = batch.sums(1.0)
@@ -54,6 +61,13 @@ def info_nce(
 
 
 class InfoNCELoss(ContrastiveLoss[NoSettings]):
-    """Apply `info_nce`. Options: see `ContrastiveLoss`."""
+    """Apply `info_nce`. Options: see `ContrastiveLoss`.
+
+    >>> import torch
+    >>> loss = InfoNCELoss(temperature=0.2)
+    >>> images = torch.eye(4)
+    >>> loss(images, images)
+    tensor(0.0200)
+    """
 
     function = staticmethod(info_nce)

@@ -120,6 +120,13 @@ def rince(
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
+
+    >>> import torch
+    >>> images = torch.eye(4)
+    >>> rince(images, images, q=0.5, temperature=0.2)
+    tensor(-12.0600)
+    >>> rince(images, images.roll(1, 0), q=0.5, temperature=0.2)  # every caption is wrong
+    tensor(10.3050)
     """
     check_interval("q", q, "(0, 1]")
     if lam is not None:
@@ -159,7 +166,14 @@ def rince(
 
 
 class RINCELoss(ContrastiveLoss[RINCESettings]):
-    """Apply `rince`. Options: see `ContrastiveLoss`."""
+    """Apply `rince`. Options: see `ContrastiveLoss`.
+
+    >>> import torch
+    >>> loss = RINCELoss(q=0.5, temperature=0.2)
+    >>> images = torch.eye(4)
+    >>> loss(images, images)
+    tensor(-12.0600)
+    """
 
     function = staticmethod(rince)
     q: float

@@ -37,6 +37,11 @@ def sigmoid(
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
+
+    >>> import torch
+    >>> images = torch.eye(4)
+    >>> sigmoid(images, images, bias=-10.0, temperature=0.1)
+    tensor(0.6933)
     """
     if isinstance(bias, Tensor) and bias.ndim:
         raise InvalidInputError(

@@ -41,6 +41,11 @@ def spread(
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
+
+    >>> import torch
+    >>> images = torch.eye(4)
+    >>> spread(images, images, torch.tensor([0, 0, 1, 1]), alpha=0.5, temperature=0.5)
+    tensor(0.7284)
     """
     check_interval("alpha", alpha, "[0, 1]")
     if isinstance(image_features, Tensor):
@@ -69,7 +74,14 @@ def spread(
 
 
 class SpreadLoss(ContrastiveLoss[SpreadSettings]):
-    """Apply `spread`. Options: see `ContrastiveLoss`; `within_view` is True by default."""
+    """Apply `spread`. Options: see `ContrastiveLoss`; `within_view` is True by default.
+
+    >>> import torch
+    >>> loss = SpreadLoss(alpha=0.5, temperature=0.5)
+    >>> images = torch.eye(4)
+    >>> loss(images, images, torch.tensor([0, 0, 1, 1]))
+    tensor(0.7284)
+    """
 
     function = staticmethod(spread)
     reads_labels = True

@@ -31,6 +31,11 @@ def supcon(
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
+
+    >>> import torch
+    >>> images = torch.eye(4)
+    >>> supcon(images, images, torch.tensor([0, 0, 1, 1]), temperature=0.5)
+    tensor(1.9278)
     """
     if isinstance(image_features, Tensor):
         check_labels("labels", labels, len(image_features))
@@ -50,7 +55,14 @@ def supcon(
 
 
 class SupConLoss(ContrastiveLoss[NoSettings]):
-    """Apply `supcon`. Options: see `ContrastiveLoss`; `within_view` is True by default."""
+    """Apply `supcon`. Options: see `ContrastiveLoss`; `within_view` is True by default.
+
+    >>> import torch
+    >>> loss = SupConLoss(temperature=0.5)
+    >>> images = torch.eye(4)
+    >>> loss(images, images, torch.tensor([0, 0, 1, 1]))
+    tensor(1.9278)
+    """
 
     function = staticmethod(supcon)
     reads_labels = True

@@ -107,7 +107,7 @@ def ratio_interval(
         level: probability that the interval contains the ratio.
 
     >>> [round(end, 2) for end in ratio_interval((30, 100), (60, 100))]
-    [0.36, 0.69]
+    [0.35, 0.7]
     """
     (hits, n), (other_hits, other_n) = counts, other
     rate, other_rate = hits / n, other_hits / other_n

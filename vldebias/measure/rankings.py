@@ -95,6 +95,9 @@ def min_skew(
 
     Raises:
         InvalidInputError: `floor` is not a share, or an argument is invalid for `max_skew`.
+
+    >>> min_skew([0.9, 0.8, 0.7, 0.6, 0.1], [0, 0, 0, 1, 1], k=4)
+    -0.6931471805599453
     """
     if not isinstance(floor, Real) or not 0 <= floor <= 1:
         raise InvalidInputError(
@@ -124,6 +127,11 @@ def ndkl(
 
     Returns:
         The divergence in nats.
+
+    >>> round(ndkl([0.9, 0.8, 0.7, 0.6], [0, 1, 0, 1]), 3)
+    0.282
+    >>> round(ndkl([0.9, 0.8, 0.7, 0.6], [0, 0, 1, 1]), 3)
+    0.452
     """
     return float(ndkls(*_ranking(scores, groups, k, prior, n_groups))[0])
 

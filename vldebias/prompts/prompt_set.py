@@ -600,6 +600,10 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
     Raises:
         InvalidInputError: the name is unknown, or the file cannot be read or does not match the
             schema.
+
+    >>> prompts = load_prompts("gender")
+    >>> prompts.name, list(prompts.attributes)
+    ('gender', ['male', 'female'])
     """
     if isinstance(name_or_path, PromptSet):
         return name_or_path
@@ -672,6 +676,16 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
 
     Raises:
         InvalidInputError: an argument is invalid; the message names it.
+
+    >>> glasses = make_prompt_set(
+    ...     "glasses",
+    ...     {"with": ["with glasses"], "without": ["without glasses"]},
+    ...     concepts=["doctor", "teacher"],
+    ...     templates=["A photo of a {concept} {attribute}."],
+    ...     spurious=["A photo of a person {attribute}."],
+    ... )
+    >>> list(glasses.attributes)
+    ['with', 'without']
     """
     content: dict[str, Any] = {
         "name": name,

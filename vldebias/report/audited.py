@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,6 +73,30 @@ def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
                 share, models = _range_over_models(prompt, shares_by_model)
             audited.append(AuditedPrompt(prompt, share, verdict, remedy, models))
     return audited
+
+
+def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> list[tuple[str, str]]:
+    """Return what to do about audited prompts and the command or call for it, each once.
+
+    Args:
+        prompts: the prompts of an audit.
+        attribute: name of the prompt set that was audited.
+    """
+    remedies = " ".join(row.remedy for row in prompts)
+    name = shlex.quote(attribute)
+    commands = []
+    if "rewrite" in remedies:
+        commands.append(
+            ("Rewrite prompts", f"vldebias prompts balance prompts.txt --attribute {name}")
+        )
+    if "use a method" in remedies:
+        commands.append(
+            ("Attach a method to the pipeline", f'vldebias.debias(pipe, "{attribute}")')
+        )
+    if "generate" in remedies or "measure" in remedies:
+        measured = f"vldebias audit prompts.txt --attribute {name} --pipeline DIR --measure 8"
+        commands.append(("Generate and judge images", measured))
+    return commands
 
 
 def _range_over_models(

@@ -18,7 +18,7 @@ from vldebias.projection.edit import Fingerprint
 from vldebias.report.conclusion import Conclusion, article_of_method, conclusions
 from vldebias.report.page import plain
 from vldebias.report.phrases import capitalised, quantity
-from vldebias.report.table import FLOAT_NOISE, KEYS, moved, readable, verdict
+from vldebias.report.table import FLOAT_NOISE, KEYS, form_of_figures, moved, readable, verdict
 from vldebias.report.text import MOST, NAME, wrapped
 from vldebias.utils.markup import html_table
 
@@ -110,8 +110,10 @@ class Comparison:
             changed = changed[changed.is_whole] if changed.is_whole.any() else changed
             is_unclear = ~changed.verdict.isin(CLEAR)
             ordered = changed.loc[is_unclear.sort_values(kind="stable").index]
-            columns = ["task", "measure", "name", "a", "b", "moved", "verdict"]
-            rows = ordered[columns].round(3).head(HTML_ROWS).itertuples(index=False)
+            rows = []
+            for row in ordered.head(HTML_ROWS).itertuples():
+                sides = _sides_of(row)
+                rows.append((row.task, row.measure, row.name, *sides, row.moved, row.verdict))
             head = ("task", "measure", "method", *self.names, "change [95 %]", "verdict")
             caption = f"{min(HTML_ROWS, len(ordered))} of {len(ordered)} figures that moved"
             parts.append(html_table(caption, head, rows))
@@ -149,9 +151,10 @@ class Comparison:
         width = np.maximum(wholes.high - wholes.low, FLOAT_NOISE)
         furthest = wholes.loc[(wholes.difference.abs() / width).idxmax()]
         name = furthest["name"]
+        a, b = _sides_of(furthest)
         return (
             f"{furthest.verdict}: {furthest.measure} of {furthest.task} with {name} goes from"
-            f" {furthest.a:.3f} in A ({name_a}) to {furthest.b:.3f} in B ({name_b}); {counts}"
+            f" {a} in A ({name_a}) to {b} in B ({name_b}); {counts}"
         )
 
     def to_pandas(self) -> pd.DataFrame:
@@ -187,7 +190,8 @@ class Comparison:
                 break
             lines += head
             for row in rows.head(room - len(lines) - 1).itertuples():
-                sides = f"A {row.a:<8.3f} B {row.b:<8.3f}"
+                a, b = _sides_of(row)
+                sides = f"A {a:<8} B {b:<8}"
                 lines.append(f"  {row.name:<{NAME}} {sides} {row.moved:<23} {row.verdict}")
                 remaining[row.verdict] -= 1
         counts = [f"{count} {name}" for name, count in remaining.items() if count]
@@ -202,6 +206,10 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
 
     Raises:
         InvalidInputError: no row is in both, or two rows of one of them have the same names.
+
+    >>> before = vldebias.evaluate(model, images, prompts="gender")  # doctest: +SKIP
+    >>> after = vldebias.evaluate(tuned, images, prompts="gender")  # doctest: +SKIP
+    >>> print(compare(before, after, names=("before", "after")))  # doctest: +SKIP
     """
     names = names or (a.name, b.name)
     sides = (f"A, {names[0]}", f"B, {names[1]}")
@@ -259,6 +267,12 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values("is_of_texts", kind="stable", ignore_index=True)
 
 
+def _sides_of(row: Any) -> tuple[str, str]:
+    """Write both values of a row of `_joined` with the digits of their difference."""
+    form = form_of_figures(row.b, (row.difference, row.low, row.high))
+    return f"{row.a:{form}}", f"{row.b:{form}}"
+
+
 def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> Iterator[Conclusion]:
     """Yield what moved in each question that the second run answers, where both answer it."""
     rows = list(frame.itertuples())
@@ -287,9 +301,10 @@ def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> I
             "enough": None,
             "verdict": row.verdict,
         }
+        value_a, value_b = _sides_of(row)
         facts["sentence"] = (
             f"{found.task}: {row.verdict}. {capitalised(found.measure)} with"
-            f" {article_of_method(found.method)} is {row.a:.3f} in A and {row.b:.3f} in B"
+            f" {article_of_method(found.method)} is {value_a} in A and {value_b} in B"
             f" ({moved(facts['change'])})."
             f" Cost: {facts['cost']}."
         )

@@ -19,6 +19,9 @@ from vldebias.report.table import (
     Change,
     Measures,
     ReadableRow,
+    form_of_change,
+    form_of_figures,
+    from_to,
     moved,
     verdict,
 )
@@ -84,7 +87,7 @@ class Conclusion(BaseModel, extra="forbid"):
     @property
     def short(self) -> str:
         """Return task, verdict, values and method, without the evidence."""
-        form = ".3f" if abs(self.after) < 10 else ".1f"
+        form = form_of_figures(self.after, self.change)
         return (
             f"{self.task}: {self.verdict}, {self.measure} {self.before:{form}} to"
             f" {self.after:{form}} with {self.method}"
@@ -220,7 +223,7 @@ def _other_prior(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[str, b
     for counterpart in block:
         is_same = (counterpart.subset, counterpart.name) == (row.subset, row.name)
         if is_same and counterpart.metric in words_of_metric and has_change(counterpart):
-            values = f"{counterpart.before:.3f} to {counterpart.value:.3f} ({counterpart.moved})"
+            values = from_to(counterpart.before, counterpart.value, change_of(counterpart))
             words = f"{words_of_metric[counterpart.metric]} {values}, {counterpart.verdict}"
             return words, counterpart.verdict == row.verdict
     return "", True
@@ -235,8 +238,7 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     kept = []
     for cost in costs:
         if _has_lost(cost):
-            change = (cost.change, cost.change_low, cost.change_high)
-            price = paid(cost.title, cost.before, cost.value, change)
+            price = paid(cost.title, cost.before, cost.value, change_of(cost))
             is_bound = cost.metric.partition("@")[0] in UPPER_BOUNDS
             prices.append(f"{price}, an upper bound" if is_bound else price)
         else:
@@ -288,7 +290,12 @@ def without_loss(measures: Sequence[str]) -> str:
 
 def paid(measure: str, before: float, after: float, change: Change) -> str:
     """Write what a utility lost: its values and the change with its interval."""
-    return f"{measure} {before:.3f} to {after:.3f} ({moved(change)})"
+    return f"{measure} {from_to(before, after, change)}"
+
+
+def change_of(row: ReadableRow) -> Change:
+    """Return the change of a row with its interval."""
+    return row.change, row.change_low, row.change_high
 
 
 def _paper(block: Sequence[ReadableRow], row: ReadableRow) -> str:
@@ -303,11 +310,11 @@ def _paper(block: Sequence[ReadableRow], row: ReadableRow) -> str:
             lost = []
             for cost in _utilities(block, other):
                 if _has_lost(cost):
-                    lost.append(f"{cost.title} {cost.change:+.3f}")
+                    lost.append(f"{cost.title} {cost.change:+{form_of_change(change_of(cost))}}")
             notes = f"{other.paper}; {other.moved}"
             if lost:
                 notes += f"; cost: {', '.join(lost)}"
-            form = ".3f" if abs(other.value) < 10 else ".1f"
+            form = form_of_figures(other.value, change_of(other))
             return f"{other.value:{form}} ({notes})"
     return ""
 
@@ -382,7 +389,7 @@ def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
     if conclusion.subset:
         measure = measure.replace(f", {conclusion.subset}", f" ({conclusion.subset})")
     # From where to where it moved: "falls from 0.475 to 0.096".
-    form = ".3f" if abs(conclusion.after) < 10 else ".1f"
+    form = form_of_figures(conclusion.after, conclusion.change)
     before = f"{conclusion.before:{form}}"
     after = f"{conclusion.after:{form}}"
     movement = f"goes from {before} to {after}"
@@ -415,12 +422,13 @@ def _evidence(conclusion: Conclusion) -> list[str]:
     notes = [f"change {moved(conclusion.change)}"]
     chance = conclusion.chance
     low, high = conclusion.interval
+    form = form_of_figures(conclusion.after, conclusion.change)
     if conclusion.chance_after not in (None, chance) and chance is not None:
-        notes.append(f"chance {chance:.3f}, dealt evenly {conclusion.chance_after:.3f}")
+        notes.append(f"chance {chance:{form}}, dealt evenly {conclusion.chance_after:{form}}")
     elif chance is not None and low <= chance <= high:
-        notes.append(f"about chance, {chance:.3f}")
+        notes.append(f"about chance, {chance:{form}}")
     elif chance is not None:
-        notes.append(f"chance {chance:.3f}")
+        notes.append(f"chance {chance:{form}}")
     return notes
 
 

@@ -23,12 +23,24 @@ import numpy as np
 from vldebias.errors import InvalidInputError, need
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
-from vldebias.report.audited import audited_prompts, ends_of_ranges, ranges_of_prompts
+from vldebias.report.audited import (
+    audited_prompts,
+    commands_of_remedies,
+    ends_of_ranges,
+    ranges_of_prompts,
+)
 from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions
 from vldebias.report.phrases import capitalised, listed_words
 from vldebias.report.strip import read_strip
-from vldebias.report.table import FEW_NOTE, TEMPLATES, ReadableRow, at_settings, readable
+from vldebias.report.table import (
+    FEW_NOTE,
+    TEMPLATES,
+    ReadableRow,
+    at_settings,
+    form_of,
+    readable,
+)
 from vldebias.report.text import LABELS, advice_of, findings_of, notes_of
 from vldebias.utils.files import write_atomically
 from vldebias.utils.markup import html_table
@@ -146,6 +158,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     explained = list(dict.fromkeys(sentences))
     ends = ends_of_ranges(result, frame)
     categories = category_tables(result)
+    prompts = audited_prompts(result, frame)
     values = {
         "result": result,
         "title": title_of(result),
@@ -157,7 +170,8 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "statements": [] if found or advice else _statements(frame),
         "categories": categories,
         "figures": [] if found or categories else _figures(frame, is_advised=bool(advice)),
-        "prompts": audited_prompts(result, frame),
+        "prompts": prompts,
+        "remedies": commands_of_remedies(prompts, result.provenance[0].prompts) if prompts else [],
         "ranges": ranges_of_prompts(frame),
         "ends": ends or ("0 %", "100 %"),
         "is_even": ends is not None,
@@ -264,10 +278,11 @@ def front_groups(front: pd.DataFrame) -> list[dict[str, Any]]:
         methods = rows[~rows.method.isin([NONE, *CHANCES])]
         first = methods.iloc[0]
         unmitigated = rows[rows.method == NONE]
-        before = f"{first.before:.3f}" if unmitigated.empty else unmitigated.number.iloc[0]
+        form = form_of(first.value, first.low, first.high)
+        before = f"{first.before:{form}}" if unmitigated.empty else unmitigated.number.iloc[0]
         notes = [first.hint.strip(" ()")]
         if not np.isnan(first.chance):
-            notes.append(f"chance {first.chance:.3f}")
+            notes.append(f"chance {first.chance:{form}}")
         group = {
             "task": task,
             "measure": measure,
@@ -341,7 +356,8 @@ def _statements(frame: pd.DataFrame) -> list[str]:
             continue
         sentence = f"{task}: the {row.measure} is {row.number}"
         if not np.isnan(row.chance):
-            sentence += f"; chance alone gives {row.chance:.3f}"
+            form = form_of(row.value, row.low, row.high)
+            sentence += f"; chance alone gives {row.chance:{form}}"
         sentences.append(f"{sentence}.")
     return sentences[:MOST]
 

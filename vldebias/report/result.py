@@ -78,6 +78,10 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     seconds: of measuring; None where it was done in parts. date: when it ended (ISO 8601, UTC).
     command: as it was given, where it was a command. platform: system and processors. commit: of a
     checkout, with "-dirty" where files differ from it.
+
+    >>> result = vldebias.evaluate(model, images, prompts="gender")  # doctest: +SKIP
+    >>> print(result)  # doctest: +SKIP
+    >>> result.to_pandas()  # doctest: +SKIP
     """
 
     name: str

@@ -76,9 +76,11 @@ NAMES = {NONE: "no method", CHANCE: "chance", MEDIAN: "median threshold"}
 PAPER = "paper"
 PAPER_OF_MODELS = ("orth-cali", OWN_LAM)
 PAPER_OF_PIPELINES = ("cali", 500.0)
-GENERATED = "generated"  # the split of images that a task generated
+GENERATED = "generated"  # how the split of generated images begins, also if people label them
 DAGGER = "†"  # of methods that were given labels
 FLOAT_NOISE = 1e-9  # a change below it is rounding: sums in another order differ by that much
+FINE = 0.01  # half-width of an interval below which three decimals are shown
+ROUNDS_TO_ZERO = 0.005  # smaller values are 0.00 with two decimals
 # "nothing to remove" is said where the model may be at most so far above chance
 NARROW = 0.15
 UNCLEAR = "no clear change"
@@ -164,9 +166,32 @@ def enough_units(n: int, change: Change, effect: float) -> int | None:
     return math.ceil(exact / step) * step
 
 
+def form_of(value: float, low: float, high: float) -> str:
+    """Return the format of a value and of the ends of its 95 % interval, such as ".2f".
+
+    Two decimals, three if the half-width of the interval is below 0.01, and one for values of 10
+    and more. More digits than the interval supports suggest a precision that is not there.
+    """
+    if abs(value) >= 10:
+        return ".1f"
+    return ".2f" if high - low >= 2 * FINE else ".3f"
+
+
+def form_of_change(change: Change) -> str:
+    """Return the format of a change and of the values before and after it; see `form_of`.
+
+    Three decimals, too, if two would show an end as zero that is not: the sign of the ends decides
+    the verdict.
+    """
+    form = form_of(*change)
+    if form == ".2f" and any(FLOAT_NOISE < abs(end) < ROUNDS_TO_ZERO for end in change[1:]):
+        return ".3f"
+    return form
+
+
 def number(value: float, low: float, high: float) -> str:
     """Write a value with its interval."""
-    form = ".3f" if abs(value) < 10 else ".1f"
+    form = form_of(value, low, high)
     return f"{value:{form}} [{low:{form}}, {high:{form}}]"
 
 
@@ -175,8 +200,19 @@ def moved(change: Change | None) -> str:
     if change is None or math.isnan(change[0]):
         return ""
     value, low, high = change
-    form = "+.3f" if abs(value) < 10 else "+.1f"
+    form = f"+{form_of_change(change)}"
     return f"{value:{form}} [{low:{form}}, {high:{form}}]"
+
+
+def form_of_figures(value: float, change: Change) -> str:
+    """Return the format of a value that is shown next to a change of it."""
+    return ".1f" if abs(value) >= 10 else form_of_change(change)
+
+
+def from_to(before: float, after: float, change: Change) -> str:
+    """Write two values and the change between them, all with the same digits."""
+    form = form_of_figures(after, change)
+    return f"{before:{form}} to {after:{form}} ({moved(change)})"
 
 
 def named(frame: pd.DataFrame, measures: Measures) -> pd.DataFrame:
@@ -434,7 +470,7 @@ class References:
         lam = facts.get("lam") if row.lam is None else row.lam
         setting = PAPER_OF_MODELS
         provenance = self.provenance.get(row.task)
-        if provenance is not None and provenance.split == GENERATED:
+        if provenance is not None and provenance.split.startswith(GENERATED):
             setting = PAPER_OF_PIPELINES
         is_chosen = row.method.endswith(ON_VAL)
         is_full = row.strength in (None, 1.0)

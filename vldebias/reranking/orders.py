@@ -32,6 +32,11 @@ def quota(candidates: Candidates, k: int) -> Rows:
 
     Source: this package. The bound is from proportionate scheduling (Baruah et al., 1996): the c-th
     candidate of a group has a place between floor((c - 1) / p_a) + 1 and ceil(c / p_a).
+
+    >>> from vldebias import rerank
+    >>> groups = ["m", "m", "m", "f", "f"]
+    >>> rerank([0.9, 0.8, 0.7, 0.2, 0.1], 4, labels=groups, method="quota").tolist()
+    [0, 3, 1, 4]
     """
     return _merge(candidates, k, _within_one)
 
@@ -60,6 +65,11 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
     with minima for every group instead of only a protected one. Alpha applies to each prefix,
     without the paper's correction for multiple tests, and m_a(i) is at most floor(i p_a), so that
     the minima of several groups are compatible.
+
+    >>> from vldebias import rerank
+    >>> groups = ["m", "m", "m", "m", "m", "f", "f"]
+    >>> rerank([7, 6, 5, 4, 3, 2, 1], 5, labels=groups, method="fair").tolist()
+    [0, 1, 2, 5, 3]
     """
     if not 0 < alpha < 0.5:
         raise InvalidInputError(f"alpha: expected a number in (0, 0.5), got {alpha}")
@@ -243,6 +253,11 @@ def pbm(candidates: Candidates, k: int) -> Rows:
 
     Raises:
         InvalidInputError: the shares are not even.
+
+    >>> from vldebias import rerank
+    >>> groups = ["m", "m", "m", "f", "f"]
+    >>> rerank([0.9, 0.8, 0.7, 0.2, 0.1], 4, labels=groups, method="pbm").tolist()
+    [0, 3, 1, 4]
     """
     if np.ptp(candidates.shares) > TINY:
         raise InvalidInputError(
@@ -289,6 +304,11 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
     Source: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019),
     Algorithm 3. Their algorithm can move an item one place further than the bound allows (positions
     start at 0, prefixes at 1); this implementation does not.
+
+    >>> from vldebias import rerank
+    >>> groups = ["m", "m", "m", "f", "f"]
+    >>> rerank([0.9, 0.8, 0.7, 0.2, 0.1], 4, labels=groups, method="detconstsort").tolist()
+    [0, 3, 1, 4]
     """
     ranked = candidates.ranked
     codes = candidates.codes[ranked]

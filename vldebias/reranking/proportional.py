@@ -46,6 +46,11 @@ def mopr(
     Source: Oesterling et al., "Multi-Group Proportional Representation in Retrieval" (NeurIPS
     2024), Algorithm 1 with the linear programme of section 4 and its closed form for linear
     functions.
+
+    >>> from vldebias import rerank
+    >>> groups = ["m", "m", "m", "f", "f"]
+    >>> rerank([0.9, 0.8, 0.7, 0.2, 0.1], 4, labels=groups, method="mopr").tolist()
+    [0, 1, 3, 4]
     """
     weights = selection(candidates, k, curated=curated, gap=gap, functions=functions)
     # Ties go to the better candidate: ranks are ascending, and the sort is stable.

@@ -19,6 +19,7 @@ from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.loading import load_host
 from vldebias.prompts import load_prompts
 from vldebias.report.conclusion import Conclusion
+from vldebias.report.table import from_to
 from vldebias.training.batches import Batches
 from vldebias.training.changes import (
     TITLES,
@@ -200,13 +201,13 @@ def _warn_of_fall(fall: Fall, steps: int) -> None:
     """Warn that the training made the model worse."""
     name = fall["score"]
     change, low, high = fall["change"]
+    movement = from_to(fall["before"], fall["after"], (change, low, high))
     first_seen = ""
     if fall["first_seen"] is not None:
         first_seen = f", first seen after step {fall['first_seen']} of {steps}"
     warn(
         f"training made the model worse: {TITLES.get(name, name)} on held-out data fell from"
-        f" {fall['before']:.3f} to {fall['after']:.3f} (change {change:+.3f}, 95 % interval"
-        f" [{low:+.3f}, {high:+.3f}]{first_seen}). Use the original model, or train again with a"
+        f" {movement}{first_seen}. Use the original model, or train again with a"
         " lower lr, fewer steps, tune=heads or wise_ft=0.5"
     )
 

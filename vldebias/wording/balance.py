@@ -137,7 +137,7 @@ def balance_prompts(
     ...     ["A CEO", "a lady editor"], "gender", shares={"female": 1, "male": 0}, seed=0
     ... )
     BalancedPrompts(prompts=['A female CEO', 'a lady editor'], values=['female', None],
-    reasons=[None, 'stated'], seed=0, people=[[('CEO', 'female')], []])
+    reasons=[None, 'stated'], seed=0, people=[[('ceo', 'female')], []])
     """
     balancer = Balancer(sets, shares, seed, find, decide=decide, groups=groups)
     return balancer.next(_as_list(prompts), None if original is None else _as_list(original))

@@ -148,7 +148,7 @@ def test_a_changed_figure_count_or_label_is_found() -> None:
     assert "share female is missing" in missing
     labels = (LabelCounts(judged="female", counts=(20, 0)),)
     found = problems_of(record.model_copy(update={"labels": labels}))
-    assert any("got 20 for female, of which there are 14 images" in text for text in found)
+    assert any("got 20 for female, but only 14 images have this answer" in text for text in found)
 
 
 def test_a_printed_figure_has_to_come_back() -> None:
@@ -164,7 +164,7 @@ def test_a_printed_figure_has_to_come_back() -> None:
     assert "the source prints 0.72; the counts give 0.7000" in problem
     stranger = printed.model_copy(update={"subject": "sailor"})
     (problem,) = problems_of(record.model_copy(update={"published": (stranger,)}))
-    assert "say nothing about share female sailor" in problem
+    assert "do not determine share female sailor" in problem
 
 
 def test_figures_do_not_depend_on_the_order_of_the_prompts() -> None:

@@ -112,7 +112,9 @@ def _wrong_labels(record: Record) -> Iterator[str]:
     for key, number in labels.items():
         if number > images[key]:
             words = " ".join(filter(None, key))
-            yield f"labels: got {number} for {words}, but only {images[key]} images have this answer"
+            yield (
+                f"labels: got {number} for {words}, but only {images[key]} images have this answer"
+            )
 
 
 def _missing_origin(record: Record) -> Iterator[str]:

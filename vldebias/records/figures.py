@@ -167,7 +167,7 @@ def _truth_by_answer(people: Floats) -> Floats:
 
 
 def _variance_of_images(counts: Floats, effect: Floats) -> float:
-    """Return the variance of the mean over prompts of an effect (k + 1,) per answer of the judge."""
+    """Return the variance of the mean over prompts of an effect (k + 1,) of the judge's answer."""
     images = counts.sum(axis=1)
     means = counts @ effect / images
     squares = counts @ effect**2 / images

@@ -293,18 +293,25 @@ def forecast(
             reason = f"fewer than {OTHERS} other models counted it"
         elif not coverage.is_shown:
             reason = _why_not(coverage)
-        elif line is not None:
-            lean = np.array([mean])
-            low, high = line.interval(lean)
-            interval = Interval(float(line.at(lean)[0]), float(low[0]), float(high[0]))
-        elif error is not None:
-            interval = Interval(mean, max(0.0, mean - error), min(1.0, mean + error))
+        else:
+            interval = _predicted(mean, line, error)
         if interval is None:
             kind = "abstains"
-        share, low_end, high_end = interval or (None, None, None)
+        share, low, high = interval or (None, None, None)
         images = _images_to_decide(interval, mean)
-        forecasts.append(Forecast(subject, kind, share, low_end, high_end, mean, images, reason))
+        forecasts.append(Forecast(subject, kind, share, low, high, mean, images, reason))
     return forecasts, coverage
+
+
+def _predicted(mean: float, line: ShareLine | None, error: float | None) -> Interval | None:
+    """Predict a share from the mean of the other models, by a line or with their error."""
+    if line is not None:
+        x = np.array([mean])
+        low, high = line.interval(x)
+        return Interval(float(line.at(x)[0]), float(low[0]), float(high[0]))
+    if error is not None:
+        return Interval(mean, max(0.0, mean - error), min(1.0, mean + error))
+    return None
 
 
 def _images_to_decide(interval: Interval | None, mean: float | None) -> int | None:

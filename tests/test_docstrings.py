@@ -10,7 +10,7 @@ import pytest
 import vldebias
 
 ROOT = Path(vldebias.__file__).parent
-PACKAGES = ("losses", "data", "training", "study", "records", "measure", "judge")
+PACKAGES = ("losses", "data", "training", "study", "records", "measure", "judge", "auditing")
 PATHS = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 ENTRY = re.compile(r"^    (\w+):", re.MULTILINE)
 

@@ -173,7 +173,7 @@ class TestCalibration:
         with pytest.raises(InvalidInputError, match="calibration"):
             read_shares(PUBLISHED, load_prompts("race"))
         several: Any = ["sd15", "sd3"]
-        with pytest.raises(InvalidInputError, match="a file or a frame"):
+        with pytest.raises(InvalidInputError, match="a file or a pandas"):
             read_shares(several, GENDER)
 
     def test_every_form_of_a_file_reads_alike_and_what_does_not_fit_is_refused(
@@ -405,11 +405,11 @@ def of_a_nurse() -> Result:
 
 
 def test_prompts_in_other_languages_are_told(of_a_nurse: Result) -> None:
-    """The counts that come with the package are of English prompts, which has to be said."""
+    """The packaged counts are of English prompts, so other prompts need a warning."""
     assert not any("English" in sentence for sentence in advice_of(of_a_nurse))
     prompts = ["a photo of a nurse", "Ein Arzt im Krankenhaus", "一位医生"]
     mixed = vldebias.audit(prompts, "gender", model="miniature")
-    expected = "2 of 3 prompts are not in English; these counts predict English prompts alone."
+    expected = "2 of 3 prompts are not in English; these counts only predict English prompts."
     assert expected in advice_of(mixed)
 
 
@@ -422,7 +422,7 @@ def test_of_several_persons_the_first_is_predicted_and_said(
     several = vldebias.audit(prompts, "gender", model="miniature", calibration=judged)
     expected = (
         "1 of 2 predicted prompts show several persons, such as “a photo of a doctor and a nurse”:"
-        " the share is of the first person."
+        " the share is that of the first person."
     )
     assert expected in advice_of(several)
 
@@ -537,8 +537,8 @@ class TestAudit:
         blind = vldebias.audit(ASKED, "gender", texts=texts, calibration=dealt)
         assert blind.row("audit", "lean_r2", "none").value <= 0
         first = blind.provenance[0].settings["advice"][0]
-        assert first.startswith("What these prompts will show cannot be told from their texts")
-        assert str(blind).startswith("What these prompts will show cannot be told")
+        assert first.startswith("What these prompts will show cannot be predicted from their texts")
+        assert str(blind).startswith("What these prompts will show cannot be predicted")
         assert not [row for row in blind.rows if row.metric == "predicted_share"]
         advice = blind.provenance[0].settings["prompts"]
         assert advice[JOBS[1]].startswith("cannot tell from text")
@@ -600,7 +600,7 @@ class TestAudit:
             ([JOBS[0]], {}, "model=, pipe= and texts="),
             (["A photo of a stranger."], {"texts": texts}, "stranger"),
             ([], {"texts": texts}, "one or more"),
-            ([JOBS[0]], {"texts": men}, r"\['female'\]"),
+            ([JOBS[0]], {"texts": men}, "no text states only female"),
             *(
                 (tmp_path / f"{name}.txt", {"texts": texts}, rf"{name}\.txt")
                 for name in ("no such", "p", "q")

@@ -34,7 +34,7 @@ def test_texts_have_to_be_as_many() -> None:
 
 
 def test_values_are_found_in_english_alone() -> None:
-    with pytest.raises(InvalidInputError, match=r"Ärztin.*German.*expected texts in English"):
+    with pytest.raises(InvalidInputError, match=r"Ärztin.*German.*expected English"):
         audit_rewriter(["ein Arzt"], ["Eine Ärztin in der Klinik"], "gender")
 
 

@@ -362,7 +362,7 @@ def test_groups_find_their_columns_by_name_and_leave_out_what_is_unknown() -> No
     )
     strange = ["x", "y", "z"] * 100
     with pytest.raises(
-        InvalidInputError, match=r"give label= and spurious=, two of the columns \['a', 'b'\]"
+        InvalidInputError, match=r"expected label= and spurious=, two of the columns \['a', 'b'\]"
     ):
         evaluate(texts(), GALLERY.features, labels={"a": strange, "b": strange}, **how)
     with pytest.raises(InvalidInputError, match="one prompt set"):

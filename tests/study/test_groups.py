@@ -310,7 +310,7 @@ def test_baselines_use_labels_and_say_so() -> None:
     evaluate(
         birds(40), train=None, val=None, baselines=("erm-linear",), progress=progress, resamples=2
     )
-    assert "birds: no split to train or select on" in progress.console.file.getvalue()
+    assert "birds: the file has no splits to train and select on" in progress.console.file.getvalue()
 
 
 def test_a_baseline_that_cannot_be_fitted_leaves_the_others_and_gives_its_reason(

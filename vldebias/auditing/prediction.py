@@ -7,7 +7,7 @@ leans to shares is fitted on prompts whose images were judged (the calibration).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import comb
@@ -82,7 +82,7 @@ class Prediction:
     n_judged: int
     model: str
     calibration: Calibration | None
-    fingerprint: Mapping[str, object] | None
+    fingerprint: dict[str, object] | None
     source: str
     n_images: dict[int, int]
 

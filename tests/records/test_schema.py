@@ -44,6 +44,6 @@ def test_a_prompt_is_listed_once() -> None:
         made([], counts=(row, row.model_copy(update={"subject": "nurse"})))
 
 
-def test_the_committed_schema_is_that_of_the_package() -> None:
+def test_the_committed_schema_equals_the_schema_of_the_package() -> None:
     committed = json.loads((ROOT / "docs" / "record.schema.json").read_text(encoding="utf-8"))
     assert committed == Record.model_json_schema()

@@ -17,6 +17,7 @@ import vldebias
 
 ROOT = Path(vldebias.__file__).parent
 PACKAGES = ("losses", "data", "training", "study", "hosts", "methods", "projection", "api.py")
+PACKAGES += ("records", "measure", "judge", "auditing")
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
 PATHS = [path for path in TREES if path.relative_to(ROOT).parts[0] in PACKAGES]
 CLASSES = {

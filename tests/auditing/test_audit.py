@@ -86,7 +86,7 @@ def result(texts: Texts, judged: pd.DataFrame) -> Result:
 
 
 class TestShareLine:
-    def test_left_out_is_what_refitting_without_it_gives(self) -> None:
+    def test_left_out_equals_a_refit_without_the_prompt(self) -> None:
         rng = np.random.default_rng(0)
         x = 0.01 * rng.standard_normal(12)
         y = rng.uniform(size=12)
@@ -103,7 +103,7 @@ class TestShareLine:
             1 - np.sum((y - predictions) ** 2) / np.sum((y - y.mean()) ** 2)
         )
 
-    def test_interval_is_jackknife_plus_of_the_paper(self) -> None:
+    def test_interval_equals_the_jackknife_plus_of_the_paper(self) -> None:
         rng = np.random.default_rng(1)
         x = rng.standard_normal(30)
         y = rng.uniform(0.3, 0.7, size=30)
@@ -128,7 +128,7 @@ class TestShareLine:
         # The share of 300 intervals that hold it varies by 0.013.
         assert np.mean(inside) == pytest.approx(LEVEL, abs=0.04)
 
-    def test_chances_are_the_share_of_moved_lines_above_parity(self) -> None:
+    def test_chances_are_the_share_of_shifted_lines_above_parity(self) -> None:
         rng = np.random.default_rng(3)
         x = rng.standard_normal(30)
         line = ShareLine(x, np.clip(0.5 + 0.2 * x + 0.05 * rng.standard_normal(30), 0, 1))
@@ -142,7 +142,7 @@ class TestShareLine:
         assert (high_ends[0], low_ends[1]) == (1, 0)
         assert 0 < high_ends[1] < 0.2 < 0.8 < low_ends[0] < 1
 
-    def test_few_prompts_say_nothing_and_fewer_are_refused(self) -> None:
+    def test_few_prompts_give_full_intervals_and_fewer_are_refused(self) -> None:
         x = np.arange(19) / 1000
         # Each end leaves out 1 of 20: with fewer than 19 prompts the ends are 0 and 1.
         for n, ends in (
@@ -173,10 +173,10 @@ class TestCalibration:
         with pytest.raises(InvalidInputError, match="calibration"):
             read_shares(PUBLISHED, load_prompts("race"))
         several: Any = ["sd15", "sd3"]
-        with pytest.raises(InvalidInputError, match="a file or a frame"):
+        with pytest.raises(InvalidInputError, match="a file or a pandas"):
             read_shares(several, GENDER)
 
-    def test_every_form_of_a_file_reads_alike_and_what_does_not_fit_is_refused(
+    def test_every_form_of_a_file_is_read_and_invalid_ones_are_refused(
         self, tmp_path: Path
     ) -> None:
         path = tmp_path / "t.csv"
@@ -213,7 +213,7 @@ class TestCalibration:
         pytest.param(0.6, 0.80, False, id="not likely enough"),
     ],
 )
-def test_a_prompt_leans_where_its_interval_leaves_out_even_shares(
+def test_a_prompt_leans_if_its_interval_excludes_even_shares(
     low: float, chance: float, is_sure: bool
 ) -> None:
     shares = np.array([[[0.7], [0.3]], [[low], [0.0]], [[1.0], [1.0]]])  # (3, values, prompts)
@@ -245,7 +245,7 @@ class TestCalibrationsByName:
         at_one = read_counts(find_calibration("flux2@1"), GENDER)
         assert at_one.loc["doctor"].tolist() == [179, 108]
 
-    def test_each_table_says_where_it_is_from_and_whose_it_is(self) -> None:
+    def test_each_table_names_its_source_and_licence(self) -> None:
         assert len({calibration.name for calibration in CALIBRATIONS}) == len(CALIBRATIONS)
         for calibration in CALIBRATIONS:
             head = (FOLDER / calibration.file).read_text().partition("\nprompt")[0]
@@ -256,7 +256,7 @@ class TestCalibrationsByName:
             assert "# commit:" in head
             assert "# licence:" in head
 
-    def test_a_pipeline_finds_its_own_counts_and_another_one_those_of_each_plain_model(
+    def test_a_pipeline_without_counts_gets_those_of_every_plain_model(
         self,
     ) -> None:
         own = known_calibrations("stabilityai/stable-diffusion-3-medium-diffusers")
@@ -294,7 +294,7 @@ def unknown_model() -> Result:
 
 
 class TestUnknownModel:
-    def test_it_says_first_that_it_cannot_tell(self, unknown_model: Any) -> None:
+    def test_the_advice_starts_with_the_missing_counts(self, unknown_model: Any) -> None:
         advice = advice_of(unknown_model)
         assert advice[0].startswith("There are no counts of images by this model (acme/painter-xl)")
         assert "the audit cannot tell which way they lean" in advice[0]
@@ -308,7 +308,7 @@ class TestUnknownModel:
         assert all(model in advice[2] for model in models)
         assert advice[2].startswith("For comparison")
 
-    def test_counts_of_other_models_are_never_a_lean_of_this_one(self, unknown_model: Any) -> None:
+    def test_counts_of_other_models_never_make_a_prompt_lean(self, unknown_model: Any) -> None:
         prompts = unknown_model.provenance[0].settings["prompts"]
         assert not [advice for advice in prompts.values() if advice.startswith("leans")]
         shares: dict[str, list[tuple[float, float]]] = {}
@@ -333,9 +333,7 @@ class TestUnknownModel:
         assert {text for text in prompts if "disagree" in prompts[text]} == set(OPPOSED)
         assert prompts["A CEO in an office"].startswith("cannot tell (not counted)")
 
-    def test_shares_are_those_of_the_counts_and_span_the_range_that_is_shown(
-        self, unknown_model: Any
-    ) -> None:
+    def test_shares_equal_the_counts_and_span_the_shown_range(self, unknown_model: Any) -> None:
         writer: dict[str, tuple[float, int, int]] = {}
         for name in ("fair-diffusion", "sd3", "flux2"):
             counts = read_counts(find_calibration(name), GENDER).loc["writer"]
@@ -356,7 +354,7 @@ class TestUnknownModel:
         line = rf"{re.escape(shown.share)} +A photo of a writer\."
         assert re.search(line, in_terminal(unknown_model))
 
-    def test_a_named_calibration_gives_its_verdicts(self) -> None:
+    def test_a_calibration_given_by_name_is_used(self) -> None:
         pipe = Loaded(vldebias.load_host(pipeline="miniature").host, "acme/painter-xl")
         for name, verdict in (("sd3", "leans female in sd3:"), ("flux2", "leans male in flux2:")):
             named = vldebias.audit(OPPOSED, "gender", pipe=pipe, calibration=name)
@@ -366,7 +364,7 @@ class TestUnknownModel:
             assert first.startswith("These counts are of ")
             assert "not of acme/painter-xl" in first
 
-    def test_few_judged_prompts_have_counts_and_no_line(self) -> None:
+    def test_few_judged_prompts_give_counts_but_no_line(self) -> None:
         judged = pd.DataFrame({"prompt": OPPOSED, "male": [8, 4, 0], "female": [0, 4, 8]})
         pipe = vldebias.load_host(pipeline="miniature")
         prompts = [*OPPOSED, "A photo of a baker."]
@@ -383,7 +381,7 @@ class TestUnknownModel:
     ("hits", "n", "leans"),
     [(4, 4, False), (5, 5, False), (6, 6, True), (8, 10, False), (9, 10, True), (61, 100, True)],
 )
-def test_counted_shares_lean_where_an_even_deal_would_seldom_give_as_many(
+def test_counted_shares_lean_if_even_shares_would_rarely_give_them(
     texts: Texts, hits: int, n: int, leans: bool
 ) -> None:
     """By the two-sided exact test of the binomial at 5 %, its tails from tables."""
@@ -404,16 +402,16 @@ def of_a_nurse() -> Result:
     return vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
 
 
-def test_prompts_in_other_languages_are_told(of_a_nurse: Result) -> None:
-    """The counts that come with the package are of English prompts, which has to be said."""
+def test_prompts_in_other_languages_are_reported(of_a_nurse: Result) -> None:
+    """The packaged counts are of English prompts, so other prompts need a warning."""
     assert not any("English" in sentence for sentence in advice_of(of_a_nurse))
     prompts = ["a photo of a nurse", "Ein Arzt im Krankenhaus", "一位医生"]
     mixed = vldebias.audit(prompts, "gender", model="miniature")
-    expected = "2 of 3 prompts are not in English; these counts predict English prompts alone."
+    expected = "2 of 3 prompts are not in English; these counts only predict English prompts."
     assert expected in advice_of(mixed)
 
 
-def test_of_several_persons_the_first_is_predicted_and_said(
+def test_the_first_of_several_persons_is_predicted_and_reported(
     of_a_nurse: Result,
 ) -> None:
     assert not any("several persons" in sentence for sentence in advice_of(of_a_nurse))
@@ -422,7 +420,7 @@ def test_of_several_persons_the_first_is_predicted_and_said(
     several = vldebias.audit(prompts, "gender", model="miniature", calibration=judged)
     expected = (
         "1 of 2 predicted prompts show several persons, such as “a photo of a doctor and a nurse”:"
-        " the share is of the first person."
+        " the share is that of the first person."
     )
     assert expected in advice_of(several)
 
@@ -451,9 +449,7 @@ class TestAudit:
             assert row.interval[0] <= row.value <= row.interval[1]
         assert result.row("audit", "lean_r2", "none").value > 0.8
 
-    def test_the_most_urgent_come_first_and_what_cannot_be_predicted_last(
-        self, result: Any
-    ) -> None:
+    def test_urgent_prompts_come_first_and_unpredicted_ones_last(self, result: Any) -> None:
         advice = result.provenance[0].settings["prompts"]
         rows = {row.subset: row.value for row in result.rows}
         sure = [
@@ -494,7 +490,7 @@ class TestAudit:
             "no share where no image is needed"
         )
 
-    def test_where_few_were_judged_a_side_is_told_all_the_same(
+    def test_few_judged_prompts_still_give_a_share(
         self, texts: Texts, judged: pd.DataFrame
     ) -> None:
         (protocol,) = vldebias.audit(
@@ -502,7 +498,7 @@ class TestAudit:
         ).provenance
         assert ("% female [0%, 100%]" in protocol.description, protocol.seeds) == (True, [0])
 
-    def test_the_column_that_was_read_is_said(
+    def test_the_column_of_the_prompts_is_reported(
         self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
     ) -> None:
         path = tmp_path / "listed.csv"
@@ -522,9 +518,7 @@ class TestAudit:
         assert MINIATURE.source in provenance.description
         assert "These counts are of" not in provenance.description
 
-    def test_shares_that_texts_hardly_tell_are_said(
-        self, texts: Texts, judged: pd.DataFrame, result: Any
-    ) -> None:
+    def test_a_poor_fit_is_reported(self, texts: Texts, judged: pd.DataFrame, result: Any) -> None:
         order = np.random.default_rng(0).permutation(len(judged))
         dealt = judged.assign(
             male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order]
@@ -537,14 +531,14 @@ class TestAudit:
         blind = vldebias.audit(ASKED, "gender", texts=texts, calibration=dealt)
         assert blind.row("audit", "lean_r2", "none").value <= 0
         first = blind.provenance[0].settings["advice"][0]
-        assert first.startswith("What these prompts will show cannot be told from their texts")
-        assert str(blind).startswith("What these prompts will show cannot be told")
+        assert first.startswith("What these prompts will show cannot be predicted from their texts")
+        assert str(blind).startswith("What these prompts will show cannot be predicted")
         assert not [row for row in blind.rows if row.metric == "predicted_share"]
         advice = blind.provenance[0].settings["prompts"]
         assert advice[JOBS[1]].startswith("cannot tell from text")
         assert advice[STATED].startswith("states female")
 
-    def test_print_has_each_prompt_with_its_share_and_advice(self, result: Any) -> None:
+    def test_printing_shows_each_prompt_with_its_share_and_advice(self, result: Any) -> None:
         lines = str(result).splitlines()
         assert len(lines) <= 25
         assert max(map(len, lines)) <= 80
@@ -590,7 +584,7 @@ class TestAudit:
         assert audited_prompts.provenance[0].n["calibration prompts"] == 30
         assert audited_prompts.row("audit", "lean_r2", "none", subset="pale").value > 0.9
 
-    def test_what_cannot_be_asked_is_refused(
+    def test_invalid_arguments_are_refused(
         self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
     ) -> None:
         (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
@@ -600,7 +594,7 @@ class TestAudit:
             ([JOBS[0]], {}, "model=, pipe= and texts="),
             (["A photo of a stranger."], {"texts": texts}, "stranger"),
             ([], {"texts": texts}, "one or more"),
-            ([JOBS[0]], {"texts": men}, r"\['female'\]"),
+            ([JOBS[0]], {"texts": men}, "no text states only female"),
             *(
                 (tmp_path / f"{name}.txt", {"texts": texts}, rf"{name}\.txt")
                 for name in ("no such", "p", "q")

@@ -53,7 +53,7 @@ def test_captions_of_one_image_count_once() -> None:
     assert figures(mixed)["stated_share", "nurse"] == 0.5
 
 
-def test_values_of_other_attributes_are_those_of_the_persons_phrase() -> None:
+def test_other_attributes_are_read_from_the_phrase_of_the_person() -> None:
     captions = [("An Asian chef and a white waiter.",)] * 6 + [("A Korean chef in a white coat.",)]
     found = figures(audit_captions(captions, "race"))
     assert found["stated_share", "chef: Asian"] == 1
@@ -62,7 +62,7 @@ def test_values_of_other_attributes_are_those_of_the_persons_phrase() -> None:
     assert found["stated", "chef"] == 1
 
 
-def test_nobody_and_nothing_are_refused(tmp_path: Path) -> None:
+def test_captions_without_persons_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="none of 2 captions describes a person"):
         audit_captions([("a dog", "a cat")], "gender")
     (tmp_path / "a.csv").write_text("image,caption\n0.jpg,\n")
@@ -88,7 +88,7 @@ COCO = {
         ("a.json", json.dumps(COCO)),
     ],
 )
-def test_captions_of_an_image_are_found_without_it(name: str, content: str, tmp_path: Path) -> None:
+def test_captions_are_found_without_their_images(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     assert read_captions(tmp_path / name) == [("a nurse", "a man")]
 

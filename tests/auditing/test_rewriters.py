@@ -16,7 +16,7 @@ REWRITTEN = [
 ]
 
 
-def test_what_was_added_to_open_prompts_is_counted() -> None:
+def test_values_added_to_open_prompts_are_counted() -> None:
     result = audit_rewriter(ORIGINAL, REWRITTEN, "gender")
     shares = {row.subset: row.value for row in result.rows}
     assert shares["any value"] == 3 / 4
@@ -28,16 +28,16 @@ def test_what_was_added_to_open_prompts_is_counted() -> None:
     assert (table.value <= table.high).all()
 
 
-def test_texts_have_to_be_as_many() -> None:
+def test_numbers_of_texts_must_match() -> None:
     with pytest.raises(InvalidInputError, match=r"got 1 texts for 2 originals"):
         audit_rewriter(["a nurse", "a cook"], ["A nurse."], "gender")
 
 
-def test_values_are_found_in_english_alone() -> None:
-    with pytest.raises(InvalidInputError, match=r"Ärztin.*German.*expected texts in English"):
+def test_other_languages_than_english_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"Ärztin.*German.*expected English"):
         audit_rewriter(["ein Arzt"], ["Eine Ärztin in der Klinik"], "gender")
 
 
-def test_somebody_has_to_be_open() -> None:
+def test_prompts_that_leave_nobody_open_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"none of 1 prompt leaves"):
         audit_rewriter(["a red chair"], ["A chair."], "gender")

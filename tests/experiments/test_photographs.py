@@ -77,9 +77,10 @@ def test_kinds_that_get_worse_are_counted_in_each_draw_and_in_both() -> None:
     worse = (0.2, 0.1, 0.3)
     better = (-0.2, -0.3, -0.1)
     unclear = (0.1, -0.1, 0.3)
+    unclear_better = (-0.1, -0.3, 0.1)
     parts = [
-        made_part(0, {"a": worse, "b": worse, "c": better}),
-        made_part(1, {"a": worse, "b": unclear, "c": better}),
+        made_part(0, {"a": worse, "b": worse, "c": better, "d": unclear_better}),
+        made_part(1, {"a": worse, "b": unclear, "c": better, "d": unclear_better}),
     ]
     tallies = {part.provenance.task: part for part in searches.tallies(parts)}
     rows = {
@@ -87,11 +88,11 @@ def test_kinds_that_get_worse_are_counted_in_each_draw_and_in_both() -> None:
         for row in tallies["cells: photographs"].rows
         if row.method == searches.REFERENCE
     }
-    assert rows["worse"].value == pytest.approx(3 / 6)
-    assert rows["better"].value == pytest.approx(2 / 6)
-    assert rows["worse_twice"].value == pytest.approx(1 / 3)
-    # -.2 - .2 + .2 - .2 - .1 + .2 of six times .4 above chance.
-    assert rows["removed"].value == pytest.approx(-0.3 / 2.4)
+    assert rows["worse"].value == pytest.approx(3 / 8)
+    assert rows["better"].value == pytest.approx(2 / 8)
+    assert rows["worse_twice"].value == pytest.approx(1 / 4)
+    # -.2 - .2 + .2 + .1 - .2 - .1 + .2 + .1 of eight times .4 above chance.
+    assert rows["removed"].value == pytest.approx(-0.1 / 3.2)
     (single,) = [row for row in tallies["single searches: photographs"].rows if row.value][:1]
     assert (single.value, single.n) == (0.25, {"searches": 16})
 

@@ -43,7 +43,7 @@ def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, mon
     }
 
 
-def test_an_answer_waits_for_whoever_has_the_file(log: AnnotationLog) -> None:
+def test_an_answer_waits_for_the_lock_of_the_file(log: AnnotationLog) -> None:
     """Even for who only reads it under a lock: what looks like a torn line is one that is still
     being written."""
     fcntl = pytest.importorskip("fcntl", reason="this system has no flock")
@@ -61,7 +61,7 @@ def test_an_answer_waits_for_whoever_has_the_file(log: AnnotationLog) -> None:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(cut=st.integers(1, 400))
-def test_a_torn_last_line_is_skipped_and_no_other_is_lost(tmp_path_factory, cut: int) -> None:
+def test_only_an_incomplete_last_line_is_skipped(tmp_path_factory, cut: int) -> None:
     log = AnnotationLog(tmp_path_factory.mktemp("torn") / "a.jsonl")
     for i in range(3):
         log.append(f"ä{i}.png", "ada", "gender", "male")
@@ -87,7 +87,7 @@ def test_a_torn_last_line_is_skipped_and_no_other_is_lost(tmp_path_factory, cut:
     ]
 
 
-def test_a_whole_line_without_its_end_is_kept(log: AnnotationLog) -> None:
+def test_a_complete_line_without_a_line_break_is_kept(log: AnnotationLog) -> None:
     """As an editor leaves it; also where its content does not fit: that is the user's to mend."""
     log.append("a.png", "ada", "gender", "male")
     log.path.write_bytes(log.path.read_bytes().rstrip(b"\n"))
@@ -121,7 +121,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) 
     ]
     + [{name: float("inf")} for name in ("weight", "seconds")],
 )
-def test_what_the_file_may_not_hold_is_not_written(log: AnnotationLog, change: dict) -> None:
+def test_invalid_answers_are_not_written(log: AnnotationLog, change: dict) -> None:
     answer = {"image": "a.png", "annotator": "ada", "attribute": "gender", "value": "male"} | change
     with pytest.raises(InvalidInputError, match=next(iter(change))):
         log.append(**answer)

@@ -74,7 +74,7 @@ def test_a_value_is_the_most_likely_one_or_unknown(raw: np.ndarray, sure: float)
         [[np.nan, 0.7], [0, 1]],
     ],
 )
-def test_answers_that_are_no_probabilities_are_refused(rows: Any) -> None:
+def test_answers_must_be_probabilities(rows: Any) -> None:
     judge = Judge(
         "mine", {"light": ("dark", "bright")}, lambda images: {"light": np.asarray(rows)}, "1"
     )
@@ -204,7 +204,7 @@ def test_rejects_compete_with_the_values() -> None:
     )
 
 
-def test_the_scale_is_the_models_own() -> None:
+def test_the_scale_is_the_logit_scale_of_the_model() -> None:
     assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(
         50
     )  # as ALIGN has it
@@ -354,7 +354,7 @@ def test_a_question_has_two_values_or_more_and_a_letter_for_each(parts) -> None:
         judge_of(parts[0], parts[1].tokenizer)  # it has no chat template
 
 
-def test_it_loads_from_a_folder_and_asks_for_the_attribute_of_the_task(parts, tmp_path) -> None:
+def test_a_vlm_is_loaded_from_a_folder_and_judges_the_task(parts, tmp_path) -> None:
     model, processor = parts
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
@@ -375,7 +375,7 @@ def drawn(tmp_path: Path) -> tuple[GeneratedImages, Shows]:
     return paint(tmp_path, np.random.default_rng(0), stated=False, images=2, seeds=[0])
 
 
-def test_answers_come_in_the_order_of_the_images_and_are_kept(drawn) -> None:
+def test_answers_are_in_the_order_of_the_images_and_are_stored(drawn) -> None:
     made, shows = drawn
     judge = Reader()
     predictions = judge_images(judge, made)

@@ -195,7 +195,7 @@ def test_prompts_that_look_alike_in_a_path_have_different_files() -> None:
         assert all(len(part) < 100 for part in Path(path).parts)
 
 
-def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
     made = plan(options={"height": 64, "negative_prompt": "blurry"})
     assert made.settle(tmp_path).plan == GeneratedImages.open(tmp_path).plan == made
     (tmp_path / "plan.json").write_text("{}")
@@ -232,7 +232,7 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     ({"variants": {"cali": {"lam": float("nan")}}}, "lam"),
     ({"variants": {"cali": {"projection": "folder", "lam": 3.0}}}, "its own lam"),
 )
-def test_what_cannot_be_planned_is_refused(changes: dict[str, Any]) -> None:
+def test_invalid_plans_are_refused(changes: dict[str, Any]) -> None:
     plan(**changes)
 
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_planned_is_refused(changes: dict[str, Any]) -> None:
     "name",
     [name for name in METHODS if name != "none" and PIPELINES in METHODS[name].declaration.hosts],
 )
-def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str, tmp_path: Path) -> None:
+def test_only_methods_with_lam_have_it_in_their_rows(name: str, tmp_path: Path) -> None:
     made = plan(variants={"mine": {"method": name, "lam": 7.0, "strength": 0.5}}, stated=False)
     result = made.settle(tmp_path).result(task="t", description="", settings={})
     result.add_draws("fid", {"none": 1.0, "mine": 2.0}, n={"images": 3})
@@ -265,7 +265,7 @@ def test_every_image_is_what_the_pipeline_generates_from_its_noise(
         )  # batched here, single there
 
 
-def test_stated_prompts_are_left_alone_unless_asked_for(finished: GeneratedImages) -> None:
+def test_stated_prompts_are_unchanged_by_default(finished: GeneratedImages) -> None:
     none, kept, bare = (
         list(chosen(finished, variant=name, stated=True)) for name in finished.plan.variants
     )
@@ -276,7 +276,7 @@ def test_stated_prompts_are_left_alone_unless_asked_for(finished: GeneratedImage
     )
 
 
-def test_a_file_says_how_it_was_made(finished: GeneratedImages) -> None:
+def test_an_image_file_describes_how_it_was_generated(finished: GeneratedImages) -> None:
     image = chosen(finished, variant="cali").images[2]
     record = finished.about(image)
     expected = {
@@ -380,7 +380,7 @@ def test_a_default_that_is_an_edit_on_the_pipeline_is_refused(tmp_path: Path) ->
     pipe = sd(StableDiffusionImg2ImgPipeline)
     made = generation_task.plan(identity(pipe))
     assert made.variants["default"]["method"] == "balanced-prompts"
-    with pytest.raises(InvalidInputError, match="edits given images, so that the default is an"):
+    with pytest.raises(InvalidInputError, match="edits given images, so the default is an"):
         generate(pipe, made, generation_task.ways, tmp_path)
     assert not contents(tmp_path)
     for variant in (Variant(method="cali"), Variant(method="default", prompts=("waterbirds",))):
@@ -410,7 +410,7 @@ def with_another_scheduler() -> Any:
         (with_another_scheduler, {}, "scheduler was"),
     ],
 )
-def test_what_differs_from_a_folder_of_images_is_refused(
+def test_differences_to_an_existing_folder_are_refused(
     finished: GeneratedImages, pipe: Callable[[], Any], changes: dict[str, Any], named: str
 ) -> None:
     before = contents(finished.folder)
@@ -419,7 +419,7 @@ def test_what_differs_from_a_folder_of_images_is_refused(
     assert contents(finished.folder) == before
 
 
-def test_rounding_of_the_fingerprint_is_not_another_model(finished: GeneratedImages) -> None:
+def test_rounding_of_the_fingerprint_does_not_change_the_model(finished: GeneratedImages) -> None:
     """The images keep the fingerprint that the plan was begun with, and none is generated again."""
     generation_task = task()
     before = contents(finished.folder)
@@ -436,7 +436,7 @@ def test_rounding_of_the_fingerprint_is_not_another_model(finished: GeneratedIma
     assert (made.plan, contents(finished.folder)) == (finished.plan, before)
 
 
-def test_one_fingerprint_stands_for_all_components() -> None:
+def test_one_fingerprint_covers_all_components() -> None:
     fewer = with_own_components(sd())
     offloaded = with_own_components(sd())
     fewer.vae = None
@@ -459,7 +459,7 @@ def test_one_fingerprint_stands_for_all_components() -> None:
     assert named == [("own/pipe", ["a style"]), (None, [])]
 
 
-def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_path: Path) -> None:
+def test_images_of_unchanged_prompts_are_copied_and_equal_generated_ones(tmp_path: Path) -> None:
     """Ten images under "none" and "cali", four of them stated: by twos, two batches of "cali" need
     no pipeline."""
     pipe = sd()
@@ -513,7 +513,7 @@ def test_strength_of_a_balancing_variant_is_its_share_of_the_images(tmp_path: Pa
     assert {record["value"] for record in records if not record["left_alone"]} == {"male", "female"}
 
 
-def test_a_saved_edit_is_a_variant_and_another_is_another(
+def test_a_saved_edit_is_a_variant_of_its_content(
     finished: GeneratedImages, tmp_path: Path
 ) -> None:
     for lam in (500.0, 5.0):
@@ -567,7 +567,7 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(
 
 
 @pytest.mark.filterwarnings("ignore")  # tiny models are narrow, and merging moves the empty prompt
-def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(
+def test_a_check_passes_for_a_sound_host_and_reports_what_it_cannot_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, _, tokenizer = load_clip()

@@ -41,7 +41,7 @@ from vldebias.metrics import (
 NAN = float("nan")
 
 
-def test_group_accuracy_is_fairlearns_for_any_kind_of_array() -> None:
+def test_group_accuracy_agrees_with_fairlearn_for_any_array() -> None:
     rng = np.random.default_rng(0)
     predictions = rng.integers(0, 2, 500)
     labels = rng.integers(0, 2, 500)
@@ -64,7 +64,7 @@ def test_group_accuracy_is_fairlearns_for_any_kind_of_array() -> None:
     assert group_accuracy(torch.tensor(predictions), labels.tolist(), column) == by_group
 
 
-def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> None:
+def test_constant_groups_get_wilson_intervals() -> None:
     # of each group wrong and right without, by these with a method
     apart = [[[6, 4], [6, 4]], [[5, 15], [5, 75]]]
     low, _ = wilson_interval(1, 1)
@@ -120,7 +120,7 @@ def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> Non
     assert Reweighted(np.array([1.0, 3.0]))(hits, sizes).tolist() == [0.5, 0.125, 1]
 
 
-def test_a_resample_of_cells_is_a_resample_of_images() -> None:
+def test_resampling_cells_equals_resampling_images() -> None:
     """The naive twin draws indices; values of both bootstraps come from one distribution, and so do
     paired changes."""
     rng = np.random.default_rng(1)
@@ -162,7 +162,7 @@ def test_a_resample_of_cells_is_a_resample_of_images() -> None:
         )
 
 
-def test_a_metric_is_known_by_its_name_with_its_bounds() -> None:
+def test_metrics_are_looked_up_by_name() -> None:
     assert (get_metric("max_skew@10").title, get_metric(METRICS["gap"])) == (
         "MaxSkew@10",
         get_metric("gap"),
@@ -176,7 +176,7 @@ def test_a_metric_is_known_by_its_name_with_its_bounds() -> None:
 
 
 @pytest.mark.parametrize("decimals", [0, 9])
-def test_auroc_is_scikit_learns_and_its_interval_that_of_resampling_each_kind(
+def test_auroc_agrees_with_scikit_learn_and_its_interval_with_resampling(
     decimals: int,
 ) -> None:
     rng = np.random.default_rng(3)
@@ -195,7 +195,7 @@ def test_auroc_is_scikit_learns_and_its_interval_that_of_resampling_each_kind(
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 6])
-def test_k_variance_is_the_cheapest_of_all_matchings(k: int) -> None:
+def test_k_variance_is_the_cost_of_the_best_matching(k: int) -> None:
     points = np.random.default_rng(0).normal(size=(13, 3))
     orders = [*map(list, permutations(range(k)))]
     dealt = points[np.random.default_rng(5).permutation(13)]  # shuffled once, and dealt
@@ -222,7 +222,7 @@ alpha_of = partial(krippendorff.alpha, level_of_measurement="nominal")
 
 
 @given(st.integers(0, 10_000), st.integers(2, 5), st.integers(1, 9))
-def test_alpha_is_krippendorffs_and_percent_its_definition(
+def test_alpha_and_percent_agreement_follow_their_definitions(
     seed: int, annotators: int, n: int
 ) -> None:
     labels = np.random.default_rng(seed).choice([NAN, 0.0, 1.0, 2.0, 5.0], (annotators, n))
@@ -237,7 +237,7 @@ def test_alpha_is_krippendorffs_and_percent_its_definition(
     )
 
 
-def test_its_interval_is_that_of_drawing_units_that_have_a_second_value() -> None:
+def test_the_interval_of_alpha_equals_a_bootstrap_over_units() -> None:
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, (3, 40)).astype(float)
     labels[2, rng.random(40) < 0.3] = NAN
@@ -290,7 +290,7 @@ def test_errors(call, arguments) -> None:
     call(*arguments)
 
 
-def test_classes_may_be_fractions_and_predictions_may_be_classes_without_a_row() -> None:
+def test_fractional_classes_and_unseen_predictions_are_accepted() -> None:
     accuracy = group_accuracy([0.5, 1.5, 0.5], [0.5, 1.5, 1.5], ["a", "a", "b"])
     assert accuracy.average == pytest.approx(2 / 3)
     assert group_accuracy([0.0, 2.0], [0, 1], ["a", "b"]).average == 0.5

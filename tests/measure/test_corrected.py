@@ -57,7 +57,7 @@ def sampled(rng, truth, judged, n, *, stratified):
 @few
 @pytest.mark.parametrize("stratified", [False, True])
 @pytest.mark.parametrize("name", JUDGES)
-def test_right_whatever_the_judge_does_and_covered(name, stratified):
+def test_corrected_shares_are_unbiased_and_covered_for_any_judge(name, stratified):
     rng = np.random.default_rng(3)
     estimates = []
     held = []
@@ -79,7 +79,7 @@ def test_right_whatever_the_judge_does_and_covered(name, stratified):
 
 
 @pytest.mark.parametrize(("labels", "warning"), [(10, True), (29, True), (30, False), (100, False)])
-def test_few_labels_warn_and_no_interval_has_no_width(labels, warning):
+def test_few_labels_warn_and_every_interval_has_a_width(labels, warning):
     """Also where judge and people agree about every image that was labelled, and all labels are one
     value."""
     judged = np.zeros(400, int)
@@ -108,7 +108,7 @@ def test_an_answer_of_the_judge_without_a_label_warns_and_widens():
 
 
 @few
-def test_all_labelled_is_what_people_say_and_no_wider_than_people_alone():
+def test_labels_for_all_images_give_the_human_shares():
     rng = np.random.default_rng(0)
     truth, judged = world(rng, JUDGES["calls women men"], 3000)
     estimate = corrected_shares(judged, truth, 3)
@@ -149,7 +149,7 @@ def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
     )  # both kinds are known for certain: only their mixture is estimated
 
 
-def test_a_judge_that_says_one_thing_leaves_the_people_alone():
+def test_a_constant_judge_leaves_the_human_shares_unchanged():
     people = np.array([0] * 20 + [1] * 12 + [2] * 8 + [NOT_LABELLED] * 3600)
     estimate = corrected_shares(np.zeros(3640, int), people, 3)
     assert np.array_equal(
@@ -164,7 +164,7 @@ def test_a_judge_that_says_one_thing_leaves_the_people_alone():
 
 
 @pytest.mark.parametrize("share", [0.5, 0.56, 0.8])
-def test_the_gap_is_covered_also_where_it_is_near_0(share):
+def test_the_gap_is_covered_even_near_zero(share):
     rng = np.random.default_rng(6)
     held = []
     drawn = []
@@ -223,7 +223,7 @@ def test_more_labels_halve_the_interval_or_there_are_too_few_images():
     assert corrected_shares(judged[:300], truth[:300], 3).more_labels() is None
 
 
-def test_the_difference_of_two_keeps_the_sides_of_their_intervals():
+def test_the_interval_of_a_difference_keeps_both_sides():
     after = Interval(0.5, 0.4, 0.9)
     before = Interval(0.2, 0.1, 0.2)
     # Down: 0.1 of `after` and 0 of `before`, whose ends change places; up: 0.4 and 0.1.
@@ -236,7 +236,7 @@ cases = st.integers(2, 6).flatmap(
 
 
 @given(cases, st.integers(0, 5))
-def test_discrepancy_ratio_and_kl_are_their_definitions(
+def test_discrepancy_ratio_and_kl_follow_their_definitions(
     case: tuple[int, list[int]], unknown: int
 ) -> None:
     n_groups, labels = case
@@ -274,7 +274,7 @@ def test_the_squared_discrepancy_is_unbiased() -> None:
     assert squared_discrepancies(np.array([[1, 0, 0], [0, 0, 0]])) == pytest.approx(2 / 3)
 
 
-def test_the_radius_holds_the_true_shares_as_often_as_it_says() -> None:
+def test_the_radius_has_its_nominal_coverage() -> None:
     p = np.array([0.7, 0.3])
     rng = np.random.default_rng(2)
     counts = rng.multinomial(25, p, size=400)
@@ -306,7 +306,7 @@ def test_errors(of, given_):
     of(*given_)
 
 
-def test_a_prompt_whose_images_show_nobody_who_can_be_told_counts_as_furthest_from_even() -> None:
+def test_a_prompt_without_known_images_counts_as_furthest_from_even() -> None:
     """The square of 1, 0, ..., 0 against even shares of v values is 1 - 1/v."""
     prompts = np.zeros(6, dtype=int)
     for values in (2, 3):

@@ -22,7 +22,7 @@ def names(number: int) -> list[str]:
 
 
 @given(counts)
-def test_ratios_are_those_of_the_rates(pairs: list[tuple[int, int]]) -> None:
+def test_ratios_are_computed_from_the_rates(pairs: list[tuple[int, int]]) -> None:
     hits, sizes = zip(*pairs, strict=True)
     categories = impact_ratios(names(len(pairs)), sizes, hits)
     large = [(k, n) for k, n in pairs if n >= 0.02 * sum(sizes)]
@@ -50,7 +50,7 @@ def test_ratios_are_those_of_the_rates(pairs: list[tuple[int, int]]) -> None:
         ((0.05, 0.1), (50, 400)),
     ],
 )
-def test_intervals_hold_the_true_ratio_also_of_equal_rates(
+def test_intervals_cover_the_true_ratio_even_for_equal_rates(
     rates: tuple[float, ...], sizes: tuple[int, ...]
 ) -> None:
     """The highest rate is picked from the same data, which an interval has to allow for."""
@@ -68,7 +68,7 @@ def test_intervals_hold_the_true_ratio_also_of_equal_rates(
     assert (covered / repeats).min() > 0.95 - 2 * (0.95 * 0.05 / repeats) ** 0.5
 
 
-def test_the_interval_of_a_ratio_is_that_of_its_inverse() -> None:
+def test_the_interval_of_the_inverse_ratio_is_the_inverse_interval() -> None:
     low, high = ratio_interval((30, 100), (60, 120))
     inverse_low, inverse_high = ratio_interval((60, 120), (30, 100))
     assert (1 / inverse_high, 1 / inverse_low) == pytest.approx((low, high))

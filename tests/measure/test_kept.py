@@ -22,7 +22,7 @@ def order(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(ROWS)
 
 
-def test_what_stays_is_all_and_what_changes_wholly_is_nothing() -> None:
+def test_an_equal_ranking_keeps_all_and_a_disjoint_one_nothing() -> None:
     before = order(0)
     assert kept_share(before, before, 10) == 1
     assert kept_share(before, np.sort(before[:10]), 10) == 1, "the order among them is not asked"
@@ -30,13 +30,13 @@ def test_what_stays_is_all_and_what_changes_wholly_is_nothing() -> None:
 
 
 @pytest.mark.parametrize(("k", "groups", "first"), [(50, 2, 25), (50, 7, 7), (3, 7, 1)])
-def test_hits_of_a_value_are_its_even_part(k: int, groups: int, first: int) -> None:
+def test_hits_are_divided_evenly_among_values(k: int, groups: int, first: int) -> None:
     assert hits_of_value(k, groups) == first
 
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), first=st.integers(1, 15))
-def test_resamples_are_those_of_repeated_rows(seed: int, first: int) -> None:
+def test_resamples_equal_those_of_repeated_rows(seed: int, first: int) -> None:
     before = order(seed)
     after = order(seed + 1)
     shares = resampled_kept_shares(before, {"edit": after}, first, ROWS, 5, seed)["edit"]

@@ -44,9 +44,7 @@ def galleries(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 @given(galleries(), st.sampled_from([0.0, 0.1, 0.6]), st.sampled_from([None, (0.5, 0.3, 0.2)]))
-def test_skew_and_ndkl_of_one_query_and_of_many_are_their_definitions(
-    gallery, floor: float, prior
-) -> None:
+def test_skew_and_ndkl_follow_their_definitions(gallery, floor: float, prior) -> None:
     scores, groups, k = gallery
     p = np.full(G, 1 / G) if prior is None else np.array(prior)
     ranked = groups[ranked_by(scores)][:, :k]
@@ -110,12 +108,12 @@ def test_one_group_is_never_skewed_and_a_warning_says_why() -> None:
     ({"prior": "dataset", "n_groups": 3}, "prior: .* groups that cannot occur"),
     ({"n_groups": 1}, "groups: .*n_groups=1"),
 )
-def test_what_has_no_skew(change: dict) -> None:
+def test_invalid_rankings_are_refused(change: dict) -> None:
     max_skew(**{"scores": [0.1, 0.2, 0.3], "groups": [0, 1, 0], "k": 2, **change})
 
 
 @given(galleries(), st.randoms(use_true_random=False))
-def test_leaders_are_sorted_and_equal_scores_keep_the_order_that_is_given(gallery, random) -> None:
+def test_leaders_are_sorted_and_ties_keep_their_order(gallery, random) -> None:
     scores, _, k = gallery
     q, n = scores.shape
     place = np.array(random.sample(range(n), n))
@@ -132,7 +130,7 @@ def test_leaders_are_sorted_and_equal_scores_keep_the_order_that_is_given(galler
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_leaders_are_exact_where_float32_cannot_tell(
+def test_leaders_are_exact_beyond_float32(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Rows that differ in the eighth digit, rows that are equal, and more of them than there are
@@ -157,7 +155,7 @@ def test_leaders_are_exact_where_float32_cannot_tell(
 
 
 @given(galleries(), st.integers(0, 99))
-def test_a_resample_ranks_as_if_it_were_sorted_anew(gallery, seed: int) -> None:
+def test_a_resample_ranks_as_if_it_were_sorted_again(gallery, seed: int) -> None:
     scores, _, k = gallery
     n = scores.shape[1]
     weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=4)
@@ -167,7 +165,7 @@ def test_a_resample_ranks_as_if_it_were_sorted_anew(gallery, seed: int) -> None:
             assert top.tolist() == rows[np.argsort(-row[rows], kind="stable")][:k].tolist()
 
 
-def test_a_resample_is_read_as_far_as_it_has_to_be() -> None:
+def test_a_resample_is_read_only_as_far_as_needed() -> None:
     weights = np.zeros((2, 500), dtype=int)
     weights[0, 400] = weights[1, 0] = (
         500  # the first row that the first resample holds is the 401st

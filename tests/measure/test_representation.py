@@ -85,7 +85,7 @@ def slow_fairness(groups: list[int], prior: list[float]) -> float:
 
 
 @pytest.mark.parametrize("prior", [[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])
-def test_fairness_equals_its_twin(prior: list[float]) -> None:
+def test_fairness_agrees_with_a_plain_implementation(prior: list[float]) -> None:
     rng = np.random.default_rng(0)
     groups = rng.integers(2 if prior[-1] == 0 else 3, size=(20, 12))
     found = rank_fairness(groups, np.array(prior))
@@ -93,7 +93,7 @@ def test_fairness_equals_its_twin(prior: list[float]) -> None:
     assert np.allclose(found, expected, atol=1e-9)
 
 
-def test_ends_of_the_scales() -> None:
+def test_scales_are_bounded() -> None:
     prior = np.array([0.5, 0.5])
     even = np.array([[0, 1] * 5])
     one = np.zeros((1, 10), dtype=int)
@@ -113,14 +113,14 @@ def test_priors_of_each_ranking() -> None:
         assert np.allclose(compute(groups, priors), rows, atol=1e-15)
 
 
-def test_both_are_metrics_of_rankings() -> None:
+def test_both_are_registered_as_metrics_of_rankings() -> None:
     assert METRICS["mpr"].better == "lower"
     assert METRICS["awrf"].better == "higher"
     assert METRICS["mpr"].reads == METRICS["awrf"].reads == "rankings"
 
 
 @pytest.mark.parametrize(("sizes", "k"), [((12, 8), 6), ((30, 10), 20)])
-def test_chance_is_that_of_a_finite_pool(sizes: tuple[int, int], k: int) -> None:
+def test_chance_level_of_a_finite_pool(sizes: tuple[int, int], k: int) -> None:
     """Results are drawn without replacement: counts are hypergeometric."""
     labels = Labels.from_values(np.repeat(["a", "b"], sizes).tolist())
     gallery = Gallery(labels, [k], resamples=4000)
@@ -144,6 +144,6 @@ def test_chance_is_that_of_a_finite_pool(sizes: tuple[int, int], k: int) -> None
     ("selected", "words"),
     [([0, 0], "some above 0"), ([1], "expected statistics"), ([2, 0], "0, 1")],
 )
-def test_refused(selected: list[int], words: str) -> None:
+def test_invalid_arguments_are_refused(selected: list[int], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         representation_gap(np.eye(2), selected, np.eye(2))

@@ -47,7 +47,7 @@ def test_agrees_with_scipy() -> None:
         assert (interval.low, interval.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
 
 
-def test_the_worst_group_is_picked_again_in_every_resample() -> None:
+def test_the_worst_group_is_selected_again_in_every_resample() -> None:
     """The worse of two noisy accuracies that are equal lies below either of them."""
     groups = np.repeat([0, 1], 100)
     predictions = np.tile(np.repeat([1, 0], [80, 20]), 2)
@@ -64,7 +64,7 @@ def test_the_worst_group_is_picked_again_in_every_resample() -> None:
     )
 
 
-def test_resampled_values_are_those_of_each_alone_on_the_same_resamples() -> None:
+def test_methods_share_their_resamples() -> None:
     """So a difference of two draws is paired: narrow where the errors are shared."""
     rng = np.random.default_rng(12)
     values = {name: rng.random(80) for name in ("none", "cali")}
@@ -115,7 +115,7 @@ def test_texts_have_no_mean_and_a_statistic_is_a_number() -> None:
             bootstrap_interval(labels, statistic=statistic)
 
 
-def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_and_counts_equal_those_of_sampled_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     (weights,) = weights_of(40, 4000, 3, 40)
     (counts,) = counts_of(np.ones((2, 20), int), 4000, seed=3)
     for drawn in (weights, counts.reshape(4000, 40)):
@@ -144,7 +144,7 @@ def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.Monkey
             )  # memory does not change the numbers
 
 
-def test_means_of_few_different_rows_are_counted_with_the_same_intervals(
+def test_counting_distinct_rows_gives_the_same_intervals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(2)
@@ -160,7 +160,7 @@ def test_means_of_few_different_rows_are_counted_with_the_same_intervals(
     assert figures[0] != figures[1]
 
 
-def test_a_recentred_interval_has_its_mean_at_the_value_and_holds_it() -> None:
+def test_a_recentred_interval_is_centred_on_its_value() -> None:
     drawn = np.linspace(10, 20, 101)
     assert recentred_interval(3.0, drawn) == pytest.approx((3 - 4.75, 3 + 4.75))
     assert recentred_interval(3.0, drawn, level=0.5) == pytest.approx((0.5, 5.5))
@@ -170,7 +170,7 @@ def test_a_recentred_interval_has_its_mean_at_the_value_and_holds_it() -> None:
 
 
 @given(st.integers(1, 400), st.data())
-def test_wilson_is_scipys(n: int, data: st.DataObject) -> None:
+def test_wilson_intervals_agree_with_scipy(n: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, n))
     expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
     low, high = wilson_interval(hits, n)

@@ -46,13 +46,13 @@ def figure(record: Record, metric: str, value: str = "") -> Figure:
     return found
 
 
-def test_every_prompt_counts_alike_whatever_its_number_of_images() -> None:
+def test_all_prompts_have_the_same_weight() -> None:
     record = made([(10, 0, 0), (0, 100, 0)])
     assert figure(record, "share", "female").estimate == pytest.approx(0.5)
     assert figure(record, "share", "female").images == 110
 
 
-def test_unknown_images_are_counted_and_take_no_part_in_shares() -> None:
+def test_unknown_images_are_counted_but_not_part_of_shares() -> None:
     record = made([(5, 5, 10), (5, 5, 10)])
     assert figure(record, "share", "female").estimate == pytest.approx(0.5)
     assert figure(record, "unknown").estimate == pytest.approx(0.5)
@@ -65,7 +65,7 @@ def test_one_prompt_has_the_interval_of_wilson() -> None:
     assert (low, high) == pytest.approx(wilson_interval(0.3 * 99, 99), abs=2e-3)
 
 
-def test_images_of_one_kind_leave_an_interval_and_many_of_them_a_narrow_one() -> None:
+def test_equal_images_have_an_interval_that_shrinks_with_their_number() -> None:
     widths = []
     for images in (10, 100):
         share, low, high = share_with_interval(np.array([[images, 0.0, 0.0]] * 2), 0)
@@ -98,7 +98,7 @@ def test_fewer_than_ten_labels_correct_nothing() -> None:
     assert figure(record, "share", "female").estimate == pytest.approx(0.5)
 
 
-def test_labels_of_unequal_weight_count_by_it_and_for_fewer() -> None:
+def test_unequal_weights_reduce_the_number_of_labels() -> None:
     # Rare images were labelled ten times as often: by weight, the judge is right.
     weighted = (
         LabelCounts(judged="female", counts=(20, 0), weight=10.0),
@@ -148,10 +148,10 @@ def test_a_changed_figure_count_or_label_is_found() -> None:
     assert "share female is missing" in missing
     labels = (LabelCounts(judged="female", counts=(20, 0)),)
     found = problems_of(record.model_copy(update={"labels": labels}))
-    assert any("got 20 for female, of which there are 14 images" in text for text in found)
+    assert any("got 20 for female, but only 14 images have this answer" in text for text in found)
 
 
-def test_a_printed_figure_has_to_come_back() -> None:
+def test_published_figures_must_be_reproduced() -> None:
     printed = Published(metric="share", value="female", figure=0.7, where="Table 1")
     of_prompt = Published(
         metric="share", value="male", subject="pilot", figure=0.1, where="Table 2"
@@ -164,7 +164,7 @@ def test_a_printed_figure_has_to_come_back() -> None:
     assert "the source prints 0.72; the counts give 0.7000" in problem
     stranger = printed.model_copy(update={"subject": "sailor"})
     (problem,) = problems_of(record.model_copy(update={"published": (stranger,)}))
-    assert "say nothing about share female sailor" in problem
+    assert "do not determine share female sailor" in problem
 
 
 def test_figures_do_not_depend_on_the_order_of_the_prompts() -> None:

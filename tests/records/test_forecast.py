@@ -54,7 +54,7 @@ def test_a_subject_that_was_counted_has_its_share() -> None:
     assert (row.images == 0) == is_settled
 
 
-def test_another_subject_of_a_measured_model_is_predicted_near_its_share() -> None:
+def test_a_new_subject_of_a_measured_model_is_predicted() -> None:
     records = alike(4, 0.03)
     without = records[0].model_copy(update={"counts": records[0].counts[1:]})
     (row,), coverage = forecast(
@@ -69,7 +69,7 @@ def test_another_subject_of_a_measured_model_is_predicted_near_its_share() -> No
     assert row.high - row.low < 0.5
 
 
-def test_few_models_cannot_predict_another_one_and_many_can() -> None:
+def test_many_models_predict_a_new_one_and_few_do_not() -> None:
     (row,), coverage = forecast(
         alike(5, 0.03), [SUBJECTS[0]], attribute="gender", value="female", model="new"
     )
@@ -86,7 +86,7 @@ def test_few_models_cannot_predict_another_one_and_many_can() -> None:
     assert row.kind == "predicted"
 
 
-def test_models_that_do_not_resemble_each_other_predict_nothing_narrow() -> None:
+def test_dissimilar_models_give_wide_intervals() -> None:
     rng = np.random.default_rng(1)
     records = [record_of(f"m{i}", rng.uniform(0, 1, len(SUBJECTS))) for i in range(4)]
     models = {n: shares_of(c) for n, c in known_models(records, "gender", "female").items()}
@@ -94,7 +94,7 @@ def test_models_that_do_not_resemble_each_other_predict_nothing_narrow() -> None
     assert coverage.width > 0.7
 
 
-def test_debiased_and_embedded_models_predict_no_other() -> None:
+def test_debiased_and_embedded_models_are_not_used_for_predictions() -> None:
     records = alike(3, 0.03)
     edited = record_of("edited", np.full(40, 0.5), method="uce", is_plain=False)
     toy = record_of("toy", np.full(40, 0.5), id="miniature")
@@ -102,7 +102,7 @@ def test_debiased_and_embedded_models_predict_no_other() -> None:
     assert set(known) == {"m0", "m1", "m2"}
 
 
-def test_a_wording_that_nobody_counted_and_a_new_subject_are_not_guessed() -> None:
+def test_uncounted_wordings_and_subjects_are_not_predicted() -> None:
     records = alike(4, 0.03)
     for subjects, qualifier in (([SUBJECTS[0]], "corporate"), (["sailor"], "")):
         (row,), _ = forecast(
@@ -120,7 +120,7 @@ def test_a_wording_that_nobody_counted_and_a_new_subject_are_not_guessed() -> No
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 0.62, 1.0])
-def test_so_many_images_leave_one_half_out_of_the_interval_and_one_fewer_does_not(
+def test_images_to_settle_is_the_smallest_number_that_excludes_one_half(
     share: float,
 ) -> None:
     n = images_to_settle(share)

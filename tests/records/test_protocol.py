@@ -11,7 +11,7 @@ from vldebias.records.protocol import load_protocol, numbers_for_width
 from vldebias.wording import balance_prompts
 
 
-def test_the_file_is_what_the_rule_gives() -> None:
+def test_the_file_follows_the_rule() -> None:
     assert record_subjects.FILE.read_text(encoding="utf-8") == record_subjects.written()
 
 
@@ -24,7 +24,7 @@ def test_there_are_a_hundred_subjects_in_seven_wordings() -> None:
 
 
 @pytest.mark.parametrize("attribute", ["gender", "race", "age", "skin-tone"])
-def test_every_prompt_asks_for_one_person_and_leaves_attributes_open(attribute: str) -> None:
+def test_every_prompt_is_about_one_person_and_leaves_attributes_open(attribute: str) -> None:
     prompts = load_protocol().prompts()
     if attribute == "age":  # which "senior" states
         prompts = [prompt for prompt in prompts if prompt.qualifier != "senior"]

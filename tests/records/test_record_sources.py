@@ -22,13 +22,13 @@ def share(record: Record, subject: str, value: str) -> float:
     return row.counts[record.values.index(value)] / sum(row.counts)
 
 
-def test_records_of_publications_are_those_that_the_script_makes() -> None:
+def test_published_records_equal_the_output_of_the_script() -> None:
     for record in record_sources.records():
         assert COMMITTED[record.name] == record, f"python -m eval.record_sources: {record.name}"
 
 
 @pytest.mark.parametrize("name", COMMITTED)
-def test_a_committed_record_has_no_problem_and_says_who_and_under_which_licence(name: str) -> None:
+def test_a_committed_record_has_no_problems_and_names_its_authors_and_licence(name: str) -> None:
     record = COMMITTED[name]
     assert problems_of(record) == []
     assert "not stated" not in (record.measured_by, record.licence)
@@ -46,7 +46,7 @@ def same_counts(name: str, table: pd.DataFrame, qualifier: str = "") -> None:
         assert rows[line.prompt].qualifier == qualifier
 
 
-def test_fair_diffusion_comes_back() -> None:
+def test_fair_diffusion_is_reproduced() -> None:
     same_counts(
         "sd15-fair-diffusion-paper", pd.read_csv(FOLDER / "fair-diffusion.csv", comment="#")
     )
@@ -64,7 +64,7 @@ def test_fair_diffusion_comes_back() -> None:
 @pytest.mark.parametrize(
     ("name", "guidance"), [("sd15", 7.5), ("sd3", 7.5), ("flux2", 4), ("uce", 7.5)]
 )
-def test_stay_fair_comes_back(name: str, guidance: float) -> None:
+def test_stay_fair_is_reproduced(name: str, guidance: float) -> None:
     table = pd.read_csv(FOLDER / "stay-fair.csv", comment="#")
     same_counts(f"{name}-stay-fair", table[(table.name == name) & (table.guidance == guidance)])
     # 100 images for each of three seeds.
@@ -72,7 +72,7 @@ def test_stay_fair_comes_back(name: str, guidance: float) -> None:
         assert sum(row.counts) + (row.unknown or 0) == 300
 
 
-def test_ratios_that_stay_fair_prints_of_the_fine_tuned_model_come_back() -> None:
+def test_ratios_of_the_fine_tuned_model_in_stay_fair_are_reproduced() -> None:
     record = COMMITTED["ft-stay-fair"]
     # female_ratio_ft.csv prints .4242, .5000 and .4388 of 99, 100 and 98 images of technicians.
     printed = (0.4242 * 99 + 0.5 * 100 + 0.4388 * 98) / 297
@@ -80,7 +80,7 @@ def test_ratios_that_stay_fair_prints_of_the_fine_tuned_model_come_back() -> Non
     assert len(record.published) == len(record.counts) == 33
 
 
-def test_stable_bias_comes_back() -> None:
+def test_stable_bias_is_reproduced() -> None:
     table = pd.read_csv(COUNTS / "stable-bias.csv", comment="#")
     for name in ("dalle2", "sd14", "sd2"):
         same_counts(f"{name}-stable-bias", table[table.name == name], record_sources.POOLED)
@@ -112,7 +112,7 @@ def test_a_model_without_counts_says_why() -> None:
     assert all(record.notes for record in without)
 
 
-def test_the_page_is_that_of_the_committed_records(render_page: Callable[[], str]) -> None:
+def test_the_committed_page_shows_the_committed_records(render_page: Callable[[], str]) -> None:
     page = Path(__file__).parents[2] / "docs" / "who-appears.html"
     assert page.read_text(encoding="utf-8") == render_page(), (
         "vldebias records page eval/records --out docs/who-appears.html"

@@ -23,7 +23,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"values": ["female", "male", "other"]}, "got 2 numbers; expected one for each"),
         ({"judge": None}, "expected who or what counted"),
         ({"versions": {}}, "a measured record needs counts and versions"),
-        ({"origin": "published"}, "names where its counts come from"),
+        ({"origin": "published"}, "must name the source of its counts"),
         ({"colour": "red"}, "unknown key"),
         ({"labels": [{"judged": "woman", "counts": [1, 2]}]}, "got 'woman' with 2 numbers"),
         ({"counts": [{"subject": "a", "prompt": "a", "counts": [-1, 2]}]}, "greater than or equal"),
@@ -44,6 +44,6 @@ def test_a_prompt_is_listed_once() -> None:
         made([], counts=(row, row.model_copy(update={"subject": "nurse"})))
 
 
-def test_the_committed_schema_is_that_of_the_package() -> None:
+def test_the_committed_schema_equals_the_schema_of_the_package() -> None:
     committed = json.loads((ROOT / "docs" / "record.schema.json").read_text(encoding="utf-8"))
     assert committed == Record.model_json_schema()

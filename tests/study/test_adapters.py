@@ -127,7 +127,7 @@ def test_contrast_and_classification_take_turns(monkeypatch: pytest.MonkeyPatch)
     assert steps == ["contrast", *balanced, "contrast"]
 
 
-def test_contrast_mends_what_erm_gets_wrong() -> None:
+def test_contrast_corrects_errors_of_erm() -> None:
     worst = {}
     for name in ("erm-linear", "erm-adapter", "contrastive-adapter"):
         worst[name] = TEST.accuracy(fit(name, TRAIN).logits(TEST.features)).worst

@@ -58,7 +58,7 @@ def test_rates_and_ratios_by_sex_race_and_both(tmp_path: Path) -> None:
     assert "3 applicants of 406 are not included" in sentences[2]
 
 
-def test_two_spellings_of_a_category_are_doubted_and_joined(tmp_path: Path) -> None:
+def test_two_spellings_of_a_category_warn_and_can_be_joined(tmp_path: Path) -> None:
     path = applicants(tmp_path / "a.csv", *["F,White,True"] * 20)
     with pytest.warns(SuspectInputWarning, match="sex: 'F' and 'female' .*--same F=female"):
         measure_impact(path, "hired", "sex", "race")

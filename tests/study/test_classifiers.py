@@ -125,7 +125,7 @@ def test_permuted_labels_are_chance_labels_help_and_what_was_chosen_has_its_accu
     ({"val": (torch.eye(3), np.array([0, 1, 1]), np.zeros(3, int))}, r"\[4, 3, 4\]"),
     ({"labels": [1] * 6}, "train labels"),
 )
-def test_what_does_not_fit(changed: dict[str, Any]) -> None:
+def test_invalid_examples_are_refused(changed: dict[str, Any]) -> None:
     given_ = {
         "features": torch.eye(4)[[0, 1, 2, 3, 0, 1]],
         "labels": [0, 1] * 3,
@@ -171,7 +171,7 @@ def test_wise_ft_goes_from_zero_shot_to_the_probe() -> None:
     assert worst[chosen["alpha"]] == max(worst.values())
 
 
-def test_which_strengths_are_tried_and_how_often_a_sample_is_drawn(
+def test_candidate_strengths_and_numbers_of_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A user chooses no strength: one of these is. DFR chooses on one sample and fits nine more
@@ -345,7 +345,7 @@ def test_copies_chunks_and_scaling_do_not_matter(
 
 
 @pytest.mark.parametrize("penalty", ["l1", "l2"])
-def test_what_does_not_converge_says_so(penalty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_convergence_is_reported(penalty: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = data(2)
     with pytest.warns(VldebiasWarning, match="did not converge"):
         solve(x, y, 2, tolerance=0.0, penalty=penalty)

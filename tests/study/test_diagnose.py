@@ -50,7 +50,7 @@ class TestReaders:
         expected = np.mean([right[codes == code].mean() for code in (0, 1)])
         assert readable(rows, codes, "neighbour").accuracy == pytest.approx(expected, abs=0.01)
 
-    def test_labels_without_meaning_are_at_chance_and_an_attribute_is_not(self) -> None:
+    def test_random_labels_are_at_chance_and_an_attribute_is_not(self) -> None:
         rows, codes = two_values()
         read = [readable(rows, np.random.default_rng(i).permutation(codes)) for i in range(8)]
         # Chance exceeds its own limit once in 20: more than two of eight in 0.6 % of seeds.
@@ -95,7 +95,7 @@ class TestWrongLabels:
                 listed.confidence.to_numpy()[held], given_ - wrong_scores, atol=1e-4
             )
 
-    def test_labels_that_were_changed_come_first(self) -> None:
+    def test_changed_labels_come_first(self) -> None:
         digits = load_digits()
         rng = np.random.default_rng(0)
         x = digits.data / 16.0
@@ -127,7 +127,7 @@ def clusters() -> tuple[torch.Tensor, np.ndarray]:
 
 
 class TestMargins:
-    def test_gradients_are_those_of_autograd(self, clusters: Any) -> None:
+    def test_gradients_agree_with_autograd(self, clusters: Any) -> None:
         rows, codes = clusters
         torch.manual_seed(0)
         head = nn.Linear(5, 3).double()
@@ -152,7 +152,7 @@ class TestMargins:
 
     @settings(max_examples=15)
     @given(st.integers(0, 1000), st.floats(0.1, 20), st.floats(0.1, 20))
-    def test_kv_margins_know_no_rotation_and_no_scale(
+    def test_kv_margins_are_invariant_to_rotation_and_scale(
         self, seed: int, of_rows: float, of_head: float
     ) -> None:
         torch.manual_seed(0)
@@ -241,7 +241,7 @@ class TestDiagnose:
                 "diagnose", "k_variance", "none", subset=name
             ).value == pytest.approx(variance[code])
 
-    def test_removed_is_said_of_a_method_alone_and_only_where_a_linear_probe_is_at_chance(
+    def test_only_a_method_whose_linear_probe_is_at_chance_counts_as_removing(
         self, world: Any
     ) -> None:
         data, texts = world
@@ -266,7 +266,7 @@ class TestDiagnose:
             at_chance = read.row("diagnose", "linear_probe", method, subset="gender").value <= limit
             assert (method in protocol.description) == (method != "none" and at_chance)
 
-    def test_what_neighbours_alone_read_is_not_called_unreadable(self) -> None:
+    def test_attributes_that_only_neighbours_read_are_not_called_unreadable(self) -> None:
         rng = np.random.default_rng(0)
         # Opposite corners of a square have one value: no line parts them from the others.
         corners = rng.integers(2, size=(400, 2))
@@ -277,7 +277,7 @@ class TestDiagnose:
             diagnosis.provenance[0].description
         )
 
-    def test_what_cannot_be_asked_is_refused(self, world: Any, clusters: Any) -> None:
+    def test_invalid_arguments_are_refused(self, world: Any, clusters: Any) -> None:
         for labels in (np.zeros(60, int), np.r_[np.zeros(56, int), 1, 1, 1, 1], np.arange(59)):
             with pytest.raises(InvalidInputError, match="labels"):
                 readable(clusters[0], labels)
@@ -336,7 +336,7 @@ class TestDiagnose:
         ]
 
     @pytest.mark.parametrize(("rows", "named"), [(29, False), (30, True)])
-    def test_a_group_of_few_rows_is_no_reason_for_advice(self, rows: int, named: bool) -> None:
+    def test_small_groups_give_no_advice(self, rows: int, named: bool) -> None:
         classes = np.repeat([0, 1, 0, 1], (60, 60, 60, rows))
         groups = np.repeat([0, 0, 1, 1], (60, 60, 60, rows))
         features = np.random.default_rng(0).normal(size=(len(classes), 8))

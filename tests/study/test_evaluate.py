@@ -231,7 +231,7 @@ def test_with_a_reference_a_method_is_what_debias_attaches_with_it(method: str) 
     assert attached == named != [r.value for r in measured.rows if r.method == "none"]
 
 
-def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) -> None:
+def test_prompts_to_embed_are_listed_and_missing_ones_named(folder: Path) -> None:
     assert sorted(cli("show", str(folder / "mine.yaml"), "--texts").splitlines()) == sorted(texts())
     rows = dict(list(texts().items())[4:])
     np.savez(
@@ -362,7 +362,7 @@ def test_groups_find_their_columns_by_name_and_leave_out_what_is_unknown() -> No
     )
     strange = ["x", "y", "z"] * 100
     with pytest.raises(
-        InvalidInputError, match=r"give label= and spurious=, two of the columns \['a', 'b'\]"
+        InvalidInputError, match=r"expected label= and spurious=, two of the columns \['a', 'b'\]"
     ):
         evaluate(texts(), GALLERY.features, labels={"a": strange, "b": strange}, **how)
     with pytest.raises(InvalidInputError, match="one prompt set"):
@@ -388,7 +388,7 @@ def test_groups_find_their_columns_by_name_and_leave_out_what_is_unknown() -> No
     ({"images": Path(__file__).parent}, "no pictures"),
     error=VldebiasError,
 )
-def test_mistakes_of_a_notebook_are_answered(change: dict) -> None:
+def test_mistakes_in_notebooks_get_helpful_messages(change: dict) -> None:
     arguments = {
         "images": GALLERY.features,
         "prompts": {"gender": GENDER},
@@ -407,7 +407,7 @@ def test_mistakes_of_a_notebook_are_answered(change: dict) -> None:
     ],
     ids=["methods", "queries", "task"],
 )
-def test_a_value_of_another_type_is_refused_with_what_to_give(
+def test_values_of_another_type_are_refused_with_advice(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):

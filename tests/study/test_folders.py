@@ -37,7 +37,7 @@ def litter(folder: Path) -> None:
         (folder / name).write_bytes(MAC)
 
 
-def test_what_programs_leave_changes_no_row_and_no_group(people: Path) -> None:
+def test_files_of_other_programs_change_no_row_and_no_group(people: Path) -> None:
     clean = images_of_folder(people)
     litter(people)
     data = images_of_folder(people)
@@ -47,7 +47,7 @@ def test_what_programs_leave_changes_no_row_and_no_group(people: Path) -> None:
     assert len(data.about["files left out"]) == 8
 
 
-def test_a_result_first_says_what_was_not_read(people: Path) -> None:
+def test_a_result_first_reports_unread_files(people: Path) -> None:
     def measured() -> Result:
         return vldebias.evaluate(
             "miniature",

@@ -69,7 +69,7 @@ def genders(painted: Painted, **wanted: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", ["none", "cali"])
-def test_bias_is_what_is_counted_by_hand(painted: Painted, parts: Parts, method: str) -> None:
+def test_bias_agrees_with_counts_by_hand(painted: Painted, parts: Parts, method: str) -> None:
     block = "generation gender"
     subset = "unseen jobs"
     by_job = {job: genders(painted, variant=method, concept=job) for job in UNSEEN}
@@ -142,7 +142,7 @@ def test_parts_methods_and_changes(painted: Painted, parts: Parts) -> None:
     assert settings["images that the safety checker blackened"] == black
 
 
-def test_changes_are_from_none_and_stand_where_there_is_a_method(parts: Parts) -> None:
+def test_changes_are_differences_to_none(parts: Parts) -> None:
     figures = parts["generation gender"].rows
     value_without = {(f.metric, f.subset): f.value for f in figures if f.method == "none"}
     for figure in figures:
@@ -156,7 +156,7 @@ def test_changes_are_from_none_and_stand_where_there_is_a_method(parts: Parts) -
         assert (figure.lam, figure.strength) == (500.0, 1.0)
 
 
-def test_pictures_stand_side_by_side_by_job(painted: Painted, parts: Parts) -> None:
+def test_pictures_are_side_by_side_by_job(painted: Painted, parts: Parts) -> None:
     """Jobs that show the first value least often come first."""
     drawn, shows = painted
     plots = parts["generation gender"].pictures
@@ -203,7 +203,7 @@ def test_the_prompt_that_got_worse_is_shown_beside_the_images_without_the_method
     assert "the first 8 of 40" in after[0]
 
 
-def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_path: Path) -> None:
+def test_prompts_without_known_images_count_most_and_are_reported(tmp_path: Path) -> None:
     drawn, _ = paint(tmp_path, np.random.default_rng(0), stated=False)
     blind = Judge(
         "blind", {"gender": GENDERS}, lambda images: {"gender": np.full((len(images), 2), 0.5)}, "1"
@@ -238,7 +238,7 @@ def test_prompts_of_one_concept_are_resampled_together(painted: Painted) -> None
             assert figure.n == {"jobs": 4, "stated prompts": 8, "images each": 4}
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_generated(
+def test_invalid_settings_are_refused_before_anything_is_generated(
     painted: Painted, tmp_path: Path
 ) -> None:
     another = {"prompts": PromptSet("other", (("a man", "a woman"),))}
@@ -258,7 +258,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_generated(
 
 
 @pytest.mark.filterwarnings("ignore:FID of")
-def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
+def test_generation_end_to_end_on_the_miniature(tmp_path: Path) -> None:
     """Generate, judge, measure, and again from what is there: the same result."""
     few = make_prompt_set("few", {"male": ["male"], "female": ["female"]}, ["nurse", "plumber"])
     small = {

@@ -102,7 +102,7 @@ def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
             attachment.remove()
 
 
-def test_what_cannot_be_generated_is_refused() -> None:
+def test_invalid_grids_are_refused() -> None:
     pipe = sd()
     with pytest.raises(InvalidInputError, match="seeds"):
         grid(pipe, gender(), seeds=[])
@@ -112,7 +112,7 @@ def test_what_cannot_be_generated_is_refused() -> None:
         grid(pipe, gender(), texts=[TEXT])
 
 
-def test_texts_come_from_the_set() -> None:
+def test_default_texts_are_class_prompts_of_the_set() -> None:
     picture = grid(load_pipeline(), "professions-gender", methods=["none"], seeds=range(2), steps=1)
     assert picture.height == HEAD + 4 * (CELL + GAP)  # four unseen professions
 

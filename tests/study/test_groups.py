@@ -50,7 +50,7 @@ def scores_of(test: Embeddings, method: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_figures_are_those_of_other_libraries(method: str) -> None:
+def test_figures_agree_with_other_libraries(method: str) -> None:
     test = birds(noise=2.0)
     part = evaluate(test)[0]
     true = test.column("label").codes
@@ -70,7 +70,7 @@ def test_figures_are_those_of_other_libraries(method: str) -> None:
     )
 
 
-def test_the_bare_model_at_the_median_of_its_own_scores_stands_beside_it() -> None:
+def test_the_unedited_model_is_also_measured_at_its_median() -> None:
     """No label moves its threshold, and it says what it assumes."""
     test = birds(noise=2.0)
     part = evaluate(test)[0]
@@ -147,7 +147,7 @@ def test_reweighted_averages_have_the_weights_of_the_training_split() -> None:
         )
 
 
-def test_a_sweep_is_rows_with_lam() -> None:
+def test_a_sweep_adds_rows_with_lam() -> None:
     main = evaluate(birds(), lams=(0, 10, 1000))[0]
     keys = {(f.method, f.lam) for f in main.rows if f.metric == "gap"}
     fixed = {("none", None), (MEDIAN, None), ("orth", None)}
@@ -310,7 +310,9 @@ def test_baselines_use_labels_and_say_so() -> None:
     evaluate(
         birds(40), train=None, val=None, baselines=("erm-linear",), progress=progress, resamples=2
     )
-    assert "birds: no split to train or select on" in progress.console.file.getvalue()
+    assert (
+        "birds: the file has no splits to train and select on" in progress.console.file.getvalue()
+    )
 
 
 def test_a_baseline_that_cannot_be_fitted_leaves_the_others_and_gives_its_reason(
@@ -341,7 +343,7 @@ def test_no_lambda_is_swept_where_the_methods_of_the_user_have_none(tmp_path: Pa
         assert [name for name in chosen.methods if name in methods] == list(methods)
 
 
-def test_images_of_another_space_are_doubted() -> None:
+def test_images_of_another_space_warn() -> None:
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(DIM, DIM)))[0]
     with pytest.warns(SuspectInputWarning, match="unaligned"):
         evaluate(replace(birds(), features=birds().features @ turn), resamples=2)
@@ -364,7 +366,7 @@ def test_images_of_another_space_are_doubted() -> None:
     ({"images": NOWHERE}, "place"),
     error=ValueError,
 )
-def test_refusals_name_what_is_wrong(changes: dict[str, Any]) -> None:
+def test_errors_name_the_invalid_argument(changes: dict[str, Any]) -> None:
     evaluate(**{"images": birds(40), **changes})
 
 

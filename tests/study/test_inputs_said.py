@@ -52,7 +52,7 @@ def test_scores_are_no_groups() -> None:
 
 
 @pytest.mark.parametrize("slip", ["femle", "femalee"])
-def test_one_misspelt_value_of_forty_is_said(slip: str) -> None:
+def test_one_misspelt_value_of_forty_is_reported(slip: str) -> None:
     prompts = ["p1", "p2"] * 20
     values = ["female"] * 19 + [slip] + ["male"] * 20
     (message,) = measured(prompt=prompts, value=values)
@@ -61,7 +61,7 @@ def test_one_misspelt_value_of_forty_is_said(slip: str) -> None:
     assert measured(prompt=prompts, value=["female", "male"] * 20) == []
 
 
-def test_a_misspelt_method_is_said() -> None:
+def test_a_misspelt_method_is_reported() -> None:
     prompts = ["p1"] * 40
     methods = ["none"] * 20 + ["cali"] * 19 + ["calli"]
     values = ["a", "b"] * 20

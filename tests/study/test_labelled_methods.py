@@ -38,7 +38,7 @@ def result() -> Result:
     return evaluate(texts(), gallery.features, methods=METHODS, **settings)
 
 
-def test_true_and_zero_shot_labels_are_told_apart_in_every_row(result: Result) -> None:
+def test_rows_distinguish_true_from_zero_shot_labels(result: Result) -> None:
     skew = {
         row.method: row for row in result.rows if row.metric == "max_skew@20" and not row.subset
     }

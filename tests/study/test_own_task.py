@@ -244,7 +244,7 @@ def test_a_task_is_measured_by_evaluate_as_by_the_command(package: Path) -> None
 
 
 @pytest.mark.parametrize("registry", [TASKS, JUDGES])
-def test_what_is_no_kind_is_refused(registry: Registry[type]) -> None:
+def test_invalid_kinds_are_refused(registry: Registry[type]) -> None:
     with pytest.raises(
         InvalidInputError, match=r"expected a subclass of vldebias.* with a field \w+: Literal\["
     ):

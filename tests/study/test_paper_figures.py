@@ -47,7 +47,7 @@ def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(
     assert {max(ks) for ks in sizes} == {64}
 
 
-def test_generated_people_stand_beside_the_published_figures(tmp_path: Path) -> None:
+def test_generated_people_are_compared_with_published_figures(tmp_path: Path) -> None:
     (run,) = plan(None, ["generation"], pipeline="own/pipe")
     row = figure(
         "cali",
@@ -80,9 +80,7 @@ def test_generated_people_stand_beside_the_published_figures(tmp_path: Path) -> 
     assert deviation.published == 0.16
 
 
-def test_a_part_that_is_not_there_is_not_run_and_what_is_measured_stays(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_missing_parts_are_skipped_and_measured_ones_kept(tmp_path: Path, monkeypatch: Any) -> None:
     with pytest.raises(InvalidInputError, match="celebs"):
         plan(None, ["celebs"])
     runs = plan(None, ["celeba", "generation"], ["RN50:openai"], pipeline="miniature")

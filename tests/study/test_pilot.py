@@ -39,7 +39,7 @@ def test_the_number_of_images_is_the_least_that_gives_the_width(wished: float) -
 
 
 @pytest.mark.parametrize("wished", [0, 1, -0.1, 3])
-def test_a_width_is_a_part_of_all(wished: float) -> None:
+def test_a_width_must_be_a_proportion(wished: float) -> None:
     with pytest.raises(InvalidInputError, match="between 0 and 1"):
         images_for_width(wished)
 

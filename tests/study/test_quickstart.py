@@ -28,7 +28,7 @@ COMMITTED = ROOT / "eval" / "results" / "quickstart.json"
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> None:
+def test_a_second_run_reuses_everything(tmp_path: Path) -> None:
     arguments = ["quickstart", "--json", "--images", "1", "--seeds", "1", "--out", str(tmp_path)]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
@@ -60,7 +60,7 @@ def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> No
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the reference is noise
 @pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")  # texts alone
-def test_what_is_called_default_is_what_debias_attaches() -> None:
+def test_the_default_row_is_what_debias_attaches() -> None:
     model, _, tokenizer = load_clip()
     host = resolve(model, tokenizer=tokenizer)
     _, birds, portraits, generation = load_suite("quickstart").tasks

@@ -113,7 +113,7 @@ def test_fair_keeps_more_and_evens_less(result: Result) -> None:
     assert change[2] < 0
 
 
-def test_any_edit_may_stand_before_it(world: dict[str, Any]) -> None:
+def test_any_edit_can_precede_a_reranking(world: dict[str, Any]) -> None:
     found = vldebias.evaluate(
         world["texts"],
         world["features"],
@@ -130,7 +130,7 @@ def test_any_edit_may_stand_before_it(world: dict[str, Any]) -> None:
     assert Rerank("difference").with_images().name == "difference+equalise+rerank"
 
 
-def test_every_metric_of_rankings_and_its_cost_are_there(result: Result) -> None:
+def test_every_metric_of_rankings_and_the_costs_are_measured(result: Result) -> None:
     metrics = {row.metric for row in result.rows if row.method == "rerank" and not row.subset}
     for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept"):
         assert f"{name}@{K}" in metrics
@@ -174,6 +174,6 @@ def test_shares_of_the_gallery_where_they_are_the_prior(world: dict[str, Any]) -
     assert found.row("retrieval gender", "max_skew@40", "rerank").value < none
 
 
-def test_it_is_no_method_of_models(world: dict[str, Any]) -> None:
+def test_a_reranking_is_not_a_method_of_models(world: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=r"vldebias\.rerank"):
         vldebias.fit_projection(world["texts"], SET, method="rerank")

@@ -303,7 +303,9 @@ def test_precision_counts_the_images_that_the_query_names() -> None:
     assert relevant.tolist() == [[True, False, False, True], [False, True, False, False]]
 
 
-def test_what_was_asked_is_measured_where_the_data_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_needs_labels_that_queries_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Captions and a column that every query names come with the gallery; a cosine is no
     utility."""
     skews = {f"{name}@{K}" for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept")}
@@ -349,7 +351,7 @@ def test_hits_kept_are_those_of_each_value_before_and_after(resample: str) -> No
 
 
 @pytest.mark.parametrize("resample", ["queries", "images"])
-def test_what_was_resampled_is_the_first_of_the_units(resample: str) -> None:
+def test_the_resampled_unit_comes_first(resample: str) -> None:
     """What "too few to tell" counts, and the column n."""
     (part,) = evaluate(methods=["cali"], resample=resample)
     for row in part.rows:
@@ -397,7 +399,7 @@ def test_an_even_gallery_is_measured_against_the_prior_that_was_asked_for() -> N
     assert "uneven" not in part.provenance.description
 
 
-def test_uneven_reference_images_are_said_with_their_numbers() -> None:
+def test_uneven_reference_images_are_reported() -> None:
     values = normalize(TEXTS.embed(list(GENDER.texts), "joint").mean(0), dim=0)
     nearest_women = TEXTS.embed(GENDER.by_value()["female"], "joint").mean(0)
     noise = np.random.default_rng(0).normal(size=(40, D))
@@ -420,7 +422,7 @@ def test_uneven_reference_images_are_said_with_their_numbers() -> None:
     assert "0 male, 40 female" in part.provenance.description
 
 
-def test_a_gallery_that_is_itself_the_skew_warns() -> None:
+def test_a_skewed_gallery_warns() -> None:
     gallery = uneven_gallery()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -512,7 +514,7 @@ def test_galleries_and_resampled_ones_have_the_skew_of_the_naive_functions(
 
 
 @pytest.mark.parametrize("prior", ["uniform", "dataset"])
-def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all(prior: str) -> None:
+def test_rows_of_a_large_gallery_are_sampled_as_among_all_rows(prior: str) -> None:
     rng = np.random.default_rng(0)
     n = 2000
     k = 10

@@ -138,7 +138,7 @@ def test_a_run_writes_result_page_and_charts(run: Any, table: Any, tmp_path: Pat
     )
 
 
-def test_the_files_of_a_run_are_told_from_others(run: Any, table: Any, tmp_path: Path) -> None:
+def test_files_of_a_run_are_distinguished_from_others(run: Any, table: Any, tmp_path: Path) -> None:
     run(table)
     assert verify(tmp_path) == {"changed": [], "missing": [], "added": []}
     page = tmp_path / "index.html"
@@ -156,7 +156,7 @@ def test_the_files_of_a_run_are_told_from_others(run: Any, table: Any, tmp_path:
             verify(tmp_path / stranger)
 
 
-def test_what_is_finished_is_taken_over_unless_it_is_damaged_fresh_or_set_otherwise(
+def test_finished_tasks_are_reused_unless_damaged_fresh_or_changed(
     run: Any, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -175,7 +175,7 @@ def test_what_is_finished_is_taken_over_unless_it_is_damaged_fresh_or_set_otherw
     assert calls == [1] * 4
 
 
-def test_of_each_kind_of_warning_a_task_issues_one(
+def test_a_task_issues_one_warning_of_each_kind(
     run: Any, table: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure = SharesTask.measured
@@ -224,7 +224,7 @@ def test_pictures_of_who_got_worse_go_when_a_new_measurement_finds_nobody(tmp_pa
     assert not (tmp_path / "people-worse-strip.png").exists()
 
 
-def test_an_attribute_that_nobody_labelled_is_left_out_and_said(run: Any, tmp_path: Path) -> None:
+def test_an_attribute_without_labels_is_left_out_and_reported(run: Any, tmp_path: Path) -> None:
     drawn, _ = paint(tmp_path / "drawn", np.random.default_rng(0), images=1, stated=False)
     log = AnnotationLog(tmp_path / "labels.jsonl")
     log.append(drawn.images[0].path, "anna", "gender", "male")
@@ -257,7 +257,7 @@ def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache:
     assert (len(set(keys)), key(session())) == (len(keys), keys[0])
 
 
-def test_an_interrupt_leaves_what_is_done(
+def test_an_interrupt_keeps_finished_tasks(
     run: Any, table: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     with monkeypatch.context() as patched:
@@ -282,7 +282,7 @@ def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) 
     assert len(first) == 60
 
 
-def test_what_a_suite_needs_is_said(
+def test_requirements_of_a_suite_are_reported(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = {**BIRDS, "data": {"name": "waterbirds"}}
@@ -347,7 +347,7 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.Monkey
     )
 
 
-def test_of_several_processes_the_first_alone_writes(
+def test_only_the_first_of_several_processes_writes(
     run: Any, table: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     alone, _ = run(table, out=tmp_path / "alone")
@@ -368,7 +368,7 @@ def test_of_several_processes_the_first_alone_writes(
     ]
 
 
-def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:
+def test_selected_tasks_are_measured(run: Any, table: Any) -> None:
     second = {**table, "name": "other"}
     measured, _ = run(table, second, only=["other"])
     assert [part.task for part in measured.provenance] == ["other"]

@@ -36,7 +36,7 @@ def edit(pipe: Any) -> Any:
     return fit_projection(pipe, SET, method=CrossAttention(concepts=8, steps=8))
 
 
-def test_pictures_show_the_values_that_were_dealt(pipe: Any, edit: Any) -> None:
+def test_images_show_their_assigned_values(pipe: Any, edit: Any) -> None:
     """Of professions that the fit did not see; evenly over all images, in batches of any size."""
     prompts = [prompt for prompt in [*HELD_OUT, STATED] for _ in range(8)]
     noise = list(range(len(prompts)))
@@ -108,7 +108,7 @@ def test_a_text_in_a_language_without_rules_goes_through_the_gate(pipe: Any, edi
 
 
 @pytest.mark.slow
-def test_generate_says_what_was_asked_for(pipe: Any, tmp_path: Path) -> None:
+def test_generate_reports_the_requested_values(pipe: Any, tmp_path: Path) -> None:
     request = Request(
         HELD_OUT[0], (load_prompts("gender"),), methods=("cross-attention",), images=4, steps=4
     )

@@ -60,7 +60,7 @@ def by_name(part):
     return {(row.metric, row.method, row.subset): row for row in part.rows}
 
 
-def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
+def test_figures_follow_from_the_counts_and_are_compared_with_the_baseline():
     columns = table()
     rows = by_name(measure(columns)[0])
     code = {"female": 0, "male": 1, "": -1}
@@ -170,11 +170,11 @@ def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_i
         "row 2 repeats the names of the columns",
     ),
 )
-def test_what_is_refused(changed, fields):
+def test_invalid_tables_are_refused(changed, fields):
     measure(table() | changed, **fields)
 
 
-def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
+def test_equal_meanings_are_one_value_and_similar_ones_are_reported():
     columns = table()
     short = {"male": "M", "female": " F "}
     mixed = [short.get(v, v) if i % 2 else v for i, v in enumerate(columns["judge"])]
@@ -192,7 +192,7 @@ def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
         measure(columns | {"people": people}, people="people")
 
 
-def test_prompts_that_differ_by_case_or_blanks_are_told():
+def test_prompts_that_differ_by_case_or_blanks_are_reported():
     columns = table(prompts=2)
     spelt = [p.title() if i % 3 == 0 else p for i, p in enumerate(columns["text"])]
     with pytest.warns(
@@ -207,7 +207,7 @@ def test_prompts_that_differ_by_case_or_blanks_are_told():
     ]
 
 
-def test_images_on_several_rows_are_told_unless_they_are_faces(recwarn):
+def test_repeated_images_are_reported_unless_they_are_faces(recwarn):
     columns = table(prompts=2)
     number = len(columns["text"])
     files = [f"{i}.png" for i in range(number)]
@@ -302,7 +302,7 @@ def test_the_change_is_paired_by_prompt(people):
     assert mean.interval[1] - mean.interval[0] > 0.2
 
 
-def test_what_most_say_counts_and_how_far_they_agree(people):
+def test_majority_labels_and_agreement_are_measured(people):
     answers = {("none", "pilot"): ["mmf0", "mff0", "mm.?"], ("none", "clerk"): ["mf", "fm"]}
     rows, provenance = people(answers | {("cali", "pilot"): ["mf"], ("cali", "clerk"): ["mm"]})
     assert rows["unknown", "none", ""].value == 0.625  # both of clerk, one of pilot
@@ -381,5 +381,5 @@ def test_answers_without_a_group_are_unknown(answer):
     (["cannot tell"] * 20, "no image has a known group"),
 )
 @pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")
-def test_columns_that_hold_no_groups_are_refused(values):
+def test_columns_without_groups_are_refused(values):
     alone(judged(values))

@@ -93,7 +93,7 @@ def test_suites_of_the_contract_come_with_the_wheel() -> None:
         ({**SUITE, "tasks": [JUDGED]}, "judge: .*`kind:` .*miniature, classifier, clip, vlm"),
     ],
 )
-def test_mistakes_are_named(content: object, message: str, tmp_path: Path) -> None:
+def test_mistakes_in_suites_are_named(content: object, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(json.dumps(content))
     with pytest.raises(InvalidInputError, match=message) as caught:

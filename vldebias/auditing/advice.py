@@ -1,4 +1,4 @@
-"""Predict what prompts will show before any image is generated, and say what to do about each."""
+"""Predict what prompts will show before any image is generated, and advise on each prompt."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vldebias.auditing.line import LEVEL, with_words
+from vldebias.auditing.line import LEVEL, CountsSource, with_words
 from vldebias.auditing.prediction import Prediction, predict, subject
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded, load_host
@@ -24,19 +24,24 @@ from vldebias.wording.prompt_file import PromptList, prompt_list
 from vldebias.wording.reasons import reason_in_words
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from numpy.typing import ArrayLike
+    from torch import Tensor
 
-POOR = 0.1  # R2 below which little is predicted; at 0 or below, nothing is
-# Ranks of advice: what to look at first comes first.
+POOR = 0.1  # R2 below which predictions are poor; nothing is predicted at 0 or below
+# Ranks of advice, most urgent first.
 LEANS, OTHERS_LEAN, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(6)
 MEASURE = "measure yours (--measure)"
 
 
 @dataclass(frozen=True)
 class AdvisedPrompt:
-    """Hold a prompt with what to do about it; prompts of the lowest rank come first.
+    """Store a prompt with its advice.
 
-    place: its position among the prompts that were asked about.
+    Attributes:
+        place: position among the audited prompts.
+        prompt: the prompt.
+        rank: rank of the advice, such as LEANS; the lowest comes first.
+        advice: what to do.
     """
 
     place: int
@@ -46,7 +51,7 @@ class AdvisedPrompt:
 
     @property
     def verdict(self) -> str:
-        """Return the words of the advice before the colon, such as "leans female"."""
+        """Return the part of the advice before the colon, such as "leans female"."""
         return self.advice.partition(":")[0]
 
 
@@ -54,39 +59,42 @@ def audit(
     prompts: Sequence[str] | str | Path | PromptList,
     attribute_set: str | Path | PromptSet,
     *,
-    model: Any = None,
-    pipe: Any = None,
-    texts: Mapping[str, Any] | None = None,
-    calibration: pd.DataFrame | str | Path | None = None,
+    model: object = None,
+    pipe: object = None,
+    texts: Mapping[str, ArrayLike | Tensor] | None = None,
+    calibration: CountsSource | None = None,
     column: str | None = None,
 ) -> Result:
-    """Predict what prompts will show before any image is generated: a share with an interval, from
-    each text.
+    """Predict what prompts will show before any image is generated: a share with an interval for
+    each prompt.
+
+    Pass one of `model`, `pipe` and `texts`.
 
     Args:
-        prompts: texts, a file (`vldebias.wording.prompt_file.read_prompts`) or a frame of pandas.
-        attribute_set: the prompt set of the attribute, "gender".
-        model, pipe, texts: one of an image-text model, a pipeline, or a mapping prompt -> embedding
-            (d,) that has the prompts, texts of the set, and texts of the calibration's concepts. A
-            model or a pipeline may be what `vldebias.load_host` gives, or a name that it opens.
+        prompts: texts, a file (`vldebias.wording.prompt_file.read_prompts`) or a pandas DataFrame.
+        attribute_set: the prompt set of the attribute, such as "gender".
+        model: an image-text model, the result of `vldebias.load_host`, or a name that it loads.
+        pipe: a pipeline, the result of `vldebias.load_host`, or a name that it loads.
+        texts: prompt -> embedding (d,), for the prompts, the texts of the prompt set, and the
+            concepts of the calibration.
         calibration: counts of judged images. A name: "fair-diffusion" (men and women among 250
             images of each of 153 occupations by Stable Diffusion 1.5; Friedrich et al., arXiv
             2302.10893), "sd15", "sd3", "flux2" or "uce" (among 300 images of each of 33
-            occupations; Kim et al., 2026, arXiv 2605.28036; "sd3@3" are those at guidance 3), or
-            "sd35" (10 images of each of 12 professions, counted by people) or "miniature". Or your
-            own, as a file or frame: a row per image (`prompt`, `value`) or a row of counts per
-            prompt. Default: the counts of this model. If nobody counted its images, the audit says
-            that it cannot tell, and shows the counts of other models for comparison.
-        column: of a table or frame, where the prompts are; by default `prompt`, or found.
+            occupations; Kim et al., 2026, arXiv 2605.28036; "sd3@3" for guidance 3), "sd35"
+            (10 images of each of 12 professions, counted by people) or "miniature". Or your own
+            counts, as a file or frame with a row per image (`prompt`, `value`) or a row of counts
+            per prompt. Default: the counts of this model. If there are none, the audit cannot
+            predict its images, and shows the counts of other models for comparison.
+        column: column of the prompts in a table or frame; default: `prompt`, or detected.
 
     Returns:
-        Rows `predicted_share` of each prompt, by calibration (as `method`) where several are read;
-        the provenance says what to look at first, and has advice on each prompt in
-        `settings["prompts"]`.
+        Rows `predicted_share` for each prompt, with the calibration as `method` if there are
+        several. The provenance describes what to look at first, and `settings["prompts"]` contains
+        the advice on each prompt.
 
     Raises:
-        InvalidInputError: not one of model, pipe and texts, no prompts, or a calibration that does
-            not fit.
+        InvalidInputError: not exactly one of model, pipe and texts was passed, there are no
+            prompts, or the calibration is invalid.
 
     >>> vldebias.audit(["a photo of a nurse"], "gender", pipe=pipe).to_pandas()  # doctest: +SKIP
     """
@@ -104,7 +112,7 @@ def audit(
     for prediction in predictions:
         if prediction.calibration is not None:
             model_of_method[prediction.calibration.name] = str(prediction.calibration)
-    # Rows of several counts are told apart by their names; all of these come with the package.
+    # Rows from several counts are distinguished by their names; only packaged counts are several.
     methods = [NONE]
     source = predictions[0].source
     if len(predictions) > 1:
@@ -130,7 +138,7 @@ def audit(
         settings={
             "calibration": source,
             "calibrations": model_of_method,
-            "intervals": f"of judged images Wilson's, else jackknife+, {LEVEL:.0%}",
+            "intervals": f"Wilson's for judged images, otherwise jackknife+, {LEVEL:.0%}",
             "values": first.values,
             "prompts": {row.prompt: row.advice for row in advised},
             "advice": sentences,
@@ -142,18 +150,19 @@ def audit(
     return Result.from_tasks("audit", [result], seconds=seconds)
 
 
-def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
-    """Return what embeds texts: the only one of model, pipe and texts, loaded where it is a name.
+def _only_source(model: object, pipe: object, texts: object) -> Loaded:
+    """Return the only source of text embeddings that was passed, loaded if it is a name.
 
     Raises:
-        InvalidInputError: none of them, or several.
+        InvalidInputError: none or several were passed.
     """
     sources = {"model": model, "pipe": pipe, "texts": texts}
     passed = {name: source for name, source in sources.items() if source is not None}
     if len(passed) != 1:
         names = " and ".join(passed) or "none"
         raise InvalidInputError(
-            f"expected one of model=, pipe= and texts=, whose text embeddings are read, got {names}"
+            f"expected one of model=, pipe= and texts= as the source of text embeddings, got"
+            f" {names}"
         )
     ((keyword, source),) = passed.items()
     if isinstance(source, Loaded):
@@ -168,12 +177,12 @@ def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
 def _advise(
     requested: Sequence[str], attribute: PromptSet, predictions: Sequence[Prediction]
 ) -> list[AdvisedPrompt]:
-    """Return each prompt with its advice, what to look at first on top."""
+    """Return each prompt with its advice, most urgent first."""
     judged_subjects: set[str] = set()
     for prediction in predictions:
         judged_subjects.update(map(subject, prediction.judged))
-    # Why balanced prompts would leave a text alone. With groups="same" a prompt about several
-    # persons is predicted too; "leave" would name it as left alone.
+    # Why balanced prompts would leave a text unchanged. With groups="same", prompts about several
+    # persons are predicted as well.
     reasons: list[str | None] = [None] * len(requested)
     if can_balance(attribute):
         reasons = balance_prompts(requested, attribute, seed=0, groups="same").reasons
@@ -195,8 +204,7 @@ def _advise(
             # Counts of another model that were requested by name.
             advice = f"{advice.partition(':')[0]} in {predictions[0].source_name}: {MEASURE}"
         advised.append(AdvisedPrompt(i, text, rank, advice))
-    # Within a rank, what leans most comes first; prompts on which models lean opposite ways are
-    # sorted by how far apart they are. Equal ones keep their order.
+    # Within a rank, sort by the largest share, or by the distance between models that disagree.
     lean, distance = _weights(predictions)
     return sorted(
         advised,
@@ -205,8 +213,8 @@ def _advise(
 
 
 def _weights(predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest share of each prompt (n,), as a mean over the models that know it, and how
-    far apart these models are on it (n,)."""
+    """Return the largest share of each prompt (n,), averaged over the models with a share, and the
+    distance between these models (n,)."""
     shares = np.stack([prediction.shares[0] for prediction in predictions])  # (models, k, n)
     places = range(shares.shape[2])
     is_known = np.array([[[p.is_known(place) for place in places]] for p in predictions])
@@ -217,10 +225,10 @@ def _weights(predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]
 
 
 def _of_uncounted_model(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
-    """Return rank and text of the advice on a prompt to a model whose images nobody counted.
+    """Return the rank and text of the advice for a model without counts.
 
-    The counts of other models are no verdict on this one: where all of them lean one way, a model
-    that is left out leans the other way too often (`eval/results/audit_other_models.json`).
+    The counts of other models do not predict this one: even if they all lean the same way, a
+    held-out model leans the other way too often (`eval/results/audit_other_models.json`).
 
     Args:
         advices: rank and text of the advice by the counts of each other model.
@@ -242,10 +250,13 @@ def _of_uncounted_model(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
 def _advice_of_model(
     prediction: Prediction, place: int, stated: str, reason: str | None
 ) -> tuple[int, str]:
-    """Return rank and text of the advice on one prompt, by one model: the first of these cases that
-    is true.
+    """Return the rank and text of the advice on a prompt by the counts of one model.
 
-    stated: the value that its text names, or "". reason: why balanced prompts leave it alone.
+    Args:
+        prediction: the prediction from these counts.
+        place: position of the prompt.
+        stated: the value that the prompt states, or "".
+        reason: why balanced prompts leave the prompt unchanged.
     """
     if stated:
         return NOTHING, f"states {stated}: nothing to predict"
@@ -261,7 +272,7 @@ def _advice_of_model(
 
 
 def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:
-    """Return the prompts of which a share is counted or predicted."""
+    """Return the prompts with a counted or predicted share."""
     return [row for row in advised if row.rank < NOTHING and prediction.is_known(row.place)]
 
 
@@ -273,9 +284,14 @@ def _sentences(
     *,
     is_of_pipeline: bool,
 ) -> list[str]:
-    """Return sentences on all prompts: how many lean, and what the shares rest on.
+    """Return sentences on how many prompts lean, and how their shares were obtained.
 
-    source: what a report calls the counts. is_of_pipeline: whether a pipeline embeds the texts.
+    Args:
+        advised: the prompts with their advice.
+        predictions: predictions from each source of counts.
+        attribute: the prompt set of the attribute.
+        source: name of the counts in reports.
+        is_of_pipeline: whether a pipeline embeds the texts.
     """
     prediction = predictions[0]
     if len(predictions) > 1:
@@ -289,13 +305,13 @@ def _sentences(
         if several:
             sentences.append(
                 f"{len(several):,} of {quantity(len(predicted), 'predicted prompt')} show several"
-                f" persons, such as “{several[0]}”: the share is of the first person."
+                f" persons, such as “{several[0]}”: the share is that of the first person."
             )
     foreign = [row for row in advised if not is_english(row.prompt)]
     if foreign and prediction.calibration is not None:
         sentences.append(
-            f"{len(foreign)} of {len(advised)} prompts are not in English; these counts predict"
-            " English prompts alone."
+            f"{len(foreign)} of {len(advised)} prompts are not in English; these counts only"
+            " predict English prompts."
         )
     if len(predictions) == 1:
         sentences = _with_fit(sentences, advised, prediction)
@@ -309,7 +325,7 @@ def _sentences(
 
 
 def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
-    """Return sentences on all prompts, on the one to look at first, and on the counts."""
+    """Return sentences on all prompts, the most urgent one, and the counts."""
     sentences = [_how_many_lean(advised)]
     predicted = _predicted(advised, prediction)
     for row in predicted[:1]:
@@ -337,8 +353,7 @@ def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: s
 def _summary_of_models(
     advised: Sequence[AdvisedPrompt], predictions: Sequence[Prediction]
 ) -> list[str]:
-    """Return sentences on a model whose images nobody counted: that the audit cannot tell, and what
-    the counts of other models show."""
+    """Return sentences for a model without counts, with the counts of other models."""
     calibrations = [p.calibration for p in predictions if p.calibration is not None]
     models = listed_words(list(map(str, calibrations)))
     sentences = [
@@ -355,7 +370,7 @@ def _summary_of_models(
     opposed = [row for row in advised if row.rank == OPPOSED]
     for row in opposed[:1]:
         known = [prediction for prediction in predictions if prediction.is_known(row.place)]
-        # The value whose share of the prompt is largest over the models that counted it.
+        # The value with the largest share, averaged over the models that counted the prompt.
         side = int(np.mean([p.shares[0, :, row.place] for p in known], axis=0).argmax())
         shares = []
         for prediction in known:
@@ -379,15 +394,16 @@ def _summary_of_models(
 
 
 def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
-    """Write how many prompts lean to each value, and why others are not predicted.
+    """Return a sentence on how many prompts lean to each value, and why others are not predicted.
 
-    "Of 4 prompts, 1 clearly leans male, 2 have no clear lean; 1 not predicted (names a person: 1)."
+    "Of 4 prompts, 1 clearly leans male, 2 have no clear lean; 1 is not predicted (names a person:
+    1)."
     """
     count_of_kind = Counter(row.verdict for row in advised if row.rank < NOTHING)
     clauses = []
     if not any(row.rank == LEANS for row in advised):
         clauses.append("none clearly leans to a value")
-    # `advised` is sorted by rank, so that kinds that lean come first.
+    # `advised` is sorted by rank, so prompts that lean come first.
     for kind, count in count_of_kind.items():
         clauses.append(_counted_kind(kind, count))
     words = f"Of {quantity(len(advised), 'prompt')}, {', '.join(clauses)}"
@@ -396,7 +412,7 @@ def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
 
 
 def _unpredicted(advised: Sequence[AdvisedPrompt]) -> str:
-    """Write how many prompts leave nothing to predict, and why; "" if there are none.
+    """Return how many prompts leave nothing to predict, and why; "" if there are none.
 
     "2 are not predicted (names a person: 2)"
     """
@@ -409,7 +425,7 @@ def _unpredicted(advised: Sequence[AdvisedPrompt]) -> str:
 
 
 def _counted_kind(kind: str, count: int) -> str:
-    """Write how many prompts have an advice: "1 clearly leans male", "2 have no clear lean"."""
+    """Return how many prompts have an advice: "1 clearly leans male", "2 have no clear lean"."""
     is_single = count == 1
     if kind.startswith("leans "):
         verb = "clearly leans" if is_single else "clearly lean"
@@ -418,7 +434,7 @@ def _counted_kind(kind: str, count: int) -> str:
         verb = "is" if is_single else "are"
         kind = "unlike the judged prompts"
     elif kind.startswith("cannot tell"):
-        verb = "cannot be told"
+        verb = "cannot be predicted"
         kind = "from its text" if is_single else "from their texts"
     else:
         verb = "has" if is_single else "have"
@@ -428,8 +444,8 @@ def _counted_kind(kind: str, count: int) -> str:
 def _with_fit(
     sentences: list[str], advised: Sequence[AdvisedPrompt], prediction: Prediction
 ) -> list[str]:
-    """Return sentences on prompts with what the texts explain of the judged images, which comes
-    first where that is nothing; unchanged where no share rests on a line."""
+    """Add sentences on the fit of the line, unless all shares are counted; if the texts explain
+    nothing, this comes first."""
     places = {row.place for row in advised if row.rank < NOTHING}
     if not prediction.lines or places <= set(prediction.n_images):
         return sentences
@@ -441,15 +457,12 @@ def _with_fit(
     if r2 <= 0:
         subjects = "other prompts" if prediction.n_images else "these prompts"
         nothing = (
-            f"What {subjects} will show cannot be told from their texts, which explain nothing"
+            f"What {subjects} will show cannot be predicted from their texts, which explain nothing"
             " of the judged images: generate and judge images instead."
         )
         return [nothing, *sentences, fit]
     if r2 < POOR:
-        hardly = (
-            "That is hardly better than one share for all prompts: generate and judge images"
-            " instead."
-        )
+        hardly = "That is hardly better than the mean share: generate and judge images instead."
         return [*sentences, fit, hardly]
     return [*sentences, fit]
 
@@ -457,12 +470,16 @@ def _with_fit(
 def _add_shares(
     result: TaskResult, predicted: Sequence[AdvisedPrompt], prediction: Prediction, method: str
 ) -> None:
-    """Add the share of each prompt, and how well each value is predicted.
+    """Add the share of each prompt, and the R2 of each value.
 
-    method: the name of the counts where there are several, else `NONE`.
+    Args:
+        result: the result to add rows to.
+        predicted: the prompts with a share.
+        prediction: their prediction.
+        method: name of the counts if there are several, otherwise `NONE`.
     """
     n = {"calibration prompts": prediction.n_judged}
-    # Of two values the first share says all.
+    # For two values, the share of the first one suffices.
     is_pair = len(prediction.values) == 2
     shown = prediction.values[:1] if is_pair else prediction.values
     for row in predicted:

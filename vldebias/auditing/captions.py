@@ -1,4 +1,4 @@
-"""Measure which values captions state of the persons they describe, and for which nouns."""
+"""Measure which attribute values captions state about persons, and for which nouns."""
 
 from __future__ import annotations
 
@@ -19,18 +19,25 @@ from vldebias.wording.languages import language_of
 
 TASK = "captions"
 ALL = "all persons"
-MOST_NOUNS = 20  # in the rows; the most frequent ones
-LEAST = 5  # images that state a value of a noun, below which no share is given
+MOST_NOUNS = 20  # number of nouns with rows, the most frequent ones
+LEAST = 5  # minimum number of images that state a value for a noun, for a share
 _ABOUT = (
-    "Persons whom captions describe, by the rules that balanced prompts read prompts with. A value"
-    " is stated by a noun, an adjective or a pronoun. Each image counts once for a noun,"
-    " whatever the number of its captions; intervals are Wilson's, over images."
+    "Persons in captions, found by the rules with which balanced prompts read prompts. A value is"
+    " stated by a noun, an adjective or a pronoun. Each image counts once per noun, however many"
+    " captions it has; intervals are Wilson's, over images."
 )
 
 
 @dataclass
 class _Counts:
-    """Count images: the sum of the share of each image's persons, and how many images have some."""
+    """Count images and the values that their captions state.
+
+    Attributes:
+        images: number of images.
+        stated: sum over images of the share of persons with a stated value.
+        images_stated: number of images with a stated value of the set.
+        values: value -> sum over images of its share among stated values.
+    """
 
     images: int = 0
     stated: float = 0.0
@@ -38,8 +45,8 @@ class _Counts:
     values: dict[str, float] = field(default_factory=dict)
 
     def add(self, stated: Sequence[str | bool | None]) -> None:
-        """Add the persons of one image: False for each of whom nothing is stated, else the value,
-        None if it is none of the set."""
+        """Add the persons of one image: False if nothing is stated about a person, otherwise the
+        value; None for values outside the set."""
         self.images += 1
         described = [value for value in stated if value is not False]
         self.stated += len(described) / len(stated)
@@ -50,16 +57,16 @@ class _Counts:
                 self.values[value] = self.values.get(value, 0.0) + 1 / len(known)
 
     def share_stated(self) -> Interval:
-        """Return the share of persons of whom a value is stated."""
+        """Return the share of persons with a stated value."""
         return _share(self.stated, self.images)
 
     def share_of(self, value: str) -> Interval:
-        """Return the share of a value among those that are stated."""
+        """Return the share of a value among stated values."""
         return _share(self.values.get(value, 0.0), self.images_stated)
 
 
 def _share(hits: float, n: int) -> Interval:
-    """Return a share of images, whose hits may be fractions, with Wilson's interval."""
+    """Return a share of images with Wilson's interval; hits may be fractional."""
     low, high = wilson_interval(hits, n)
     share = hits / n
     return Interval(share, min(low, share), max(high, share))
@@ -68,16 +75,17 @@ def _share(hits: float, n: int) -> Interval:
 def audit_captions(
     captions: Sequence[Sequence[str]], attribute_set: str | Path | PromptSet
 ) -> Result:
-    """Measure which values training captions state, and for which nouns: "nurse" 91 % female.
+    """Measure which values training captions state, and for which nouns, such as "nurse" 91 %
+    female.
 
     Args:
         captions: the captions of each image.
         attribute_set: the prompt set of the attribute, such as "gender".
 
     Returns:
-        Rows `stated` (the share of persons of whom a value is stated) and `stated_share` (of each
-        value among them) with Wilson's 95 % intervals over images, of all persons and of the most
-        frequent nouns that do not state the value themselves.
+        Rows `stated` (the share of persons with a stated value) and `stated_share` (the share of
+        each value among them), with Wilson's 95 % intervals over images, for all persons and for
+        the most frequent nouns that do not state a value themselves.
 
     Raises:
         InvalidInputError: no English caption describes a person.
@@ -137,7 +145,7 @@ def audit_captions(
 
 
 def _head(values: Sequence[str]) -> str:
-    """Return what the column of shares is called: of two values the first says all."""
+    """Return the title of the column of shares; for two values, the first one suffices."""
     return values[0] if len(values) == 2 else "share of the value"
 
 
@@ -168,7 +176,7 @@ def _sentences(
     n_texts: int,
     n_foreign: int,
 ) -> list[str]:
-    """Write what was found."""
+    """Return sentences about the findings."""
     stated = total.share_stated()
     shares = []
     for value in prompts.attributes:

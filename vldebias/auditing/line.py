@@ -1,10 +1,10 @@
-"""Fit shares of judged images to the leans of their prompts, and read judged images from tables."""
+"""Fit lines from the leans of prompts to shares of judged images, and read tables of counts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,22 +17,30 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVEL = 0.95
-LEAST = 8  # prompts that a calibration needs
+LEAST = 8  # minimum number of prompts of a calibration
 FOLDER = Path(__file__).parent / "calibrations"
-# Words of values in tables, besides those of a prompt set.
+# Words for values in tables, in addition to those of the prompt set.
 WORDS = {"male": ("man", "men", "boy"), "female": ("woman", "women", "girl")}
 Floats = NDArray[np.float64]
 
 
+# Counts that `read_counts` reads.
+CountsSource: TypeAlias = "str | Path | pd.DataFrame | Calibration"
+
+
 @dataclass(frozen=True)
 class Calibration:
-    """Hold counts of judged images that come with the package.
+    """Describe counts of judged images that ship with the package.
 
-    name: what `calibration=` and `--calibration` take. file: in the folder of calibrations; its
-    head says where the counts are from. model: whose images were judged. ids: parts of the names of
-    pipelines that are this model. guidance: the scale of the images, None where it is not
-    published. source: what a report calls the counts. is_plain: whether the model is as its makers
-    released it; a debiased one tells nothing of other models.
+    Attributes:
+        name: name for `calibration=` and `--calibration`.
+        file: file in the folder of calibrations; its header names the source of the counts.
+        model: the model whose images were judged.
+        ids: parts of the names of pipelines of this model.
+        guidance: guidance scale of the images; None if it is not published.
+        source: name of the counts in reports.
+        is_plain: whether the model is as its developers released it; counts of a debiased model do
+            not predict other models.
     """
 
     name: str
@@ -44,13 +52,13 @@ class Calibration:
     is_plain: bool = True
 
     def __str__(self) -> str:
-        """Return the model with its guidance: "Stable Diffusion 3 medium (guidance 7.5)"."""
+        """Return the model and its guidance, as "Stable Diffusion 3 medium (guidance 7.5)"."""
         if self.guidance is None:
             return self.model
         return f"{self.model} (guidance {self.guidance:g})"
 
     def is_of(self, model: str) -> bool:
-        """Return whether a model or pipeline of this name is the one that was judged."""
+        """Return whether the images of a model or pipeline with this name were judged."""
         return any(part in model.casefold() for part in self.ids)
 
 
@@ -72,7 +80,7 @@ MINIATURE = Calibration(
     3.0,
     "12 images of each profession by the toy pipeline that is embedded",
 )
-# Of the published guidances the one that is nearest to each pipeline's default.
+# For each model, the published guidance that is closest to the default of its pipeline.
 CALIBRATIONS = (
     PUBLISHED,
     Calibration("sd15", "stay-fair.csv", "Stable Diffusion 1.5", _SD15, 7.5, _STAY_FAIR),
@@ -114,29 +122,31 @@ CALIBRATIONS = (
 
 
 def known_calibrations(model: str) -> list[Calibration]:
-    """Return the counts to predict a model's images from: its own, else those of every plain model,
-    one of each.
+    """Return the counts from which to predict the images of a model or pipeline with this name.
 
-    model: the name of a model or pipeline.
+    These are the model's own counts, or, if there are none, the counts of every plain model.
     """
     for calibration in CALIBRATIONS:
         if calibration.is_of(model):
             return [calibration]
     calibration_of_model: dict[str, Calibration] = {}
     for calibration in CALIBRATIONS:
-        # Counts of cartoons tell nothing of photographs. Of two tables of a model, the first has
-        # more prompts.
+        # Counts of cartoons do not predict photographs. If a model has two tables, the first one
+        # has more prompts.
         if calibration.is_plain and calibration != MINIATURE:
             calibration_of_model.setdefault(calibration.model, calibration)
     return list(calibration_of_model.values())
 
 
 def find_calibration(name: str | Path) -> Calibration | Path:
-    """Return the counts of a name, such as "sd3" or, at another guidance, "sd3@3"; else the path of
-    a file.
+    """Look up counts by name, such as "sd3" or, for another guidance, "sd3@3".
+
+    Returns:
+        The counts, or the path if the name is that of a file.
 
     Raises:
-        InvalidInputError: neither a name nor a file, or a guidance of which there are no counts.
+        InvalidInputError: there is neither such a name nor such a file, or there are no counts for
+            the guidance.
     """
     path = Path(name)
     calibration_of_name = {calibration.name: calibration for calibration in CALIBRATIONS}
@@ -151,7 +161,7 @@ def find_calibration(name: str | Path) -> Calibration | Path:
     calibration = calibration_of_name[base]
     if not guidance:
         return calibration
-    # The guidances of which there are counts, as texts; none where the file has no such column.
+    # The guidance scales with counts, as texts; empty if the file has no such column.
     table = need("pandas").read_csv(FOLDER / calibration.file, comment="#")
     scales: list[str] = []
     if "guidance" in table:
@@ -159,56 +169,61 @@ def find_calibration(name: str | Path) -> Calibration | Path:
         scales = [f"{scale:g}" for scale in known]
     if guidance not in scales:
         raise InvalidInputError(
-            f"calibration {base}: got the guidance {guidance!r}; expected one of"
-            f" {', '.join(scales) or 'none, since its counts are of one'}"
+            f"calibration {base}: got guidance {guidance!r}; expected one of"
+            f" {', '.join(scales) or 'none, since its counts are for one guidance'}"
         )
     return replace(calibration, guidance=float(guidance))
 
 
 class ShareLine:
-    """Fit shares y (n,) to leans x (n,) by least squares, cut at 0 and 1; all figures on it are out
-    of sample.
+    """Fit a least-squares line from leans x (n,) to shares y (n,), clipped to [0, 1].
 
-    Intervals are those of jackknife+: of the lines that leave one prompt out, each with its error
-    at that prompt (Barber, Candes, Ramdas and Tibshirani, 2021, "Predictive inference with the
-    jackknife+", eq. 1.4). They cover about LEVEL of exchangeable prompts, at least 2 LEVEL - 1;
-    with fewer than 1 / (1 - LEVEL) - 1 prompts they are [0, 1].
+    Intervals are jackknife+ intervals: they combine the lines that leave one prompt out with their
+    errors at this prompt (Barber, Candes, Ramdas and Tibshirani, 2021, "Predictive inference with
+    the jackknife+", eq. 1.4). Their coverage for exchangeable prompts is about LEVEL, and at least
+    2 LEVEL - 1; with fewer than 1 / (1 - LEVEL) - 1 prompts they are [0, 1].
 
-    left_out: (n,) each share as predicted from the other prompts. r2: 1 - its squared error over
-    that of the mean.
+    Attributes:
+        x: leans (n,).
+        y: shares (n,).
+        left_out: shares (n,) predicted from the other prompts.
+        r2: R2 of these predictions, out of sample.
+
+    Args:
+        x: leans (n,).
+        y: shares (n,).
 
     Raises:
-        InvalidInputError: fewer than LEAST prompts, or leans that are all alike.
+        InvalidInputError: there are fewer than LEAST prompts, or all leans are equal.
     """
 
     def __init__(self, x: Floats, y: Floats) -> None:
         if len(x) < LEAST or float(np.ptp(x)) < 1e-9:
             raise InvalidInputError(
-                f"calibration: got {len(x)} prompts whose shares and texts are known; expected"
-                f" {LEAST} or more that lean differently, such as 30 prompts with 8 images each"
+                f"calibration: got {len(x)} prompts with known shares and embeddings; expected"
+                f" at least {LEAST} with different leans, such as 30 prompts with 8 images each"
             )
         self.x = x
         self.y = y
-        # The least-squares lines (n,) that leave one prompt out each, from sums without each
-        # prompt, so that n lines cost as much as one.
+        # Fit the n lines that leave one prompt out from sums without that prompt, at the cost of
+        # one line.
         n = len(x) - 1
         sum_x = x.sum() - x
         sum_y = y.sum() - y
         spread = (x**2).sum() - x**2 - sum_x**2 / n
         rise = (x * y).sum() - x * y - sum_x * sum_y / n
-        # Without a spread of the others the line is level.
+        # If the other leans are all equal, the line is horizontal.
         self._slope = np.divide(rise, spread, out=np.zeros_like(spread), where=spread > 1e-12)
         self._intercept = (sum_y - self._slope * sum_x) / n
-        # On the diagonal is each prompt by the line without it.
+        # The diagonal contains the prediction of each prompt by the line without it.
         self.left_out = np.diag(self._by_lines(x))
         self._error = y - self.left_out
         total = float(((y - y.mean()) ** 2).sum())
-        # Out of sample, so below 0 where the texts predict worse than the mean share of all prompts
-        # does.
+        # Out of sample, R2 is negative if the texts predict worse than the mean share.
         self.r2 = 1 - float((self._error**2).sum() / max(total, 1e-12))
 
     def _by_lines(self, x: Floats) -> Floats:
-        """Return what each line that leaves a prompt out predicts at leans (m,), as (m, n)."""
+        """Return the predictions (m, n) at leans (m,) of the n lines that leave a prompt out."""
         return np.clip(np.outer(x, self._slope) + self._intercept, 0, 1)
 
     def at(self, x: Floats) -> Floats:
@@ -216,78 +231,80 @@ class ShareLine:
         return np.clip(np.polyval(np.polyfit(self.x, self.y, 1), x), 0, 1)
 
     def interval(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return the lower and upper ends, (m,) each, of intervals around `at`."""
+        """Return the lower and upper ends, (m,) each, of the intervals at leans (m,)."""
         n = len(self.x)
-        # With fewer than 19 prompts, at 95 %, no order statistic reaches so far out: nothing is
-        # known.
+        # With fewer than 19 prompts, there is no order statistic for 95 %.
         rank = int(np.ceil(LEVEL * (n + 1)))
         if rank > n:
             return np.zeros(len(x)), np.ones(len(x))
-        # (m, n): at each lean, what each line says
-        predicted = self._by_lines(x)
+        predicted = self._by_lines(x)  # (m, n)
         size = np.abs(self._error)
         low = np.sort(predicted - size, axis=1)[:, n - rank]
         high = np.sort(predicted + size, axis=1)[:, rank - 1]
-        # Jackknife+ is around the lines that leave a prompt out; the line of all may lie outside by
-        # a little, and an interval without its value would look wrong.
+        # The interval is around the lines that leave a prompt out, so the line through all prompts
+        # may be slightly outside.
         middle = self.at(x)
         return np.clip(np.minimum(low, middle), 0, 1), np.clip(np.maximum(high, middle), 0, 1)
 
     def chance(self, x: Floats, parity: float) -> Floats:
-        """Return the probabilities (m,) that shares at leans (m,) exceed parity, from the lines and
-        their errors."""
-        # Each line with its own error is one share that might come: their number above parity, with
-        # ties as halves.
+        """Return the probabilities (m,) that shares exceed parity, from the lines and their errors.
+
+        Args:
+            x: leans (m,).
+            parity: the share to compare with.
+        """
+        # Each line with its error gives one possible share. Count those above parity, ties as half.
         possible = self._by_lines(x) + self._error
         count: Floats = (possible > parity).sum(1) + 0.5 * (possible == parity).sum(1)
-        # Never 0 or 1: n prompts cannot tell a chance below about 1 / n.
+        # Never 0 or 1: with n prompts, probabilities below about 1 / n cannot be estimated.
         return (count + 0.5) / (len(self.x) + 1)
 
 
 def with_words(prompts: PromptSet) -> PromptSet:
-    """Return the prompt set with "man" as a word for male and "woman" for female, as tables write
-    them."""
+    """Return the prompt set with the words that tables use for its values, such as "man" for
+    male."""
     attributes = {}
     for value, words in prompts.attributes.items():
         attributes[value] = tuple(sorted({*words, *WORDS.get(value.casefold(), ())}))
     return replace(prompts, attributes=attributes)
 
 
-def read_shares(
-    source: str | Path | pd.DataFrame | Calibration, prompts: PromptSet
-) -> pd.DataFrame:
-    """Return the shares of the values among the images of each prompt: a row per prompt, a column
-    per value.
+def read_shares(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
+    """Return the share of each value among the images of each prompt.
 
-    source, prompts: see `read_counts`.
+    Args:
+        source: see `read_counts`.
+        prompts: the prompt set of the attribute.
+
+    Returns:
+        A frame with a row per prompt and a column per value.
     """
     counts = read_counts(source, prompts)
     return counts.div(counts.sum(axis=1), axis=0)
 
 
-def read_counts(
-    source: str | Path | pd.DataFrame | Calibration, prompts: PromptSet
-) -> pd.DataFrame:
-    """Return the numbers of images of each prompt that show each value: a row per prompt, a column
-    per value.
+def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
+    """Return the number of images of each prompt that show each value.
 
     Args:
-        source: a table or its file, with a row per image (`prompt`, `value`; other values are left
-            out), or a row per prompt with a column of counts for each value; values by their names
-            or words in the prompt set. Or a calibration that comes with the package, which counts
-            men and women.
+        source: a table or its file with a row per image (`prompt`, `value`; unknown values are left
+            out), or with a row per prompt and a column of counts per value. Values are named as in
+            the prompt set, or by its words. Or packaged counts, of men and women.
         prompts: the prompt set of the attribute.
 
+    Returns:
+        A frame with a row per prompt and a column per value.
+
     Raises:
-        InvalidInputError: columns that are missing, cells that are no counts.
+        InvalidInputError: columns are missing, or cells are not counts.
     """
     pandas = need("pandas")
     values = list(prompts.attributes)
     if isinstance(source, Calibration) and set(values) != {"male", "female"}:
         raise InvalidInputError(
-            f"{prompts.name}: expected calibration= (--calibration judged.csv) of images that you"
-            " labelled, 30 prompts with 8 images each; the counts that come with the package are"
-            " of male and female alone"
+            f"{prompts.name}: expected calibration= (--calibration judged.csv) with images that you"
+            " labelled, such as 30 prompts with 8 images each; the packaged counts only cover male"
+            " and female"
         )
     table = _table_of(source)
     value_of_word = {}
@@ -304,19 +321,19 @@ def read_counts(
         file = "" if isinstance(source, pandas.DataFrame) else f" {source}"
         raise InvalidInputError(
             f"calibration{file}: got the columns {list(table)}; expected `prompt` and `value`, or"
-            f" each `prompt` once with counts from 0 on of each of {values}"
+            f" each `prompt` once with counts >= 0 for each of {values}"
         )
-    # A prompt of which no image has a known value says nothing of shares.
+    # A prompt without images of known value has no shares.
     return counts[counts.sum(axis=1) > 0]
 
 
-def _table_of(source: str | Path | pd.DataFrame | Calibration) -> Any:
-    """Return the table of a source of counts, as it is written."""
+def _table_of(source: CountsSource) -> pd.DataFrame:
+    """Return the table of a source of counts, unchanged."""
     pandas = need("pandas")
     if isinstance(source, Calibration):
         table = pandas.read_csv(FOLDER / source.file, comment="#")
         if "guidance" in table:
-            # One file has the counts of several models and guidances.
+            # One file contains the counts of several models and guidance scales.
             is_of_source = (table["name"] == source.name) & (table.guidance == source.guidance)
             table = table[is_of_source]
         return table
@@ -325,12 +342,12 @@ def _table_of(source: str | Path | pd.DataFrame | Calibration) -> Any:
     if isinstance(source, pandas.DataFrame):
         return source
     raise InvalidInputError(
-        f"calibration: got {source!r}; expected a name, a file or a frame of pandas"
+        f"calibration: got {source!r}; expected a name, a file or a pandas DataFrame"
     )
 
 
-def source_of(source: str | Path | pd.DataFrame | Calibration) -> str:
-    """Return what a report calls counts: by their model and guidance where they name these."""
+def source_of(source: CountsSource) -> str:
+    """Return the name of counts in reports, with their model and guidance if these are known."""
     if isinstance(source, Calibration):
         return source.source
     table = _table_of(source)
@@ -342,9 +359,9 @@ def source_of(source: str | Path | pd.DataFrame | Calibration) -> str:
     return words
 
 
-def _counts(table: Any, values: list[str], value_of_word: dict[str, str]) -> pd.DataFrame:
-    """Return numbers of images, a row per prompt and a column per value; no row where the table has
-    neither of the two forms."""
+def _counts(table: pd.DataFrame, values: list[str], value_of_word: dict[str, str]) -> pd.DataFrame:
+    """Return the numbers of images by prompt and value; empty if the table has neither of the two
+    forms."""
     pandas = need("pandas")
     if {"prompt", "value"} <= set(table):
         words = table["value"].astype(str).str.strip().str.casefold()

@@ -1,4 +1,4 @@
-"""Measure how a rewriter of prompts leans, from texts alone: what it writes into open prompts."""
+"""Measure which attribute values a prompt rewriter adds to open prompts, without images."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from vldebias.wording.rewritten import values_in
 
 METHOD = "rewriter"
 INVENTED = Metric("invented", "prompts into which a value was written", "bias", "lower", (0.0, 1.0))
-_MOST_NOUNS = 20  # in the rows; the most frequent ones
+_MOST_NOUNS = 20  # number of nouns with rows, the most frequent ones
 
 
 def audit_rewriter(
     original: Sequence[str], rewritten: Sequence[str], attribute_set: str | Path | PromptSet
 ) -> Result:
-    """Measure how a rewriter leans: the share of open prompts into which it writes a value of its
-    own, which value, and for which nouns. No image is generated.
+    """Measure how often a prompt rewriter adds an attribute value, which one, and for which nouns.
+
+    No image is generated.
 
     Args:
-        original: what users wrote.
-        rewritten: what a language model made of each.
-        attribute_set: the prompt set of the attribute, "gender".
+        original: the prompts of users.
+        rewritten: each prompt as rewritten by a language model.
+        attribute_set: the prompt set of the attribute, such as "gender".
 
     Returns:
-        Rows `invented` with Wilson's 95 % intervals, over the persons whom the originals leave
-        open: of all ("any value"), of each value, and of the nouns to which most was written.
+        Rows `invented` with Wilson's 95 % intervals over persons whose value the originals leave
+        open: for any value, for each value, and for the nouns that were changed most often.
 
     Raises:
-        InvalidInputError: not as many texts of both, a rewritten text in another language than
-            English, or no original leaves the attribute open.
+        InvalidInputError: the numbers of texts differ, a rewritten text is not in English, or no
+            original leaves the attribute open.
     """
     start = time.monotonic()
     if len(original) != len(rewritten):
@@ -55,8 +56,8 @@ def audit_rewriter(
             written += values_in(reader, *texts)
         except NotImplementedError as problem:
             raise InvalidInputError(
-                f"rewritten: {texts[1]!r}: {problem}; expected texts in English, in which alone a"
-                " value that a rewriter wrote is found"
+                f"rewritten: {texts[1]!r}: {problem}; expected English, the only language in which"
+                " values are found"
             ) from None
     if not written:
         raise InvalidInputError(
@@ -66,8 +67,8 @@ def audit_rewriter(
     low, high = wilson_interval(counts.total(), len(written))
     values = ", ".join(f"{value} {count:,}" for value, count in counts.most_common())
     sentence = (
-        f"The rewriter writes a value of {prompts.name} into {counts.total():,} of"
-        f" {len(written):,} persons whom the originals leave open ({low:.0%} to {high:.0%}):"
+        f"The rewriter adds a value of {prompts.name} for {counts.total():,} of"
+        f" {len(written):,} persons whose value the originals leave open ({low:.0%} to {high:.0%}):"
         f" {values or 'none'}."
     )
     part = TaskResult(
@@ -93,7 +94,7 @@ def audit_rewriter(
 def _rows(
     written: Sequence[tuple[str, object]], counts: Counter[str]
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield title, hits and number of persons of each row."""
+    """Yield the title, the hits and the number of persons of each row."""
     yield "any value", counts.total(), len(written)
     for value, count in counts.most_common():
         yield value, count, len(written)

@@ -1,8 +1,7 @@
 """Read and write the answers of annotators, one JSON object per line in an append-only file.
 
-    {"version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada", "attribute":
-    "gender",
-     "value": "female", "time": "2024-05-01T12:00:00+00:00", "seconds": 2.4}
+    {"version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada",
+     "attribute": "gender", "value": "female", "time": "2024-05-01T12:00:00+00:00", "seconds": 2.4}
 
 `image` is the path relative to the folder of images. An annotator who answers again appends a line;
 the last line counts.
@@ -108,7 +107,7 @@ class AnnotationLog:
             raise InvalidInputError(f"annotation: {explain(error)}") from error
         line = answer.model_dump_json(exclude_none=True).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = not self.path.exists()
+        is_new = not self.path.exists()
         with storage_errors(self.path), self.path.open("ab+", buffering=0) as file:
             # Lock the file if the system has flock; closing the file releases the lock.
             with suppress(ImportError):
@@ -118,9 +117,8 @@ class AnnotationLog:
             content = self.path.read_bytes()
             size = len(content) - len(_torn(self.path, content))
             file.truncate(size)
-            if (
-                size and content[size - 1 : size] != b"\n"
-            ):  # an editor may remove the last line break
+            # An editor may have removed the last line break.
+            if size and content[size - 1 : size] != b"\n":
                 line = b"\n" + line
             written = os.write(file.fileno(), line)
             if written < len(line):  # the disk is full: remove the incomplete line
@@ -131,7 +129,7 @@ class AnnotationLog:
                 )
             # Sync before the next image is shown: a human answer cannot be recomputed.
             os.fsync(file.fileno())
-        if new:
+        if is_new:
             # Sync the folder of a new file, or its name may be lost in a power failure.
             sync(self.path.parent)
 

@@ -1,8 +1,7 @@
 """Judges of images, which return probabilities for the values of each attribute.
 
 The remainder is the probability of "none of them". An image without a person has no gender, so its
-value is unknown. The rate of unknown images is
-reported separately.
+value is unknown. The rate of unknown images is reported separately.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import numpy as np
 import torch
 from pydantic import Field
+from torch import nn
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError, need, warn
@@ -31,6 +31,9 @@ from vldebias.utils.schema import Count, OneOrMore, Strict, named_by
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedModel, ProcessorMixin
+
+    from vldebias.prompts import PromptSet
 
 Probabilities = dict[str, np.ndarray]
 NONE_OF_THESE = "none of these, or it cannot be told"
@@ -43,7 +46,32 @@ class Opener(Protocol):
     options: Options
 
     def load(self, name: str, pretrained: str | None = None) -> Loaded:
-        """Load a model by name, or return it if it is already loaded."""
+        """Load a model, or return it if it is already loaded.
+
+        Args:
+            name: name of the model.
+            pretrained: weights of an open_clip model.
+        """
+
+
+class JudgedTask(Protocol):
+    """Describes what judges read of the task whose images they judge, a `GenerationTask`."""
+
+    @property
+    def prompts(self) -> PromptSet:
+        """Return the prompt set of the attribute."""
+
+    @property
+    def prompt_set(self) -> PromptSet:
+        """Return the prompt set to generate."""
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """Return the attributes to judge; "gender x race" for an intersection."""
+
+    @property
+    def noun(self) -> str:
+        """Return what the concepts are called, such as "professions"."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +125,13 @@ class JudgeSpec(Strict, ABC):
     kind: str
 
     @abstractmethod
-    def ready(self, task: Any, session: Opener) -> Judge:
-        """Load the weights and return the judge of a `GenerationTask`."""
+    def ready(self, task: JudgedTask, session: Opener) -> Judge:
+        """Load the weights and return the judge.
+
+        Args:
+            task: the task whose images are judged.
+            session: loads models on the user's device.
+        """
 
 
 JUDGES: Registry[type[JudgeSpec]] = Registry(
@@ -117,8 +150,13 @@ class MiniatureJudge(JudgeSpec):
 
     kind: Literal["miniature"] = "miniature"
 
-    def ready(self, task: Any = None, session: Opener | None = None) -> Judge:
-        """Return the judge with the packaged weights."""
+    def ready(self, task: JudgedTask | None = None, session: Opener | None = None) -> Judge:
+        """Return the judge with the packaged weights.
+
+        Args:
+            task: ignored.
+            session: ignored.
+        """
         from vldebias.miniature import load_judge, words
 
         portraits = {
@@ -155,12 +193,14 @@ class MiniatureJudge(JudgeSpec):
         )
 
 
-def _from_hub(name: str, session: Opener, kind: str, processor: str, **how: Any) -> tuple[Any, Any]:
+def _from_hub(
+    name: str, session: Opener, kind: str, processor: str, **options: str
+) -> tuple[PreTrainedModel, ProcessorMixin]:
     """Load a transformers model and its processor by the names of their classes."""
     transformers = need("transformers")
     try:
         with offline_reason(name):
-            model = getattr(transformers, kind).from_pretrained(name, **NO_CODE, **how)
+            model = getattr(transformers, kind).from_pretrained(name, **NO_CODE, **options)
             model = model.to(session.options.device).eval()
             return model, getattr(transformers, processor).from_pretrained(name, **NO_CODE)
     except Exception as error:  # the library raises arbitrary errors for damaged files
@@ -183,8 +223,12 @@ class ClassifierJudge(JudgeSpec):
     attribute: str
     values: dict[str, OneOrMore] | None = None
 
-    def ready(self, task: Any, session: Opener) -> Judge:
-        """Return the judge.
+    def ready(self, task: JudgedTask, session: Opener) -> Judge:
+        """Load the classifier and return the judge.
+
+        Args:
+            task: ignored.
+            session: loads models on the user's device.
 
         Raises:
             InvalidInputError: the model or a label does not exist, or a label belongs to two
@@ -254,8 +298,13 @@ class ClipJudge(JudgeSpec):
             )
         return session.load(model, self.pretrained if model == self.model else None)
 
-    def ready(self, task: Any, session: Opener) -> Judge:
-        """Return the judge, which also recognises concepts by the class prompts of the task."""
+    def ready(self, task: JudgedTask, session: Opener) -> Judge:
+        """Return the judge, which also recognises concepts by the class prompts of the task.
+
+        Args:
+            task: the task whose images are judged.
+            session: loads models on the user's device.
+        """
         prompts = task.prompt_set
         names = (*prompts.class_names, *prompts.held_out_class_names)
         texts = (*prompts.classes, *prompts.held_out_classes)
@@ -306,7 +355,7 @@ class ClipJudge(JudgeSpec):
         return Judge(f"zero-shot {encoder.name}", names, answers, mark)
 
 
-def logit_scale(model: Any) -> float:
+def logit_scale(model: nn.Module) -> float:
     """Return exp(logit_scale) of CLIP and similar models, or one over the temperature of ALIGN."""
     for name, scale in (("logit_scale", torch.exp), ("temperature", torch.reciprocal)):
         parameter = getattr(model, name, None)
@@ -342,15 +391,25 @@ class VlmJudge(JudgeSpec):
 
     @staticmethod
     def question(attribute: str, options: Sequence[str]) -> str:
-        """Return the text of a question with its options in this order."""
+        """Return the text of a question.
+
+        Args:
+            attribute: the attribute.
+            options: the possible answers, in order.
+        """
         listed = "\n".join(map("{}. {}".format, string.ascii_uppercase, options))
         return (
             f"Which {attribute} does the main subject of this picture show?\n{listed}\nAnswer with"
             " the letter alone."
         )
 
-    def ready(self, task: Any, session: Opener) -> Judge:
-        """Load the model and return the judge."""
+    def ready(self, task: JudgedTask, session: Opener) -> Judge:
+        """Load the model and return the judge.
+
+        Args:
+            task: the task whose prompt set gives the values, if there are no questions.
+            session: loads models on the user's device.
+        """
         questions = self.questions
         if not questions:
             attribute = task.attributes[0].split(" x ")[0]
@@ -361,8 +420,12 @@ class VlmJudge(JudgeSpec):
         )
         return self.model_copy(update={"questions": questions}).on(model, processor)
 
-    def on(self, model: Any, processor: Any) -> Judge:
+    def on(self, model: PreTrainedModel, processor: ProcessorMixin) -> Judge:
         """Return a judge that uses this model.
+
+        Args:
+            model: an image-text-to-text model.
+            processor: its processor.
 
         Raises:
             InvalidInputError: the processor has no chat template.
@@ -405,8 +468,8 @@ class VlmJudge(JudgeSpec):
 
     def _in_every_order(
         self,
-        model: Any,
-        processor: Any,
+        model: PreTrainedModel,
+        processor: ProcessorMixin,
         images: Sequence[Image],
         attribute: str,
         values: Sequence[str],
@@ -424,7 +487,12 @@ class VlmJudge(JudgeSpec):
 
     @torch.no_grad()
     def _log_probabilities(
-        self, model: Any, processor: Any, images: Sequence[Image], text: str, count: int
+        self,
+        model: PreTrainedModel,
+        processor: ProcessorMixin,
+        images: Sequence[Image],
+        text: str,
+        count: int,
     ) -> np.ndarray:
         """Return log probabilities (n, count) that the answer is each of the first letters."""
         chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]

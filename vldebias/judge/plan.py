@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, cached_property
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError, field_validator
 
@@ -24,6 +24,7 @@ from vldebias.utils.pictures import read_png
 from vldebias.utils.schema import Strict, file_slug
 
 if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
     from PIL.Image import Image
     from torch import nn
 
@@ -54,9 +55,11 @@ OTHERS = {
 }
 # Prompt, concept, part and stated value of a `PlannedImage`.
 PlannedPrompt = tuple[str, str, str, str | None]
+# JSON objects by name: the description of a model or of a variant.
+Facts = dict[str, object]
 
 
-def hash_of(value: Any) -> str:
+def hash_of(value: object) -> str:
     """Return a short hash of a JSON value; the order of keys matters."""
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
 
@@ -190,24 +193,22 @@ class Plan(Strict):
         batch_size: images per batch; rounding depends on it.
     """
 
-    model: dict[str, Any]
+    model: Facts
     prompt_set: str
     prompt_set_hash: str
     prompts: tuple[PlannedPrompt, ...]
-    variants: dict[str, dict[str, Any]]
+    variants: dict[str, Facts]
     seeds: tuple[int, ...]
     images: int
     stated_images: int
     steps: int
     guidance: float
     batch_size: int
-    options: dict[str, Any]
+    options: dict[str, object]
 
     @field_validator("variants")
     @classmethod
-    def _in_different_folders(
-        cls, variants: dict[str, dict[str, Any]]
-    ) -> dict[str, dict[str, Any]]:
+    def _in_different_folders(cls, variants: dict[str, Facts]) -> dict[str, Facts]:
         # "cali 1" and "cali-1" would share a folder.
         folders = {file_slug(name)[:60] for name in variants}
         if variants[NONE] or len(folders - {""}) < len(variants):
@@ -264,14 +265,14 @@ class Plan(Strict):
         if not any(folder.glob("*/*/*.png")):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
         # Read the plan back even if it was just written, to compare what a later run will read.
-        kept = GeneratedImages.open(folder)
-        differences = kept.plan._differences(self)
+        existing = GeneratedImages.open(folder)
+        differences = existing.plan._differences(self)
         if differences:
             raise InvalidInputError(
                 f"{folder}: contains images of other settings: {'; '.join(differences)}; use"
                 " another folder, or the same settings to continue"
             )
-        return kept
+        return existing
 
     def _differences(self, new: Plan) -> list[str]:
         """Describe the differences of a new plan; weights may differ by rounding."""
@@ -284,8 +285,8 @@ class Plan(Strict):
         if old_weights:
             from vldebias.projection.edit import Fingerprint
 
-            fingerprint = Fingerprint(**new_weights) if new_weights else None
-            if not Fingerprint(**old_weights).matches(fingerprint):
+            fingerprint = Fingerprint.model_validate(new_weights) if new_weights else None
+            if not Fingerprint.model_validate(old_weights).matches(fingerprint):
                 differences.append("the weights differ")
         for key in old_settings | new_settings:
             before = old_settings.get(key)
@@ -340,11 +341,11 @@ class GeneratedImages:
         """Read the pixels of an image as RGB; OSError if the file cannot be read."""
         return read_png(self.path(image))[0]
 
-    def about(self, image: PlannedImage) -> dict[str, Any]:
+    def about(self, image: PlannedImage) -> Facts:
         """Read how an image was generated from its metadata; OSError if it cannot be read."""
         return read_png(self.path(image), pixels=False)[1]
 
-    def result(self, *, settings: Mapping[str, Any], **fields: Any) -> TaskResult:
+    def result(self, *, settings: Mapping[str, object], **fields: object) -> TaskResult:
         """Return an empty result about these images.
 
         Args:
@@ -359,7 +360,7 @@ class GeneratedImages:
             "stated": stated,
             "images": len(plan.all_images),
         }
-        columns: dict[str, Any] = {
+        columns: Facts = {
             "split": "generated",
             "n": n,
             "model": str(model.get("id") or model["pipeline"]),
@@ -370,10 +371,10 @@ class GeneratedImages:
             "fingerprint": model.pop("fingerprint"),
             "settings": {**model, **settings},
         }
-        return TaskResult(TaskProvenance(**(columns | fields)))
+        return TaskResult(TaskProvenance.model_validate(columns | fields))
 
 
-def identity(pipe: Any) -> dict[str, Any]:
+def identity(pipe: DiffusionPipeline) -> Facts:
     """Return the identity of a pipeline: class, id, fingerprint, scheduler, adapters, precision.
 
     The fingerprint covers all weights; it is None if some are meta tensors.
@@ -384,9 +385,8 @@ def identity(pipe: Any) -> dict[str, Any]:
     modules = {}
     for name, component in sorted(pipe.components.items()):
         if isinstance(component, nn.Module):
-            modules[name] = getattr(
-                component, "_orig_mod", component
-            )  # the module inside a compiled one
+            # A compiled module wraps the original one.
+            modules[name] = getattr(component, "_orig_mod", component)
     # Private entries list default values, in an order that varies between processes.
     scheduler = sorted(
         (key, value) for key, value in pipe.scheduler.config.items() if not key.startswith("_")
@@ -407,20 +407,19 @@ def identity(pipe: Any) -> dict[str, Any]:
     }
 
 
-def _joint_fingerprint(modules: Mapping[str, nn.Module]) -> dict[str, Any] | None:
+def _joint_fingerprint(modules: Mapping[str, nn.Module]) -> Facts | None:
     """Return one fingerprint of all modules; None if a module has weights without values."""
     from vldebias.hosts.host import weights_fingerprint
 
-    fingerprints = []
+    structures = []
+    tensors: list[list[float]] = []
     for module in modules.values():
         fingerprint = weights_fingerprint(module)
-        if fingerprint is not None:
-            fingerprints.append(fingerprint.to_dict())
-    # A fingerprint of only some weights would look like one of all.
-    if not fingerprints or len(fingerprints) < len(modules):
+        # A fingerprint of only some weights would look like one of all.
+        if fingerprint is None:
+            return None
+        structures.append(fingerprint.structure)
+        tensors += map(list, fingerprint.tensors)
+    if not structures:
         return None
-    tensors: list[Any] = []
-    for content in fingerprints:
-        tensors += content["tensors"]
-    structures = [content["structure"] for content in fingerprints]
     return {"structure": hash_of([list(modules), structures]), "tensors": tensors}

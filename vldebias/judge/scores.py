@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -69,7 +68,7 @@ def judge_images(
             f" {missing[0]}; run the generation again to continue"
         )
     path = answers_file(judge, images)
-    answer_of_key = stored_answers(path)
+    answer_of_key = stored_answers(path).answers
     keys = image_keys(images)
     unjudged = {}
     for image, key in zip(images, keys, strict=True):
@@ -101,6 +100,10 @@ def answers_file(judge: Judge, images: GeneratedImages) -> Path:
     """Return the file of a judge's answers; create it with the judge's name and values if needed.
 
     A judge with the same name but other weights has another file.
+
+    Args:
+        judge: the judge.
+        images: the generated images.
     """
     name = f"{file_slug(judge.name)}-{file_slug(judge.fingerprint)[:16]}.jsonl"
     path = images.folder / "judgements" / name
@@ -118,7 +121,8 @@ def scored(
     *,
     clip: bool,
     fid: bool,
-    **resampling: Any,
+    resamples: int = 2000,
+    seed: int = 0,
 ) -> list[TaskResult]:
     """Return the results of CLIPScore and FID for images of prompts that state no value.
 
@@ -129,7 +133,8 @@ def scored(
         name: name of the task.
         clip: whether to compute CLIPScore.
         fid: whether to compute FID.
-        resampling: `resamples` and `seed`.
+        resamples: number of resamples of CLIPScore.
+        seed: random seed.
     """
     # "none", which FID compares with, is the first variant.
     images_of_variant: dict[str, list[PlannedImage]]
@@ -152,9 +157,8 @@ def scored(
     results = []
     if clip:
         prompts = [image.prompt for image in images_of_variant[NONE]]
-        results.append(
-            _clip_scores(generated, encoder, texts, name, features, prompts, **resampling)
-        )
+        result = _clip_scores(generated, encoder, texts, name, features, prompts, resamples, seed)
+        results.append(result)
     if fid:
         results.append(_frechet_distances(generated, encoder, name, features))
     return results
@@ -165,7 +169,7 @@ def _block(
     name: str,
     quality: str,
     n: Mapping[str, int],
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
 ) -> TaskResult:
     """Return an empty result of a quality metric, with its description."""
     return generated.result(
@@ -184,7 +188,8 @@ def _clip_scores(
     name: str,
     features: Mapping[str, Tensor],
     prompts: Sequence[str],
-    **resampling: Any,
+    resamples: int,
+    seed: int,
 ) -> TaskResult:
     """Return the result of CLIPScore; `prompts` are the prompts of each image of a variant."""
     names, index, sizes = np.unique(prompts, return_inverse=True, return_counts=True)
@@ -198,17 +203,29 @@ def _clip_scores(
             scores = np.bincount(index, weights=scores) / sizes
         values[variant] = scores
     n = {"prompts": len(sizes), "images": len(index)}
-    settings: dict[str, Any] = {
+    settings = {
         "scale": "percent: 100 max(cos, 0)",
         "scored by": encoder.name,
-        **resampling,
+        "resamples": resamples,
+        "seed": seed,
         "preprocessing": encoder.preprocessing,
         "image tower": encoder.fingerprint,
         "text tower": texts.weights,
     }
     block = _block(generated, name, "CLIPScore", n, settings)
-    block.add_resampled("clip_score", values, n=n, **resampling)
+    block.add_resampled("clip_score", values, n=n, resamples=resamples, seed=seed)
     return block
+
+
+class _Features(nn.Module):
+    """Stands in for the network of torchmetrics, since the features are computed already."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features
 
 
 def _frechet_distances(
@@ -223,13 +240,9 @@ def _frechet_distances(
             f"FID of {count} images: fewer than {enough} bias it upwards; only compare figures with"
             " the same number of images"
         )
-    network: Any = (
-        nn.Identity()
-    )  # torchmetrics expects a network, but features are computed already
-    network.num_features = dim
     # Keep the features of "none" after `reset`: they are the reference of every variant.
     metric = need("torchmetrics.image.fid").FrechetInceptionDistance(
-        network, reset_real_features=False
+        _Features(dim), reset_real_features=False
     )
     metric.update(features[NONE], real=True)
     distances = {}

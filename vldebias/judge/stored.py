@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +18,31 @@ NO_VALUE = "unknown"  # answer of a judge that names no value
 SURE = 0.8  # default minimum probability of an answer
 
 
+@dataclass
+class StoredAnswers:
+    """Store the content of a file of answers.
+
+    Attributes:
+        name: name of the judge.
+        names: attribute -> values, in the order of the probabilities.
+        answers: key of an image (see `image_keys`) -> attribute -> probabilities.
+    """
+
+    name: str = ""
+    names: dict[str, list[str]] = field(default_factory=dict)
+    answers: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+
 def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labels:
     """Return the most likely value for probabilities (n, values), or unknown.
 
     The value is unknown if the largest probability is below `sure`, or below the probability of
     none of the values.
+
+    Args:
+        probabilities: probabilities (n, values).
+        names: names of the values.
+        sure: minimum probability of an answer.
     """
     best = probabilities.max(axis=1)
     # The remainder is the probability of none of the values: with .45 man and .05 woman, the answer
@@ -49,19 +69,20 @@ def last_judgements(
     """
     files = images.folder.glob("judgements/*.jsonl")
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        known = stored_answers(path)
-        names = known["names"].get(attribute, ())
+        stored = stored_answers(path)
+        names = stored.names.get(attribute, [])
         # Another judge may know other values: two tones instead of five.
         if not set(values) <= set(names):
             continue
         # Zeros mark images without an answer: `decide` maps them to "unknown".
         never_judged = {attribute: [0.0] * len(names)}
-        chances = np.array([known.get(key, never_judged)[attribute] for key in image_keys(images)])
+        rows = [stored.answers.get(key, never_judged)[attribute] for key in image_keys(images)]
+        chances = np.array(rows)
         answers = []
         for code in decide(chances, names, SURE).codes:
             name = names[code] if code >= 0 else NO_VALUE
             answers.append(name if name in values else NO_VALUE)
-        return known["name"], answers, chances.max(axis=1)
+        return stored.name, answers, chances.max(axis=1)
     return None
 
 
@@ -76,10 +97,14 @@ def image_keys(images: GeneratedImages) -> list[str]:
     return keys
 
 
-def stored_answers(path: Path) -> dict[str, Any]:
-    """Return "name" and "names" of the judge, and its answers by key; skip incomplete lines."""
-    known = dict[str, Any]()
+def stored_answers(path: Path) -> StoredAnswers:
+    """Read a file of answers; skip incomplete lines."""
+    stored = StoredAnswers()
     for line in path.read_text(encoding="utf-8").splitlines():
         with suppress(ValueError):
-            known |= json.loads(line)
-    return known
+            content = json.loads(line)
+            # The first line describes the judge; the others map keys to answers.
+            stored.name = content.pop("name", stored.name)
+            stored.names = content.pop("names", stored.names)
+            stored.answers |= content
+    return stored

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,17 +33,32 @@ Statistic = Callable[[Counts, Counts], Floats]  # of hits and sizes (..., g)
 
 
 def lowest_accuracy(hits: Counts, size: Counts) -> Floats:
-    """Return min_g acc_g from hits and sizes (..., g); groups without images are left out."""
+    """Return min_g acc_g over groups with images (...).
+
+    Args:
+        hits: number of correct images of each group (..., g).
+        size: number of images of each group (..., g).
+    """
     return np.where(size > 0, hits / np.maximum(size, 1), np.inf).min(axis=-1)
 
 
 def mean_accuracy(hits: Counts, size: Counts) -> Floats:
-    """Return the accuracy over all images (micro average) from hits and sizes (..., g)."""
+    """Return the accuracy over all images (...), the micro average.
+
+    Args:
+        hits: number of correct images of each group (..., g).
+        size: number of images of each group (..., g).
+    """
     return hits.sum(axis=-1) / size.sum(axis=-1)
 
 
 def accuracy_gap(hits: Counts, size: Counts) -> Floats:
-    """Return the micro average minus the worst group's accuracy, >= 0."""
+    """Return the micro average minus the worst group's accuracy (...), >= 0.
+
+    Args:
+        hits: number of correct images of each group (..., g).
+        size: number of images of each group (..., g).
+    """
     return mean_accuracy(hits, size) - lowest_accuracy(hits, size)
 
 
@@ -72,7 +87,7 @@ class ReweightedGap:
 
 
 def interval_of(
-    statistic: Statistic, cells: Counts, drawn: Counts
+    statistic: Statistic, cells: Counts, resampled: Counts
 ) -> tuple[float, Bounds, tuple[float, float, float]]:
     """Return the value of a statistic with a method, its interval, and its paired change.
 
@@ -83,7 +98,7 @@ def interval_of(
     Args:
         statistic: function of hits and sizes (..., g).
         cells: counts (g, 2, 2): group, right without the method, right with the method.
-        drawn: resampled cells (b, g, 2, 2).
+        resampled: resampled cells (b, g, 2, 2).
 
     Returns:
         The value, its interval, and the change with its interval.
@@ -93,10 +108,10 @@ def interval_of(
     hits = cells[:, :, 1].sum(-1)
     size = cells.sum((-1, -2))
     value = float(statistic(hits, size))
-    sizes = drawn.sum((-1, -2))
+    sizes = resampled.sum((-1, -2))
     with np.errstate(invalid="ignore"):  # NaN for a resample without images of the groups
-        draws_after = statistic(drawn[..., 1].sum(-1), sizes)
-        draws_before = statistic(drawn[:, :, 1].sum(-1), sizes)
+        draws_after = statistic(resampled[..., 1].sum(-1), sizes)
+        draws_before = statistic(resampled[:, :, 1].sum(-1), sizes)
     # The same resamples for both sides, so that the interval of the change is paired.
     known = np.isfinite(draws_after)
     low, high = percentile_interval((draws_after - draws_before)[known])
@@ -164,8 +179,8 @@ def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:
 class GroupAccuracy(NamedTuple):
     """Accuracy and size of each group by label, and the lowest and the average accuracy."""
 
-    accuracy: dict[Any, float]
-    n: dict[Any, int]
+    accuracy: dict[str | float, float]
+    n: dict[str | float, int]
     worst: float
     average: float
 
@@ -214,7 +229,15 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
 
 
 def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) -> float:
-    """Return the lowest accuracy over groups; see `group_accuracy` for arguments and errors.
+    """Return the lowest accuracy over groups.
+
+    Args:
+        predictions: see `group_accuracy`.
+        labels: see `group_accuracy`.
+        groups: see `group_accuracy`.
+
+    Raises:
+        InvalidInputError: an argument is invalid for `group_accuracy`.
 
     >>> worst_group_accuracy([0, 0, 1, 1], [0, 1, 1, 1], groups=[0, 0, 1, 1])
     0.5
@@ -222,8 +245,13 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
     return group_accuracy(predictions, labels, groups).worst
 
 
-def share_below(scores: NDArray[Any], compared: NDArray[Any]) -> Floats:
-    """Return the share of `compared` below each score; ties count half. The mean is the AUC."""
+def share_below(scores: np.ndarray, compared: np.ndarray) -> Floats:
+    """Return the share (n,) of compared scores below each score; the mean is the AUC.
+
+    Args:
+        scores: scores (n,).
+        compared: scores (m,) to compare with; ties count half.
+    """
     ordered = np.sort(compared)
     below = np.searchsorted(ordered, scores, "left")
     not_above = np.searchsorted(ordered, scores, "right")
@@ -283,12 +311,12 @@ def worst_areas(
     if not areas:
         return {}, {}, {}
     lowest = np.min(areas, axis=0).tolist()
-    drawn = np.min(draws, axis=0).T
+    lowest_draws = np.min(draws, axis=0).T
     n = {"images": images, "values": len(areas)}
-    return dict(zip(margins, lowest, strict=True)), dict(zip(margins, drawn, strict=True)), n
+    return dict(zip(margins, lowest, strict=True)), dict(zip(margins, lowest_draws, strict=True)), n
 
 
-def _areas_of_group(scores: Sequence[NDArray[Any]], is_positive: Mask) -> tuple[Floats, Floats]:
+def _areas_of_group(scores: Sequence[np.ndarray], is_positive: Mask) -> tuple[Floats, Floats]:
     """Return the areas (m,) of the methods, and the symmetric square root (m, m) of their
     covariance (DeLong et al., 1988)."""
     m = len(scores)
@@ -348,11 +376,15 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     Source: Solomon et al., "k-variance: a clustered notion of variance" (2022), unnormalised as in
     definition 8.1 of Chuang's thesis.
 
-    k: size of each subset, at most n // 2; default: that, which is the thesis's choice. Its cost
-    grows with k^2 in memory and k^3 in time: 5,000 take some 10 s and 200 MB.
+    Args:
+        features: features (n, d), n >= 2.
+        k: size of each subset, at most n // 2; default: n // 2, as in the thesis. Memory grows with
+            k^2 and time with k^3: k = 5,000 takes about 10 s and 200 MB.
+        seed: random seed.
 
     Raises:
-        InvalidInputError: not (n, d) with finite values and n >= 2, or k outside 1 .. n // 2.
+        InvalidInputError: features are not (n, d) with finite values and n >= 2, or k is outside
+            1 .. n // 2.
 
     >>> features = np.random.default_rng(0).normal(size=(100, 8))
     >>> round(k_variance(features), 3), round(k_variance(0.1 * features), 3)
@@ -382,31 +414,39 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
 
 
 class Agreement(NamedTuple):
-    """Hold how far annotators agree on the units with two or more answers, and how many answers
-    these have."""
+    """Store the agreement of annotators on the units with at least two answers.
 
-    # Krippendorff's, bootstrapped over units: 1 perfect, 0 chance, negative below chance
+    Attributes:
+        alpha: Krippendorff's alpha, bootstrapped over units: 1 is perfect agreement, 0 chance.
+        percent: proportion of equal pairs of answers to a unit, averaged over units.
+        units: number of units with at least two answers.
+        answers: number of answers to these units.
+    """
+
     alpha: Interval
-    percent: Interval  # share of pairs of answers to a unit that are equal, mean over units
+    percent: Interval
     units: int
     answers: int
 
 
 def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreement:
-    """Return Krippendorff's alpha and percent agreement of names, with percentile intervals over
-    units.
+    """Compute Krippendorff's alpha and percent agreement of nominal labels.
 
-    alpha = 1 - D_o / D_e over the units that two or more annotators answered: D_o is the share of
-    unequal pairs of answers inside units, D_e that of all pairable answers (Krippendorff,
-    "Computing Krippendorff's Alpha-Reliability", 2011). Units are resampled, as Zapf et al.,
-    "Measuring inter-rater reliability for nominal data" (2016), recommend; draws in which one value
-    is left have no alpha and do not count.
+    alpha = 1 - D_o / D_e over units with at least two answers: D_o is the proportion of unequal
+    pairs of answers within units, and D_e the proportion among all pairable answers (Krippendorff,
+    "Computing Krippendorff's Alpha-Reliability", 2011). Units are resampled, as recommended by Zapf
+    et al., "Measuring inter-rater reliability for nominal data" (2016). Resamples with a single
+    value have no alpha and are left out.
 
-    labels: (annotators, units) codes of the answers, from 0; NaN and negative codes are no answers.
+    Args:
+        labels: codes (annotators, units) of the answers, from 0; NaN and negative codes are missing
+            answers.
+        resamples: number of resamples.
+        seed: random seed.
 
     Raises:
-        InvalidInputError: other shapes, no unit with two answers, or a single value throughout:
-            alpha is 0 / 0 then.
+        InvalidInputError: the shape is wrong, no unit has two answers, or all answers are equal, so
+            that alpha is 0 / 0.
 
     >>> agreement([[0, 0, 1, 1], [0, 0, 1, 0]]).alpha.value
     0.5333333333333333
@@ -419,7 +459,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         )
     values = np.unique(array[array >= 0])
     counts = (array[..., None] == values).sum(axis=0).astype(np.float64)  # (units, values)
-    # A single answer can be paired with nothing: it says nothing of agreement.
+    # A unit with a single answer has no pairs.
     counts = counts[counts.sum(1) >= 2]
     occurring = (counts.sum(0) > 0).sum()
     if occurring < 2:
@@ -429,11 +469,11 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         )
     units = len(counts)
     sizes = counts.sum(1)
-    # The share of unequal ones among the ordered pairs of answers to a unit.
+    # Proportion of unequal pairs among the ordered pairs of answers to a unit.
     unequal = (sizes**2 - (counts**2).sum(1)) / (sizes * (sizes - 1))
 
-    # Sums over units, of the sample and then of each resample: counts, D_o and percent agreement.
-    # Linear in the units, so that 2,000 resamples are one product with the weights of units.
+    # Sums over units for the sample and each resample: counts, D_o and percent agreement. They are
+    # linear in the units, so one matrix product with the weights gives all resamples.
     terms = np.column_stack([counts, sizes * unequal, (1 - unequal) / units])
     blocks = resampled_counts(np.ones(units, np.int64), resamples, seed)
     sums = np.concatenate([terms.sum(0, keepdims=True), *(weights @ terms for weights in blocks)])

@@ -1,11 +1,11 @@
 """Compare selection rates of groups by impact ratios: the rate of a group over the highest rate.
 
-The interval of an impact ratio has to allow for the highest rate being picked from the same data.
-The ratio to the truly highest rate is the smallest of the ratios to all groups, so its lower end is
-the smallest lower end of these ratios, and its upper end the smallest upper end, each at a level
-that Bonferroni divides by their number. Each ratio has the interval of Donner and Zou, "Closed-form
-confidence intervals for functions of the normal mean and standard deviation" (2012), from Wilson
-intervals of its two rates.
+The interval of an impact ratio must allow for the highest rate being selected from the same data.
+The ratio to the truly highest rate is the minimum of the ratios to all groups. The lower end of its
+interval is therefore the smallest lower end of these ratios, and its upper end the smallest upper
+end, at a Bonferroni-corrected level. The interval of a ratio of two rates is computed from their
+Wilson intervals (Donner and Zou, "Closed-form confidence intervals for functions of the normal mean
+and standard deviation", 2012).
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ SMALL = 0.02  # share of the rows below which a category may be excluded
 
 @dataclass(frozen=True)
 class Category:
-    """Hold what is known of one category.
+    """Store the selection rate and the impact ratio of a category.
 
     Attributes:
-        name: such as "female".
-        applicants: number of its rows with a known outcome.
-        selected: how many of them were selected.
-        rate: selected / applicants, with a Wilson interval; None without applicants.
-        ratio: rate / highest rate among the categories that are not excluded; None if this one is
-            excluded, or if nobody was selected.
-        is_small: fewer than `SMALL` of the rows, so excluded from the ratios.
+        name: name of the category, such as "female".
+        applicants: number of rows with a known outcome.
+        selected: number of selected rows.
+        rate: selected / applicants, with its Wilson interval; None if there are no applicants.
+        ratio: rate / highest rate among the categories that are not excluded; None if this
+            category is excluded, or if nobody was selected.
+        is_small: whether the category has less than a share `SMALL` of the rows, which excludes it
+            from the ratios.
     """
 
     name: str
@@ -46,15 +47,18 @@ class Category:
 def impact_ratios(
     names: Sequence[str], applicants: Sequence[int], selected: Sequence[int]
 ) -> list[Category]:
-    """Return selection rates and impact ratios of categories, in their order.
+    """Compute the selection rate and the impact ratio of each category.
 
     Args:
-        names: of the categories.
-        applicants: rows of each category.
-        selected: selected rows of each category.
+        names: names of the categories.
+        applicants: number of rows of each category.
+        selected: number of selected rows of each category.
+
+    Returns:
+        The categories, in the order of their names.
 
     Raises:
-        InvalidInputError: more selected than there are, or negative numbers.
+        InvalidInputError: a number is negative, or exceeds the number of rows.
 
     >>> women, men = impact_ratios(["female", "male"], [100, 100], [30, 60])
     >>> women.ratio.value, men.ratio.value
@@ -78,47 +82,52 @@ def impact_ratios(
 
 
 def _ratio_to_highest(counts: tuple[int, int], compared: Sequence[tuple[int, int]]) -> Interval:
-    """Return the ratio of a rate to the highest rate, itself among those compared.
+    """Return the ratio of the rate of a category to the highest rate, with its interval.
 
-    counts: selected and all rows of the category. compared: the same of every category.
+    Args:
+        counts: number of selected rows and of all rows of the category.
+        compared: the same numbers for every category, including this one.
     """
     hits, n = counts
     rate = hits / n
     references = list(compared)
     references.remove(counts)
-    value = rate / max(other_hits / other_n for other_hits, other_n in compared)
+    value = rate / max(reference_hits / reference_n for reference_hits, reference_n in compared)
     low = high = 1.0
-    for other in references:
-        # One lower end that is too high does no harm while another is lower; of the upper ends
-        # each has to hold.
-        low = min(low, ratio_interval(counts, other, LEVEL)[0])
-        high = min(high, ratio_interval(counts, other, 1 - (1 - LEVEL) / len(references))[1])
+    # Only the upper ends need a corrected level: the minimum is below the ratio if any lower end
+    # is, but above it only if all upper ends are.
+    corrected = 1 - (1 - LEVEL) / max(len(references), 1)
+    for reference in references:
+        low = min(low, ratio_interval(counts, reference, LEVEL)[0])
+        high = min(high, ratio_interval(counts, reference, corrected)[1])
     return Interval(value, min(value, low), max(value, high))
 
 
 def ratio_interval(
-    counts: tuple[int, int], other: tuple[int, int], level: float = LEVEL
+    counts: tuple[int, int], reference: tuple[int, int], level: float = LEVEL
 ) -> tuple[float, float]:
     """Return an interval of the ratio of two rates, by the method of variance estimates recovery.
 
     Args:
-        counts: selected and all rows of the numerator.
-        other: the same of the denominator.
-        level: probability that the interval contains the ratio.
+        counts: number of selected rows and of all rows of the numerator.
+        reference: the same numbers for the denominator.
+        level: coverage in (0, 1).
 
     >>> [round(end, 2) for end in ratio_interval((30, 100), (60, 100))]
     [0.35, 0.7]
     """
-    (hits, n), (other_hits, other_n) = counts, other
-    rate, other_rate = hits / n, other_hits / other_n
+    hits, n = counts
+    rate = hits / n
     low, high = wilson_interval(hits, n, level)
-    other_low, other_high = wilson_interval(other_hits, other_n, level)
-    product = rate * other_rate
-    below = product**2 - low * (2 * rate - low) * other_high * (2 * other_rate - other_high)
-    above = product**2 - high * (2 * rate - high) * other_low * (2 * other_rate - other_low)
-    denominator_below = other_high * (2 * other_rate - other_high)
-    denominator_above = other_low * (2 * other_rate - other_low)
-    # A rate that may be 0 bounds no ratio.
+    reference_hits, reference_n = reference
+    reference_rate = reference_hits / reference_n
+    reference_low, reference_high = wilson_interval(reference_hits, reference_n, level)
+    product = rate * reference_rate
+    denominator_below = reference_high * (2 * reference_rate - reference_high)
+    denominator_above = reference_low * (2 * reference_rate - reference_low)
+    below = product**2 - low * (2 * rate - low) * denominator_below
+    above = product**2 - high * (2 * rate - high) * denominator_above
+    # If the rate of the denominator may be 0, the ratio has no upper bound.
     upper = math.inf
     if denominator_above > 0:
         upper = (product + math.sqrt(max(above, 0.0))) / denominator_above
@@ -126,6 +135,6 @@ def ratio_interval(
     if denominator_below > 0:
         lower = max(0.0, (product - math.sqrt(max(below, 0.0))) / denominator_below)
     elif hits:
-        # The highest possible rate of the denominator, where its interval is very wide.
-        lower = low / other_high
+        # The interval of the denominator is very wide: divide by its upper end.
+        lower = low / reference_high
     return lower, upper

@@ -22,6 +22,10 @@ Floats = NDArray[np.float64]
 def hits_of_value(k: int, groups: int) -> int:
     """Return the number of results per group among the first k, for even shares.
 
+    Args:
+        k: number of results.
+        groups: number of groups.
+
     >>> hits_of_value(50, 2)
     25
     """
@@ -47,14 +51,22 @@ def resampled_kept_shares(
 ) -> dict[str, Floats]:
     """Return `kept_share` (resamples,) of each ranking in shared resamples of the n rows.
 
-    A row that is drawn twice counts twice. Rankings contain `reach(first, n)` rows.
+    A row that is drawn twice counts twice.
+
+    Args:
+        before: the first `reach(first, n)` rows of a ranking, best first.
+        rankings: name -> the first `reach(first, n)` rows of another ranking.
+        first: number of rows to compare.
+        n: number of rows.
+        resamples: number of resamples.
+        seed: random seed.
     """
-    # Only rows in some ranking can be among the first.
-    read = np.unique(np.concatenate([before, *rankings.values()]))
-    place_before = np.searchsorted(read, before)
-    place_after = {name: np.searchsorted(read, ranking) for name, ranking in rankings.items()}
+    # Rows in none of the rankings cannot be among the first.
+    ranked = np.unique(np.concatenate([before, *rankings.values()]))
+    place_before = np.searchsorted(ranked, before)
+    place_after = {name: np.searchsorted(ranked, ranking) for name, ranking in rankings.items()}
     parts: dict[str, list[Floats]] = {name: [] for name in rankings}
-    for weights in resampled_weights(n, resamples, seed, len(read)):
+    for weights in resampled_weights(n, resamples, seed, len(ranked)):
         counts_before = _counts_of_first(place_before, weights, first)
         for name, places in place_after.items():
             counts = _counts_of_first(places, weights, first)
@@ -74,7 +86,14 @@ def _counts_of_first(ranking: Rows, weights: NDArray[np.int32], first: int) -> N
 
 
 def chance_kept(first: int, n: int, draws: int, seed: int) -> Floats:
-    """Return the kept share (draws,) of random rankings of n rows."""
+    """Return the kept share (draws,) of random rankings.
+
+    Args:
+        first: number of rows to compare.
+        n: number of rows.
+        draws: number of random rankings.
+        seed: random seed.
+    """
     rng = np.random.default_rng(seed)
     # The overlap of two sets of `first` rows is hypergeometric, so no ranking has to be drawn.
     return rng.hypergeometric(first, n - first, first, size=draws) / first

@@ -31,8 +31,8 @@ ANY = (-math.inf, math.inf)
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
 BOTH = (-1.0, 1.0)
-# value of a method minus the value with a threshold at the median, on the same images; the subset
-# is the title of the metric
+# Value of a method minus the value with a threshold at the median, on the same images; the subset
+# is the title of the metric.
 TO_MEDIAN = "difference_to_median"
 
 
@@ -172,7 +172,7 @@ BUILT_IN = (
     _bias("cosine_spread", "spread of cosines over the attribute", reads="texts"),
     _bias("pair_distance", "distance of pairs", bounds=POSITIVE, reads="texts"),
     _bias("max_skew", "MaxSkew", bounds=POSITIVE, reads="rankings", compute=max_skews),
-    # the same figure against the other prior, where a gallery is uneven
+    # Compared with the other prior, if the gallery is uneven.
     _bias("max_skew_dataset", "MaxSkew against the gallery's own shares", bounds=POSITIVE),
     _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE),
     _bias(
@@ -225,7 +225,7 @@ BUILT_IN = (
     _bias(
         "deviation_ratio", "deviation ratio", bounds=SHARE, reads="shares", compute=deviation_ratios
     ),
-    # what a method costs, in the order in which a conclusion names it
+    # Costs of a method, in the order in which a conclusion names them.
     _utility("precision", "precision", reads="rankings"),
     _utility("recall", "recall"),
     _utility("kept", "hits kept"),
@@ -241,7 +241,7 @@ BUILT_IN = (
     _utility("signal_kept", "class signal kept", bounds=ANY),
     _utility("unchanged", "images that stay as they are"),
     _utility("unknown", "unknown attribute", better="lower"),
-    # how far a figure can be trusted, and what is neither good nor bad
+    # How reliable a figure is, and facts that are neither good nor bad.
     Metric(TO_MEDIAN, "difference from the median threshold", bounds=BOTH),
     Metric("alpha", "Krippendorff's alpha", better="higher"),
     Metric("percent_agreement", "pairs of answers that agree", better="higher", bounds=SHARE),
@@ -289,9 +289,9 @@ BUILT_IN = (
 )
 for _metric in BUILT_IN:
     register_metric(_metric)
-# what the title of a judge's measure ends with, once people's labels have corrected it
+# Suffix of the title of a judge's metric after its correction with human labels.
 CORRECTED = " of all images together, corrected by people"
-# of a judge, with labels of people
+# Metrics of a judge, corrected with human labels.
 for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):
     _base = METRICS[_name]
     _title = f"{_base.title}{CORRECTED}"

@@ -2,16 +2,17 @@
 
 Source of the skew: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems"
 (2019), equations 1-5, with the uniform prior that Berg et al. (2022) and chapter 7 of the thesis
-use for retrieval. Values are in nats; ties keep the order of the rows. Resamples of the
-gallery need no new sort: a resample contains row i w_i times, so its ranking is the original one
-with repeated rows, of which only about k are read.
+use for retrieval. Values are in nats; ties keep the order of the rows. A resample of the gallery
+needs no new sort: it contains row i w_i times, so its ranking is the original one with repeated
+rows, and only about k of them are read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil, inf, sqrt
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +27,19 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Groups = NDArray[np.integer]
-Leaders = tuple[
-    Floats, NDArray[np.int64]
-]  # exact scores (q, m) of the first items, best first, and their places
+# Exact scores (q, m) of the first items, best first, and their places.
+Leaders = tuple[Floats, NDArray[np.int64]]
 _SCORES = 1 << 24  # maximum number of scores in memory
 _READ = 1 << 12  # maximum number of items to read at once
 # decimals of a score, so that equal images tie regardless of the order of summation
 _ROUND = 12
+
+
+class Blocks(Protocol):
+    """Splits rows (n, d) into blocks, as a tensor does; lazy rows read a block when it is due."""
+
+    def split(self, size: int) -> Iterable[Tensor]:
+        """Return the rows in blocks of this size."""
 
 
 def max_skew(
@@ -181,12 +188,23 @@ def _ranking(
 
 
 def max_skews(groups: Groups, prior: Floats) -> Floats:
-    """Return MaxSkew (r,)."""
+    """Return MaxSkew (r,).
+
+    Args:
+        groups: group codes (r, k).
+        prior: shares (g,) or (r, g).
+    """
     return np.nanmax(_log_ratios(groups, prior), axis=1)
 
 
 def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floats:
-    """Return MinSkew (r,); shares are at least `floor`, by default half an image."""
+    """Return MinSkew (r,).
+
+    Args:
+        groups: group codes (r, k).
+        prior: shares (g,) or (r, g).
+        floor: lower bound of the shares; None: half an image.
+    """
     if floor is None:
         floor = 1 / (2 * groups.shape[1])
     with np.errstate(divide="ignore"):
@@ -204,41 +222,45 @@ def _log_ratios(groups: Groups, prior: Floats) -> Floats:
 
 
 def ndkls(groups: Groups, prior: Floats) -> Floats:
-    """Return NDKL (r,).
+    """Return NDKL (r,), at a cost linear in k for any number of groups.
 
-    With c_a the rows of group a among the first i, i KL_i = sum_a c_a log c_a - i log i - sum_a c_a
-    log p_a. The row at place i adds f(c) - f(c - 1) - log p_a to the sums over a, f(c) = c log c,
-    with c the rows of its group so far. So NDKL is a weighted sum over places: linear in k,
-    whatever the number of groups. Sorted by group, c counts up from 1.
+    Let c_a be the number of rows of group a among the first i. Then i KL_i = sum_a c_a log c_a -
+    i log i - sum_a c_a log p_a. The row at place i adds f(c) - f(c - 1) - log p_a to the sums over
+    a, with f(c) = c log c and c the number of rows of its group so far. NDKL is therefore a
+    weighted sum over places. Sorted by group, c counts up from 1.
+
+    Args:
+        groups: group codes (r, k).
+        prior: shares (g,) or (r, g).
     """
     count, k = groups.shape
     g = prior.shape[-1]
     places = np.arange(1, k + 1)
-    # Z is their sum: NDKL is a mean over places in which the first ones weigh most.
+    # The sum of the discounts is Z, so NDKL is a mean over places that weighs the first ones most.
     discount = 1 / np.log2(places + 1)
-    # What a term of place j weighs in all prefixes that hold it.
+    # Total weight of place j in all prefixes that contain it.
     later = np.cumsum((discount / places)[::-1])[::-1]
     gains = np.diff(np.append(0.0, places * np.log(places)))
-    held = counts_of_groups(groups, g)
-    sizes = held.ravel()
-    # Sorted by group, the rows of a group stand together: c is the place within it, from 0.
+    counts = counts_of_groups(groups, g)
+    sizes = counts.ravel()
+    # Sorted by group, the rows of a group are contiguous, and c - 1 is the place within the group.
     so_far = np.arange(count * k) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     by_group = later[np.argsort(groups, axis=1, kind="stable")]
     total = np.einsum("rk,rk->r", by_group, gains[so_far].reshape(count, k))
     with np.errstate(divide="ignore"):
-        logs = np.where(held > 0, np.log(prior), 0.0)
-    # -c_a log p_a of each group, weighed by the places at which its rows stand
+        logs = np.where(counts > 0, np.log(prior), 0.0)
+    # -c_a log p_a of each group, weighted by the places of its rows
     total -= (counts_of_groups(groups, g, later) * logs).sum(axis=1)
     values = (total - discount @ np.log(places)) / discount.sum()
-    return np.maximum(values, 0.0)  # below 0 by rounding alone
+    return np.maximum(values, 0.0)  # negative only by rounding
 
 
-def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Leaders:
+def leaders(queries: Tensor, items: Blocks, k: int, place: NDArray[np.int64]) -> Leaders:
     """Return the first k items of each query, with float64 scores rounded to twelve decimals.
 
     Args:
         queries: queries (q, d).
-        items: all or some of the items (n, d), as a tensor or rows that are read lazily.
+        items: all or some of the items (n, d).
         k: number of items.
         place: rank (n,) of each item among all items if all scores are equal.
 
@@ -265,7 +287,13 @@ def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Le
 
 
 def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
-    """Merge two lists of leaders; the result does not depend on the order of merging."""
+    """Merge two lists of leaders; the result does not depend on the order of merging.
+
+    Args:
+        first: leaders among some of the items.
+        second: leaders among other items.
+        k: number of items to keep.
+    """
     scores = np.concatenate([first[0], second[0]], axis=1)
     places = np.concatenate([first[1], second[1]], axis=1)
     # The last key sorts first: by score, then by place.
@@ -274,7 +302,12 @@ def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
 
 
 def reach(k: int, n: int) -> int:
-    """Return how many of n ranked rows contain k rows of a resample, up to probability 1e-14."""
+    """Return how many of n ranked rows contain k rows of a resample, up to probability 1e-14.
+
+    Args:
+        k: number of first rows.
+        n: number of rows.
+    """
     # The first m rows contain m +- sqrt(m) rows of a resample, so add eight standard deviations and
     # a constant for small k.
     return min(n, k + ceil(8 * sqrt(k)) + 32)
@@ -293,21 +326,21 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
     Raises:
         InvalidInputError: a resample contains fewer than k of the rows.
     """
-    read = 0
-    held = np.zeros(1, dtype=np.intp)
-    while read < len(ranking) and held.min() < k:
-        read = min(len(ranking), max(reach(k, len(ranking)), 2 * read))
-        times = weights.T[ranking[:read]].T  # fast where the weights of a row lie together
-        held = times.sum(axis=1, dtype=np.intp)
-    if held.min() < k:
+    n_read = 0
+    sizes = np.zeros(1, dtype=np.intp)
+    while n_read < len(ranking) and sizes.min() < k:
+        n_read = min(len(ranking), max(reach(k, len(ranking)), 2 * n_read))
+        times = weights.T[ranking[:n_read]].T  # fast if the weights of a row are contiguous
+        sizes = times.sum(axis=1, dtype=np.intp)
+    if sizes.min() < k:
         raise InvalidInputError(
-            f"k: expected at most {held.min()}, the number of rows in a resample, got {k}"
+            f"k: expected at most {sizes.min()}, the number of rows in a resample, got {k}"
         )
-    # (b, read): places 0, 1, ..., each repeated as often as its row occurs in the resample
-    place = np.broadcast_to(np.arange(read, dtype=np.min_scalar_type(read)), times.shape)
+    # (b, n_read): places 0, 1, ..., each repeated as often as its row occurs in the resample
+    place = np.broadcast_to(np.arange(n_read, dtype=np.min_scalar_type(n_read)), times.shape)
     repeated = place.ravel().repeat(times.ravel().astype(np.intp))
     # The places of all resamples are concatenated; `starts` is the offset of each resample.
-    starts = np.cumsum(held) - held
+    starts = np.cumsum(sizes) - sizes
     return repeated[starts[:, None] + np.arange(k)]
 
 

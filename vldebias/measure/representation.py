@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import sqrt
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vldebias.errors import InvalidInputError, need
 
@@ -21,9 +21,9 @@ Functions = Literal["linear", "trees"]
 
 
 def representation_gap(
-    statistics: Any,
-    selected: Any,
-    curated: Any,
+    statistics: ArrayLike,
+    selected: ArrayLike,
+    curated: ArrayLike,
     *,
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
     max_depth: int = 3,
@@ -86,6 +86,12 @@ def fitted_function(
     """Return the values (n + m,) of the function in which selection and population differ most.
 
     This is the function of the class that is closest to the signed weights.
+
+    Args:
+        rows: inputs (n + m, d): the selected rows, followed by the population.
+        signed: weights (n + m,), negative for the population.
+        functions: see `representation_gap`.
+        max_depth: depth of the trees.
     """
     if callable(functions):
         return functions(rows, signed)
@@ -110,6 +116,10 @@ def representation_gaps(groups: NDArray[np.integer], prior: Floats) -> Floats:
     Every function of one label is linear in its one-hot code, so linear functions and trees give
     the same value, sqrt(1/2 sum_a (r_a - p_a)^2 / (r_a + p_a)). It is 0 if the shares equal the
     prior, and 1 if they have no group in common.
+
+    Args:
+        groups: group codes (r, k).
+        prior: shares (g,) or (r, g).
     """
     weights = np.ones(groups.shape[1])
     shares = exposure_shares(groups, prior.shape[-1], weights)
@@ -122,6 +132,10 @@ def rank_fairness(groups: NDArray[np.integer], prior: Floats) -> Floats:
     """Return AWRF (r,), 1 minus the Jensen-Shannon divergence of exposure and prior; 1 is fair.
 
     Place i has weight 1 / log2(max(i, 2)), and the divergence is in nats, as in TREC's evaluation.
+
+    Args:
+        groups: group codes (r, k).
+        prior: shares (g,) or (r, g).
     """
     places = np.arange(1, groups.shape[1] + 1)
     shares = exposure_shares(groups, prior.shape[-1], 1 / np.log2(np.maximum(places, 2)))
@@ -131,14 +145,26 @@ def rank_fairness(groups: NDArray[np.integer], prior: Floats) -> Floats:
 
 
 def exposure_shares(groups: NDArray[np.integer], g: int, weights: Floats) -> Floats:
-    """Return the share (r, g) of each group in the total weight of the places (k,)."""
+    """Return the share (r, g) of each group in the total weight of the places.
+
+    Args:
+        groups: group codes (r, k).
+        g: number of groups.
+        weights: weights (k,) of the places.
+    """
     return counts_of_groups(groups, g, weights) / weights.sum()
 
 
 def counts_of_groups(
     groups: NDArray[np.integer], g: int, weights: Floats | None = None
-) -> NDArray[Any]:
-    """Return the count, or the total weight of the places, of each group in each ranking (r, g)."""
+) -> np.ndarray:
+    """Return the count, or the total weight of the places, of each group in each ranking (r, g).
+
+    Args:
+        groups: group codes (r, k).
+        g: number of groups.
+        weights: weights (k,) of the places; None: count the places.
+    """
     # One bincount for all rankings: group a of ranking r is cell r g + a.
     cells = np.arange(len(groups))[:, None] * g + groups
     spread = None if weights is None else np.tile(weights, len(groups))

@@ -9,15 +9,15 @@ Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from math import ceil
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vldebias.errors import InvalidInputError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 # Tensors are recognised by their methods, so that torch is not imported.
-Values: TypeAlias = "Tensor | np.ndarray | Sequence[Any]"
+Values: TypeAlias = "Tensor | ArrayLike"
 _BLOCK = 1 << 20  # entries of a block of resampled rows: bounds the memory
 _WEIGHTS = 1 << 23  # entries of a block of weights
 _REPEATED = 8  # rows per distinct row from which counts are resampled instead of rows
@@ -75,7 +75,10 @@ def codes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted names (g,) of the groups, and the code (n,) of each row.
 
-    With `n_groups`, labels are 0 .. n_groups - 1, and groups may be empty.
+    Args:
+        groups: group labels (n,).
+        n_groups: number of groups, if some may be empty; labels are then 0 .. n_groups - 1.
+        name: name of the labels in messages.
 
     Raises:
         InvalidInputError: the labels are fractions or outside the range.
@@ -106,7 +109,12 @@ class Interval(NamedTuple):
 
 
 def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, float]:
-    """Return the ends of the central interval that contains a share `level` of the draws."""
+    """Return the ends of the central interval that contains a share `level` of the draws.
+
+    Args:
+        draws: draws (b,).
+        level: coverage in (0, 1).
+    """
     if not 0 < level < 1:
         raise InvalidInputError(f"level: expected a coverage in (0, 1), got {level}")
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
@@ -116,7 +124,13 @@ def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, floa
 def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tuple[float, float]:
     """Return the percentile interval, shifted so that the mean of the draws equals `value`.
 
-    For statistics with a bootstrap bias, such as a maximum over groups. Always contains `value`.
+    Use it for statistics with a bootstrap bias, such as a maximum over groups. The interval always
+    contains `value`.
+
+    Args:
+        value: value of the statistic.
+        draws: draws (b,) of the statistic.
+        level: coverage in (0, 1).
     """
     # Example: a value of .30 with draws around .34, [.26, .42], gives [.22, .38].
     low, high = np.add(percentile_interval(draws, level), value - draws.mean()).tolist()
@@ -127,6 +141,11 @@ def wilson_interval(hits: float, n: float, level: float = 0.95) -> tuple[float, 
     """Return Wilson's score interval (1927) of a proportion.
 
     Its width is positive even if `hits` is 0 or `n`.
+
+    Args:
+        hits: number of hits; may be fractional.
+        n: number of trials.
+        level: coverage in (0, 1).
 
     >>> [round(bound, 4) for bound in wilson_interval(0, 20)]
     [0.0, 0.1611]
@@ -191,6 +210,12 @@ def resampled_weights(n: int, resamples: int, seed: int, among: int) -> Iterator
     """Yield blocks (b, among) of how often each of `among` rows occurs in resamples of n rows.
 
     The number of draws that fall on a subset of the rows is binomial.
+
+    Args:
+        n: number of rows.
+        resamples: number of resamples.
+        seed: random seed.
+        among: number of rows to count.
     """
     rng = np.random.default_rng(seed)
     for b in _blocks(_WEIGHTS, among, resamples):
@@ -219,14 +244,14 @@ def resampled_counts(
     rng = np.random.default_rng(seed)
     n = int(counts.sum())
     for b in _blocks(_BLOCK, counts.size, resamples):
-        drawn = rng.multinomial(n if size is None else size, counts.ravel() / n, size=b)
-        yield drawn.reshape(b, *counts.shape)
+        resampled = rng.multinomial(n if size is None else size, counts.ravel() / n, size=b)
+        yield resampled.reshape(b, *counts.shape)
 
 
 def resampled_values(
     values: Mapping[str, np.ndarray],
     *,
-    statistic: Callable[..., Any] | None = None,
+    statistic: Callable[..., np.ndarray] | None = None,
     resamples: int,
     seed: int,
 ) -> tuple[dict[str, float], dict[str, Floats]]:
@@ -269,7 +294,7 @@ def resampled_values(
 
 def bootstrap_interval(
     *arrays: Values,
-    statistic: Callable[..., Any] = np.mean,
+    statistic: Callable[..., float] = np.mean,
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
@@ -310,8 +335,8 @@ def bootstrap_interval(
     rng = np.random.default_rng(seed)
     n = len(data[0])
     # The original sample first, then the resamples.
-    picked = chain([np.arange(n)], (rng.integers(n, size=n) for _ in range(resamples)))
-    results = [statistic(*(array[index] for array in data)) for index in picked]
+    samples = chain([np.arange(n)], (rng.integers(n, size=n) for _ in range(resamples)))
+    results = [statistic(*(array[index] for array in data)) for index in samples]
     try:
         values = np.array(results, dtype=np.float64)
     except (TypeError, ValueError):

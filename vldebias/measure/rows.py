@@ -1,5 +1,4 @@
-"""Hold the rows of a result, one for each value with its interval and paired change, and what each
-task was measured with."""
+"""Rows of a result, one per value with its interval and paired change, and their provenance."""
 
 from __future__ import annotations
 
@@ -17,21 +16,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
     from PIL.Image import Image
 
-# the method of rows about the model without an edit, from which the changes of the others are
-# counted
+# Method of rows for the unedited model, the baseline of all changes.
 NONE = "none"
-# the method of rows about random rankings and draws: their mean, and the middle 95 % of them
+# Method of rows for random rankings and draws: their mean, and their central 95 %.
 CHANCE = "random"
-# the method of rows about shares that are dealt as evenly as they can be: the chance of a method
-# that deals values to images
+# Method of rows for shares that are as even as possible: the chance level of a method that assigns
+# values to images.
 DEALT = "dealt evenly"
-# the method of rows about the model without an edit, with its threshold at the median of its scores
+# Method of rows for the unedited model with its threshold at the median of its scores.
 MEDIAN = "none@median"
-# how the name of a method ends whose lambda was chosen on a labelled validation split
+# Suffix of methods whose lambda was chosen on a labelled validation split.
 ON_VAL = "@val"
-# the methods of rows that measure no method
+# Methods of rows that measure no method.
 CHANCES = (CHANCE, DEALT)
-# how a file of images ends that shows who got worse
+# Suffix of files of images that show who got worse.
 WORSE_STRIP = "-worse-strip"
 NUMBERS = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
 COLUMNS = (
@@ -50,15 +48,20 @@ Bounds = tuple[float, float]
 
 
 class Measurement(BaseModel, extra="forbid"):
-    """Hold one number with the 95 % `interval` of its value; `change` is that of the paired
-    difference to "none".
+    """Store one value with its 95 % interval and its change.
 
-    task: birds, portraits, generation, ...; metric: worst_group, max_skew@10, ...; method: none,
-    orth, cali, ...
-    better: "higher", "lower" or "neither". n: what was resampled and how many of it.
-    subset: the part that it is about, such as a group, a query or "unseen professions"; "" for the
-    whole. lam, strength: of the method, where it has them. uses_labels: the method was given labels
-    of images.
+    Attributes:
+        task: the task, such as "birds" or "portraits".
+        metric: the metric, such as "worst_group" or "max_skew@10".
+        method: the method, such as "none" or "cali".
+        value: the value.
+        interval: its 95 % interval.
+        change: paired difference to "none", with its 95 % interval.
+        better: direction, "higher", "lower" or "neither".
+        n: what was resampled -> its number.
+        subset: part of the data, such as a group, a query or "unseen professions"; "" for all.
+        lam, strength: parameters of the method, if it has them.
+        uses_labels: whether the method uses labels of images.
     """
 
     task: str
@@ -76,14 +79,24 @@ class Measurement(BaseModel, extra="forbid"):
 
 
 class TaskProvenance(BaseModel, extra="forbid"):
-    """Hold what a task did, in enough detail to repeat it.
+    """Store what a task did, in enough detail to repeat it.
 
-    title: what a report calls the task; settings: conventions and parameters that change the
-    measurements (k, prior, thresholds, resampling). fingerprint: of the weights; data: what was
-    measured on -> digest of it.
-    methods: name -> its lam, strength, prompts, what the default chose, its title, its colour in
-        charts, and whether it deals values to images.
-    is_miniature: the images come from the miniature world, or its model made them.
+    Attributes:
+        task: name of the task.
+        description: what was measured, and how.
+        model: name of the model.
+        fingerprint: fingerprint of its weights.
+        prompts, prompts_hash: prompt set and its hash.
+        split: part of the data.
+        methods: name -> lam, strength, prompts, the choice of the default method, title, colour in
+            charts, and whether the method assigns values to images.
+        seeds: random seeds.
+        n: what was measured -> its number.
+        title: title in reports.
+        data: name of the data -> its digest.
+        settings: conventions and parameters that change the measurements, such as k, the prior,
+            thresholds and resampling.
+        is_miniature: whether the images are from the miniature world or its model.
     """
 
     task: str
@@ -104,11 +117,12 @@ class TaskProvenance(BaseModel, extra="forbid"):
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """Hold rows of images of the same size, in columns of the same seed, which the first screen of
-    a page shows.
+    """Store rows of images for the first screen of a page; the images of a column share a seed.
 
-    caption: what is seen. columns: what each column is called. rows: what a row is called, with
-    its images.
+    Attributes:
+        caption: caption of the strip.
+        columns: titles of the columns.
+        rows: title of each row, and its images, all of the same size.
     """
 
     caption: str
@@ -118,11 +132,13 @@ class Strip:
 
 @dataclass
 class TaskResult:
-    """Hold the rows of one task, in the order in which they were added, and what they were measured
-    with.
+    """Store the rows of one task, in the order in which they were added, with their provenance.
 
-    pictures: file stem -> (caption, plot): what no row can give back, such as a sheet of images.
-    strips: file stem -> rows of images.
+    Attributes:
+        provenance: what the task did.
+        rows: the rows.
+        pictures: file stem -> (caption, plot or image), for what rows cannot show.
+        strips: file stem -> rows of images.
     """
 
     provenance: TaskProvenance
@@ -140,35 +156,48 @@ class TaskResult:
         n: Mapping[str, int],
         change: tuple[float, float, float] | None = None,
         subset: str = "",
-        **details: Any,
+        **details: float | None,
     ) -> None:
-        """Add one row; "none", random rankings and facts have no change.
+        """Add one row.
 
-        interval: None: the value is exact. details: lam, strength, uses_labels, by default those
-        that the provenance has of the method. An unknown metric raises InvalidInputError.
+        Args:
+            metric: a metric or its name.
+            method: name of the method.
+            value: the value.
+            interval: its 95 % interval; None: the value is exact.
+            n: what was resampled -> its number.
+            change: paired difference to "none", with its interval; ignored for "none", random
+                rankings and facts.
+            subset: part of the data; "" for all.
+            details: lam, strength and uses_labels; default: the values in the provenance.
+
+        Raises:
+            InvalidInputError: the metric is unknown.
         """
         known_metric = get_metric(metric)
-        names: Any = {
-            "task": self.provenance.task,
-            "metric": known_metric.name,
-            "method": method,
-            "subset": subset,
-        }
+        columns: dict[str, object] = {}
         facts = self.provenance.methods.get(method, {})
-        columns: dict[str, Any] = {"better": known_metric.better, "n": dict(n)}
         for key in ("lam", "strength", "uses_labels"):
             if facts.get(key) is not None:
                 columns[key] = facts[key]
         columns |= details
-        # The base of changes, chance and facts change nothing; a figure there would be read as an
-        # effect.
+        # A change of the baseline, of chance or of a fact would be read as an effect.
         if method in (NONE, *CHANCES) or known_metric.kind == "fact":
             change = None
         if interval is None:
             interval = (value, value)
-        self.rows.append(
-            Measurement(**names, value=value, interval=interval, change=change, **columns)
-        )
+        columns |= {
+            "task": self.provenance.task,
+            "metric": known_metric.name,
+            "method": method,
+            "subset": subset,
+            "better": known_metric.better,
+            "n": dict(n),
+            "value": value,
+            "interval": interval,
+            "change": change,
+        }
+        self.rows.append(Measurement.model_validate(columns))
 
     def add_draws(
         self,
@@ -182,24 +211,27 @@ class TaskResult:
     ) -> None:
         """Add a row per method with its paired change to "none".
 
-        values: method -> value. draws: method -> what it takes in the same resamples (b,); None:
-        values are exact.
-        interval: reads one off a value and its draws, the middle 95 % by default; it is cut at the
-        metric's bounds.
+        Args:
+            metric: a metric or its name.
+            values: method -> value.
+            draws: method -> values in shared resamples (b,); None: the values are exact.
+            n: what was resampled -> its number.
+            interval: function that returns the interval of a value with these draws; default: the
+                central 95 % of the draws. It is clipped to the bounds of the metric.
+            subset: part of the data; "" for all.
         """
 
-        def ends(value: float, drawn: np.ndarray | None) -> Bounds:
-            if drawn is None:
+        def ends(value: float, draws_of_value: np.ndarray | None) -> Bounds:
+            if draws_of_value is None:
                 return value, value
             if interval is not None:
-                return interval(value, drawn)
-            return percentile_interval(drawn[np.isfinite(drawn)])
+                return interval(value, draws_of_value)
+            return percentile_interval(draws_of_value[np.isfinite(draws_of_value)])
 
         smallest, largest = get_metric(metric).bounds
         for method, value in values.items():
-            drawn = None if draws is None else draws[method]
-            low, high = ends(value, drawn)
-            # A recentred interval may pass what the metric can be, such as an accuracy of 1.02.
+            low, high = ends(value, None if draws is None else draws[method])
+            # A recentred interval may exceed the bounds of the metric, such as an accuracy of 1.02.
             bounds = (max(low, smallest), min(high, largest))
             change = None
             if NONE in values and method != NONE:
@@ -222,12 +254,21 @@ class TaskResult:
         resamples: int = 2000,
         seed: int = 0,
     ) -> None:
-        """Add a row per method from values (n,) of the same n units: percentile intervals over
-        units, changes paired.
+        """Add a row per method with percentile intervals over units and paired changes.
 
-        A width of 0 says that resampling shows no variation and not that there is none: such
-        intervals cover where there are some tens of units that differ. statistic: from resampled
-        values (b, n) to (b,); None is the mean.
+        These intervals reach their coverage with a few tens of different units. A width of 0 only
+        means that resamples do not vary.
+
+        Args:
+            metric: a metric or its name.
+            values: method -> values (n,) of the same n units.
+            n: what was resampled -> its number.
+            subset: part of the data; "" for all.
+            statistic: function from resampled values (b, n) to (b,); None: the mean.
+            resamples: number of resamples.
+            seed: random seed.
         """
-        drawn = resampled_values(values, statistic=statistic, resamples=resamples, seed=seed)
-        self.add_draws(metric, *drawn, n=n, subset=subset)
+        value_of_method, draws = resampled_values(
+            values, statistic=statistic, resamples=resamples, seed=seed
+        )
+        self.add_draws(metric, value_of_method, draws, n=n, subset=subset)

@@ -125,6 +125,11 @@ def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Fl
     discrepancies would inherit its upward bias. One image of each value is added before resampling,
     because images that all show one value would otherwise have no variance. Without counts, the
     radius is the maximum, sqrt(1 - 1/|A|).
+
+    Args:
+        counts: number of images that show each value (p, |A|).
+        resamples: number of resamples.
+        seed: random seed.
     """
     rng = np.random.default_rng(seed)
     values = counts.shape[1]
@@ -136,8 +141,8 @@ def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Fl
     radius = np.full(len(counts), np.sqrt(1 - 1 / values))
     for i in np.flatnonzero(n):
         # (resamples, |A|)
-        drawn = rng.multinomial(n[i], centres[i], size=resamples) / n[i]
-        radius[i] = np.quantile(np.linalg.norm(drawn - centres[i], axis=1), LEVEL)
+        resampled = rng.multinomial(n[i], centres[i], size=resamples) / n[i]
+        radius[i] = np.quantile(np.linalg.norm(resampled - centres[i], axis=1), LEVEL)
     return radius
 
 
@@ -173,7 +178,7 @@ class CorrectedShares:
             InvalidInputError: no labelled image has a known value.
         """
         known = self.shares[:values]  # answers that name a value
-        drawn = self.draws[..., :values]
+        draws = self.draws[..., :values]
         if not known.sum() > 0:
             raise InvalidInputError(
                 "people: no labelled image has a known value; label more images"
@@ -182,7 +187,7 @@ class CorrectedShares:
         stats = need("scipy.stats")
         upper = (1 + LEVEL) / 2
         wider = float(stats.t.ppf(upper, self.labels - 1) / stats.norm.ppf(upper))
-        lows, highs = np.quantile(drawn, [1 - upper, upper], axis=1)  # of each prior
+        lows, highs = np.quantile(draws, [1 - upper, upper], axis=1)  # of each prior
         # The outer ends of both priors, widened for few labels.
         low = known + wider * (np.minimum(lows.min(axis=0), known) - known)
         high = known + wider * (np.maximum(highs.max(axis=0), known) - known)
@@ -190,7 +195,7 @@ class CorrectedShares:
         intervals = [Interval(*value_low_high) for value_low_high in ends]
 
         shares = known / known.sum()
-        deviations = drawn / drawn.sum(axis=-1, keepdims=True) - shares
+        deviations = draws / draws.sum(axis=-1, keepdims=True) - shares
         # Use a radius instead of quantiles of the drawn gaps: near even shares, all drawn gaps are
         # larger than the gap.
         reach_of_gap = wider * _reach(np.linalg.norm(deviations, axis=-1))
@@ -223,7 +228,12 @@ def _gap(shares: Floats, reach: float) -> Interval:
 
 
 def log_skew(shares: Floats, reach: float) -> Interval:
-    """Return MaxSkew of shares (values,), whose largest share has an uncertainty of `reach`."""
+    """Return MaxSkew with its interval.
+
+    Args:
+        shares: shares (values,).
+        reach: uncertainty of the largest share.
+    """
     largest = float(shares.max())
     # MaxSkew is log(|A| largest share), and the largest share is at least 1 / |A|.
     ends = np.array([largest, largest - reach, min(1.0, largest + reach)]) * len(shares)
@@ -231,9 +241,11 @@ def log_skew(shares: Floats, reach: float) -> Interval:
 
 
 def as_judged(judged: Codes, values: int) -> list[Interval]:
-    """Return shares, discrepancy and MaxSkew of codes (n,), taken as correct.
+    """Return shares, discrepancy and MaxSkew of a judge's answers, assumed to be correct.
 
-    Codes of `values` or more are unknown.
+    Args:
+        judged: codes (n,); codes >= `values` are unknown.
+        values: number of values.
     """
     n = len(judged)
     counts = np.bincount(judged, minlength=values)[:values]
@@ -276,7 +288,7 @@ def corrected_shares(
             answers is.
     """
     if weights is None:
-        weights = np.ones(len(judged))
+        weights = np.ones(np.shape(judged))
     answers_of_judge, answered, worth = vectors(judged=judged, people=people, weights=weights)
     _check_labels(answered, worth, answers)
     labelled_rows = np.flatnonzero(answered != NOT_LABELLED)
@@ -389,9 +401,9 @@ def _posterior(
     # women instead of 100.
     sizes = rng.dirichlet(images + 1 / strata, resamples)
     draws = np.zeros((len(priors), resamples, answers))
-    for drawn, prior in zip(draws, priors, strict=True):
+    for draws_of_prior, prior in zip(draws, priors, strict=True):
         for stratum, labels in enumerate(counts):
-            drawn += sizes[:, [stratum]] * rng.dirichlet(labels + prior, resamples)
+            draws_of_prior += sizes[:, [stratum]] * rng.dirichlet(labels + prior, resamples)
     return draws
 
 
@@ -403,10 +415,18 @@ def corrected_squares(
     The share of a prompt is predicted from the judge's answers over all prompts, plus the mean
     error of this prediction among its labelled images. The variance is subtracted from the square,
     so single values may be negative; use their mean over prompts. NaN for prompts with fewer than
-    two labelled images. Arguments: see `corrected_shares`; the human code `values` names no value.
+    two labelled images.
+
+    Args:
+        prompts: prompt (n,) of each image.
+        judged: answers (n,) of the judge.
+        people: human answers (n,) as codes; the code `values` names no value, and NOT_LABELLED
+            marks images that were not labelled.
+        values: number of values.
+        weights: one over the probability (n,) that an image was selected for labelling.
     """
     is_labelled = people != NOT_LABELLED
-    truth = np.eye(values + 2, values)[people]  # (n, values), all 0 where no value is named
+    truth = np.eye(values + 2, values)[people]  # (n, values), all 0 if no value is named
     # Prediction (n, values) from the judge's answer: the weighted mean of human answers to images
     # with this answer, or to all images if none is labelled.
     _, code = np.unique(judged, return_inverse=True)
@@ -464,6 +484,10 @@ def independent(after: Interval, before: Interval) -> tuple[float, float, float]
     """Return after - before with its interval, for estimates from independent labels.
 
     Source: Zou and Donner, "Construction of confidence limits about effect measures" (2008).
+
+    Args:
+        after: estimate with the method.
+        before: estimate without the method.
     """
     change = after.value - before.value
     # The change is lowest if after is low and before is high, so these half-widths are combined.

@@ -1,1 +1,1 @@
-"""Records of who appears in generated images: counts that others can check, compare and quote."""
+"""Records of who appears in generated images: counts that anyone can check, compare and cite."""

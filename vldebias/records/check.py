@@ -1,4 +1,4 @@
-"""Check a record: recompute its figures, and compare them with those that its source prints."""
+"""Recompute the figures of a record and compare them with the stored and published ones."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from collections.abc import Iterator
 from vldebias.records.figures import UNKNOWN, figures_of
 from vldebias.records.schema import Figure, Published, Record
 
-# Stored figures are rounded by nobody; other processors add up in another order.
+# Stored figures are not rounded, but other processors may add in another order.
 ROUNDING = 1e-9
 
 
 def problems_of(record: Record) -> list[str]:
-    """Return what is wrong with a record, one sentence each; empty if nothing is.
+    """Return the problems of a record, one sentence each; empty if there are none.
 
-    Args:
-        record: a record with valid fields.
-
-    Returns:
-        Figures that do not follow from the counts, published figures that the counts do not
-        reproduce, labels without images, and a measured record without a digest of the weights.
+    Reported are figures that do not follow from the counts, published figures that the counts do
+    not reproduce, labels without images, and measured records without a digest of the weights.
     """
     return [
         *_wrong_figures(record),
@@ -36,7 +32,15 @@ def with_figures(record: Record) -> Record:
 
 
 def recomputed(record: Record, published: Published) -> float | None:
-    """Return what the counts of a record give for a published figure; None if they do not say."""
+    """Recompute a published figure from the counts of a record.
+
+    Args:
+        record: the record.
+        published: the figure.
+
+    Returns:
+        The figure, or None if the counts do not determine it.
+    """
     if published.subject is None:
         for figure in figures_of(record):
             key = (figure.metric, figure.value, figure.qualifier)
@@ -87,7 +91,7 @@ def _wrong_published(record: Record) -> Iterator[str]:
         parts = (published.metric, published.value, published.subject, published.qualifier)
         words = " ".join(filter(None, parts))
         if value is None:
-            yield f"published: the counts say nothing about {words}"
+            yield f"published: the counts do not determine {words}"
         elif abs(value - published.figure) > published.tolerance + ROUNDING:
             yield (
                 f"published: {words}: the source prints {published.figure:g}; the counts give"
@@ -96,7 +100,7 @@ def _wrong_published(record: Record) -> Iterator[str]:
 
 
 def _wrong_labels(record: Record) -> Iterator[str]:
-    """Yield answers of the judge with more labels than images."""
+    """Yield the judge's answers that have more labels than images."""
     images: Counter[tuple[str, str]] = Counter()
     for row in record.counts:
         for value, count in zip(record.values, row.counts, strict=True):
@@ -108,16 +112,18 @@ def _wrong_labels(record: Record) -> Iterator[str]:
     for key, number in labels.items():
         if number > images[key]:
             words = " ".join(filter(None, key))
-            yield f"labels: got {number} for {words}, of which there are {images[key]} images"
+            yield (
+                f"labels: got {number} for {words}, but only {images[key]} images have this answer"
+            )
 
 
 def _missing_origin(record: Record) -> Iterator[str]:
-    """Yield what a measured record should say about its model and judge."""
+    """Yield what a measured record lacks about its model and judge."""
     if record.origin != "measured" or record.judge is None:
         return
     if record.model.weights is None and record.model.pipeline is None:
         yield "model: expected the digest of the weights, or the API in `pipeline`"
     if record.judge.kind == "model" and record.judge.fingerprint is None:
-        yield "judge: expected its fingerprint"
+        yield "judge: expected a fingerprint"
     if any(row.unknown is None for row in record.counts):
-        yield "counts: expected the number of images of unknown value of each prompt"
+        yield "counts: expected the number of images with unknown value for each prompt"

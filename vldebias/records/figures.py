@@ -1,16 +1,16 @@
 r"""Compute the figures of a record from its counts.
 
-The prompts of a protocol are fixed, and every prompt counts alike. With :math:`s_j` the mean over
-prompts of the judge's answer j and :math:`\theta_{ja}` the share of people's answer a among the
-labelled images with that answer (the identity without labels), the share of value a among images
-of known value is
+The prompts of a protocol are fixed, and all prompts have the same weight. Let :math:`s_j` be the
+mean over prompts of the share of images for which the judge answers j, and :math:`\theta_{ja}` the
+share of labelled images with this answer for which people answer a (the identity matrix if there
+are no labels). The share of value a among images with a known value is
 
 .. math:: R_a = \frac{\sum_j s_j \theta_{ja}}{\sum_j s_j \sum_{b \text{ known}} \theta_{jb}}.
 
-Its variance has two parts, by linearisation: of the images within each prompt, and of the labels
-within each answer of the judge. The interval is Wilson's with the number of independent images
-that has the same variance (Korn and Graubard, 1998, "Confidence intervals for proportions with
-small expected number of positive counts estimated from survey data").
+By linearisation, its variance is the sum of the variance of the images within each prompt and the
+variance of the labels within each answer of the judge. The interval is Wilson's, for the number of
+independent images that would give the same variance (Korn and Graubard, 1998, "Confidence intervals
+for proportions with small expected number of positive counts estimated from survey data").
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def figures_of(record: Record) -> tuple[Figure, ...]:
         record: a record; its stored figures are not read.
 
     Returns:
-        For each wording the share of every value, the mean discrepancy of its prompts, and the
-        unknown rate if it is known. Shares and the unknown rate are corrected by people's labels if
-        the wording has LEAST labels or more; the discrepancy is always the judge's.
+        For each wording, the share of every value, the mean discrepancy of its prompts, and the
+        unknown rate if it is known. Shares and the unknown rate are corrected with human labels if
+        the wording has at least LEAST of them; the discrepancy is always uncorrected.
     """
     figures: list[Figure] = []
     for qualifier in record.qualifiers:
@@ -96,15 +96,20 @@ def _figures_of_wording(
 
 
 def count_matrix(rows: Sequence[PromptCounts]) -> Floats:
-    """Return counts (prompts, values + 1) whose last column is unknown, 0 if it is not known."""
+    """Return counts (prompts, values + 1); the last column counts images with unknown value, 0 if
+    their number was not recorded."""
     return np.array([[*row.counts, row.unknown or 0] for row in rows], dtype=float)
 
 
 def label_matrix(labels: Sequence[LabelCounts], values: Sequence[str]) -> Floats:
-    """Return labels (answers of the judge, answers of people), both with unknown last.
+    """Return the confusion matrix (judge's answers, human answers), with unknown last in both.
 
-    Labels of unequal weight count for fewer: a row adds up to Kish's effective number,
+    Labels with unequal weights are worth fewer: each row sums to Kish's effective sample size,
     (sum w)^2 / sum w^2.
+
+    Args:
+        labels: labels of one wording.
+        values: the attribute values, in the order of their counts.
     """
     answers = [*values, UNKNOWN]
     matrix = np.zeros((len(answers), len(answers)))
@@ -124,12 +129,12 @@ def share_with_interval(
     """Return a share with its 95 % interval.
 
     Args:
-        counts: images of each prompt by the judge's answer (p, k + 1), unknown last; every prompt
-            has at least one.
-        place: column of the answer. A value is a share of the images of known value; unknown, the
-            last column, is a share of all images.
-        people: labels (k + 1, k + 1) by the judge's answer and people's; None if the judge is
-            taken as correct.
+        counts: number of images of each prompt by the judge's answer (p, k + 1), unknown last;
+            every prompt needs at least one image.
+        place: column of the answer. The share of a value is among images with a known value; the
+            share of unknown, the last column, is among all images.
+        people: labels (k + 1, k + 1) by the judge's answer and the human one; None: the judge is
+            assumed to be correct.
 
     Returns:
         The share and the lower and upper end of its interval.
@@ -139,13 +144,13 @@ def share_with_interval(
     judged = (counts / images[:, None]).mean(axis=0)
     truth = np.eye(n_answers) if people is None else _truth_by_answer(people)
     shares = judged @ truth
-    # What the share is a part of: the images of known value, or all of them.
+    # The denominator counts images with a known value, or all images.
     is_counted = np.ones(n_answers)
     if place < n_answers - 1:
         is_counted[-1] = 0
     whole = float(shares @ is_counted)
     share = float(shares[place]) / whole
-    # What each answer of people adds to the share, linearised.
+    # Derivative of the share with respect to the share of each human answer.
     effect = (np.eye(n_answers)[place] - share * is_counted) / whole
     variance = _variance_of_images(counts, truth @ effect)
     if people is not None:
@@ -154,20 +159,20 @@ def share_with_interval(
 
 
 def _truth_by_answer(people: Floats) -> Floats:
-    """Return the shares of people's answers for each answer of the judge; of all labels for an
-    answer that has none."""
+    """Return the shares of human answers for each answer of the judge; answers without labels get
+    the shares over all labels."""
     n = people.sum(axis=1, keepdims=True)
     overall = people.sum(axis=0) / people.sum()
     return np.where(n > 0, people / np.maximum(n, 1), overall)
 
 
 def _variance_of_images(counts: Floats, effect: Floats) -> float:
-    """Return the variance of the mean over prompts of an effect (k + 1,) of the judge's answers."""
+    """Return the variance of the mean over prompts of an effect (k + 1,) of the judge's answer."""
     images = counts.sum(axis=1)
     means = counts @ effect / images
     squares = counts @ effect**2 / images
-    # Unbiased within each prompt. One image alone says nothing of its prompt's variance, which is
-    # taken to be that of all images.
+    # Unbiased within each prompt. The variance of a prompt with a single image is unknown; use the
+    # variance over all images instead.
     within = (squares - means**2) * images / np.maximum(images - 1, 1)
     overall = squares.mean() - means.mean() ** 2
     within = np.where(images > 1, within, overall)
@@ -175,25 +180,25 @@ def _variance_of_images(counts: Floats, effect: Floats) -> float:
 
 
 def _variance_of_labels(judged: Floats, people: Floats, effect: Floats) -> float:
-    """Return the variance that the labels of each answer of the judge add."""
+    """Return the variance due to the finite number of labels for each answer of the judge."""
     n = people.sum(axis=1)
-    # One more label, spread over all answers: an error that was not seen may still come.
+    # Add one label, spread over all answers, since errors that were not observed may still occur.
     smoothed = (people + 1 / people.shape[1]) / (n + 1)[:, None]
     spread = smoothed @ effect**2 - (smoothed @ effect) ** 2
     variance = float((judged**2 * spread / np.maximum(n, 1)).sum())
-    # Few labels know their own spread badly: Student's t over the normal quantile.
+    # With few labels their spread is uncertain: use Student's t instead of the normal quantile.
     stats = need("scipy.stats")
     upper = (1 + LEVEL) / 2
     return variance * float(stats.t.ppf(upper, n.sum() - 1) / stats.norm.ppf(upper)) ** 2
 
 
 def _interval(share: float, variance: float, images: float) -> tuple[float, float]:
-    """Return Wilson's interval with as many images as have this variance."""
-    # Half an image of each kind keeps the spread above 0 where all images are alike.
+    """Return Wilson's interval for the number of images that gives this variance."""
+    # Adding half an image of each kind keeps the spread above 0 if all images are alike.
     middle = (share * images + 0.5) / (images + 1)
     spread = middle * (1 - middle)
     is_pure = share in (0.0, 1.0)
-    # Not less than if one of all images had come out differently.
+    # At least the variance if one of all images had turned out differently.
     least = spread / images if is_pure else 1 / images**2
     effective = spread / max(variance, least)
     low, high = wilson_interval(share * effective, effective)

@@ -1,10 +1,10 @@
-"""Predict what prompts will show on a model that was not measured on them, from records of others.
+"""Predict from records what images of prompts will show that were not measured on a model.
 
-Two questions have different answers. Other *subjects* of a model that has counts: a line from the
-mean share of the other models to the share of this one, with jackknife+ intervals over subjects.
-Another *model*: the mean of the others, with an interval from how far each model lies from the mean
-of the rest. Both are tried on what is known, leaving one subject or one model out. Where this
-does not show that the intervals hold, nothing is predicted.
+For new *subjects* of a model with counts, a line is fitted from the mean share of the other models
+to the share of this model, with jackknife+ intervals over subjects. For a new *model*, the
+prediction is the mean of the others, with an interval from the distance of each model to the mean
+of the rest. The coverage of both is checked on known shares by leaving out one subject or one
+model. Nothing is predicted unless this check shows that the intervals are wide enough.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 
 from vldebias.auditing.line import LEAST, LEVEL, ShareLine
 from vldebias.errors import InvalidInputError
-from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.resampling import Interval, wilson_interval
 from vldebias.records.schema import NEUTRAL, Record
 
-# Coverage is shown if the lower end of its own 95 % interval is this high.
+# Coverage counts as shown if the lower end of its own 95 % interval is at least this high.
 SHOWN = 0.8
-# Models that a subject needs, besides the one that is predicted, for a mean.
+# Number of other models that must have counted a subject before their mean is used.
 OTHERS = 2
 TOY = "miniature"
 HALF = 0.5
@@ -34,10 +34,10 @@ Shares = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Coverage:
-    """Hold how often intervals contained shares that were left out.
+    """Store how often intervals contained held-out shares.
 
     Attributes:
-        inside, tried: number of held-out units inside their intervals, and of all.
+        inside, tried: number of held-out units inside their intervals, and in total.
         unit: what was left out one at a time, "subjects" or "models".
         width: mean width of the intervals.
     """
@@ -49,28 +49,29 @@ class Coverage:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return Wilson's interval of the coverage; all of [0, 1] if nothing could be tried."""
+        """Return Wilson's interval of the coverage; [0, 1] if nothing could be held out."""
         if not self.tried:
             return 0.0, 1.0
         return wilson_interval(self.inside, self.tried)
 
     @property
     def is_shown(self) -> bool:
-        """Return whether the coverage is known to be high enough to print intervals."""
+        """Whether the coverage is known to be high enough to print intervals."""
         return self.interval[0] >= SHOWN
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Hold what is known about one prompt.
+    """Store what is known about one prompt.
 
     Attributes:
-        subject: what the prompt asks for.
+        subject: subject of the prompt.
         kind: "counted", "predicted", or "abstains".
         share, low, high: share of the value with its 95 % interval; None if nothing is predicted.
         other_models: mean share of the other models; None if fewer than OTHERS counted the subject.
-        images: number of images that would settle whether more or less than half show the value,
-            if the best guess is right; 0 if the interval settles it, None without a guess.
+        images: number of images needed to decide whether more than half show the value, assuming
+            that the estimated share is right; 0 if the interval already decides it, None if there
+            is no estimate.
         reason: why nothing is predicted.
     """
 
@@ -87,10 +88,16 @@ class Forecast:
 def known_models(
     records: Sequence[Record], attribute: str, value: str, qualifier: str = NEUTRAL
 ) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return model -> subject -> images that show a value, and images of known value.
+    """Return model -> subject -> number of images that show a value, and with a known value.
 
-    Only models as released are used, and not the embedded one, whose pictures are drawings. If
-    several records of a model counted a subject, the record with more subjects is used.
+    Debiased models and the embedded model, whose images are drawings, are left out. If several
+    records of a model counted a subject, the record with more subjects is used.
+
+    Args:
+        records: the records.
+        attribute: the attribute, such as "gender".
+        value: the value, such as "female".
+        qualifier: wording of the prompts.
     """
     fitting = []
     for record in records:
@@ -116,19 +123,34 @@ def shares_of(counts: Mapping[str, tuple[int, int]]) -> dict[str, float]:
 
 
 def mean_of_others(models: Mapping[str, Shares], left_out: str | None) -> dict[str, float]:
-    """Return subject -> mean share over the models but one, for subjects that OTHERS of them
-    counted."""
-    shares: dict[str, list[float]] = defaultdict(list)
+    """Return subject -> mean share over all other models, if at least OTHERS of them counted it.
+
+    Args:
+        models: model -> subject -> share.
+        left_out: the model that is left out; None: use all models.
+    """
+    shares_of_subject: dict[str, list[float]] = defaultdict(list)
     for model, share_of_subject in models.items():
         if model != left_out:
             for subject, share in share_of_subject.items():
-                shares[subject].append(share)
-    return {s: float(np.mean(found)) for s, found in shares.items() if len(found) >= OTHERS}
+                shares_of_subject[subject].append(share)
+    means = {}
+    for subject, shares in shares_of_subject.items():
+        if len(shares) >= OTHERS:
+            means[subject] = float(np.mean(shares))
+    return means
 
 
 def line_of_model(models: Mapping[str, Shares], model: str) -> ShareLine | None:
-    """Return the line from the mean of the other models to a model's shares; None if too few
-    subjects are known of both."""
+    """Fit a line from the mean shares of the other models to the shares of a model.
+
+    Args:
+        models: model -> subject -> share.
+        model: the model.
+
+    Returns:
+        The line; None if fewer than LEAST subjects have both shares.
+    """
     means = mean_of_others(models, model)
     shared = [subject for subject in models[model] if subject in means]
     x = np.array([means[subject] for subject in shared])
@@ -139,7 +161,7 @@ def line_of_model(models: Mapping[str, Shares], model: str) -> ShareLine | None:
 
 
 def coverage_over_subjects(line: ShareLine | None) -> Coverage:
-    """Return how often a line that leaves one subject out predicts an interval with its share."""
+    """Return how often the line fitted without a subject gives an interval with its share."""
     if line is None or len(line.x) <= LEAST:
         return Coverage(0, 0, "subjects", 1.0)
     inside = 0
@@ -157,8 +179,8 @@ def coverage_over_subjects(line: ShareLine | None) -> Coverage:
 
 
 def error_of_models(models: Mapping[str, Shares]) -> float | None:
-    """Return the distance from the mean of the others that LEVEL of the shares stay within; None
-    if no two models can be compared."""
+    """Return the LEVEL quantile of the distances between shares and the means of the other models;
+    None if no models can be compared."""
     distances: list[float] = []
     for model, shares in models.items():
         means = mean_of_others(models, model)
@@ -169,17 +191,16 @@ def error_of_models(models: Mapping[str, Shares]) -> float | None:
 
 
 def coverage_over_models(models: Mapping[str, Shares]) -> Coverage:
-    """Return how often the interval from the other models contains the shares of a model that was
-    left out.
+    """Return how often intervals from the other models contain the shares of a held-out model.
 
-    The unit is the model, since the subjects of one model err together: `inside` is the sum over
-    models of the part of their subjects inside.
+    The unit is the model, since errors of the subjects of one model are correlated: `inside` is the
+    sum over models of the proportion of their subjects inside the interval.
     """
     inside = 0.0
     tried = 0
     widths = []
     for model, shares in models.items():
-        rest = {name: known for name, known in models.items() if name != model}
+        rest = {name: models[name] for name in models if name != model}
         error = error_of_models(rest)
         means = mean_of_others(rest, None)
         subjects = shares.keys() & means
@@ -194,7 +215,7 @@ def coverage_over_models(models: Mapping[str, Shares]) -> Coverage:
 
 
 def models_needed() -> int:
-    """Return how many models could show the coverage of intervals that hold as often as LEVEL."""
+    """Return how many models are needed to show the coverage of intervals with coverage LEVEL."""
     models = 1
     while wilson_interval(LEVEL * models, models)[0] < SHOWN:
         models += 1
@@ -202,10 +223,10 @@ def models_needed() -> int:
 
 
 def images_to_settle(share: float) -> int:
-    """Return how many images of a prompt show whether more or less than half of them have a value.
+    """Return how many images of a prompt are needed to decide whether more than half show a value.
 
-    So many images give Wilson's 95 % interval that leaves one half out, if the share among them is
-    as guessed. Shares within NARROW of one half count as NARROW away.
+    If the observed share is `share`, Wilson's 95 % interval for this number of images excludes one
+    half. Shares within NARROW of one half are treated as NARROW away.
 
     >>> images_to_settle(1.0), images_to_settle(0.6), images_to_settle(0.5)
     (4, 97, 385)
@@ -227,74 +248,87 @@ def forecast(
     """Predict the share of a value in the images of prompts.
 
     Args:
-        records: what is known.
-        subjects: what the prompts ask for, such as "nurse".
-        attribute, value: what is predicted, such as "gender" and "female".
-        model: as the records name it; another name is a model that was not measured.
+        records: the records to predict from.
+        subjects: subjects of the prompts, such as "nurse".
+        attribute: the attribute, such as "gender".
+        value: the value, such as "female".
+        model: name of the model in the records, or of a model that was not measured.
         qualifier: wording of the prompts.
 
     Returns:
-        One forecast per subject, and how often such intervals held when one subject (for a model
-        with counts) or one model (for another one) was left out.
+        One forecast per subject, and the coverage of such intervals when one subject (for a model
+        with counts) or one model (for a new one) is left out.
 
     Raises:
         InvalidInputError: no record has this attribute and value.
     """
-    counts = known_models(records, attribute, value, qualifier)
-    if not any(r.attribute == attribute and value in r.values for r in records):
-        known = sorted({f"{record.attribute}: {list(record.values)}" for record in records})
+    known = {(record.attribute, name) for record in records for name in record.values}
+    if (attribute, value) not in known:
+        expected = sorted({f"{record.attribute}: {list(record.values)}" for record in records})
         raise InvalidInputError(
-            f"got {attribute} {value!r}; expected an attribute and value of the records: {known}"
+            f"got {attribute} {value!r}; expected an attribute and value of the records: {expected}"
         )
-    models = {name: shares_of(subject_counts) for name, subject_counts in counts.items()}
+    counts = known_models(records, attribute, value, qualifier)
+    models = {name: shares_of(counts_of_subject) for name, counts_of_subject in counts.items()}
     means = mean_of_others(models, model)
+    line = None
     if model in models:
         line = line_of_model(models, model)
         coverage = coverage_over_subjects(line)
     else:
-        line = None
         coverage = coverage_over_models(models)
     error = error_of_models(models)
     forecasts = []
     for subject in subjects:
         key = subject.casefold()
-        guess = means.get(key)
-        share = low = high = None
-        kind = "abstains"
+        mean = means.get(key)
+        interval = None
+        kind = "predicted"
         reason = ""
         if key in counts.get(model, {}):
-            hits, known_images = counts[model][key]
             kind = "counted"
-            share = hits / known_images
-            low, high = wilson_interval(hits, known_images)
-        elif guess is None:
+            hits, n = counts[model][key]
+            interval = Interval(hits / n, *wilson_interval(hits, n))
+        elif mean is None:
             reason = f"fewer than {OTHERS} other models counted it"
         elif not coverage.is_shown:
             reason = _why_not(coverage)
-        elif line is not None:
-            kind = "predicted"
-            x = np.array([guess])
-            share = float(line.at(x)[0])
-            low, high = (float(ends[0]) for ends in line.interval(x))
-        elif error is not None:
-            kind = "predicted"
-            share = guess
-            low, high = max(0.0, guess - error), min(1.0, guess + error)
-        best = guess if share is None else share
-        images = None if best is None else images_to_settle(best)
-        if low is not None and high is not None and not low <= HALF <= high:
-            images = 0
-        forecasts.append(Forecast(subject, kind, share, low, high, guess, images, reason))
+        else:
+            interval = _predicted(mean, line, error)
+        if interval is None:
+            kind = "abstains"
+        share, low, high = interval or (None, None, None)
+        images = _images_to_decide(interval, mean)
+        forecasts.append(Forecast(subject, kind, share, low, high, mean, images, reason))
     return forecasts, coverage
+
+
+def _predicted(mean: float, line: ShareLine | None, error: float | None) -> Interval | None:
+    """Predict a share from the mean of the other models, by a line or with their error."""
+    if line is not None:
+        x = np.array([mean])
+        low, high = line.interval(x)
+        return Interval(float(line.at(x)[0]), float(low[0]), float(high[0]))
+    if error is not None:
+        return Interval(mean, max(0.0, mean - error), min(1.0, mean + error))
+    return None
+
+
+def _images_to_decide(interval: Interval | None, mean: float | None) -> int | None:
+    """Return the `images` of a forecast from its interval, or the mean of the other models."""
+    if interval is None:
+        return None if mean is None else images_to_settle(mean)
+    if interval.low <= HALF <= interval.high:
+        return images_to_settle(interval.value)
+    return 0
 
 
 def _why_not(coverage: Coverage) -> str:
     """Return why intervals are not printed."""
     if not coverage.tried:
-        return "too few counts to try intervals on"
+        return "too few counts to check the coverage of intervals"
     low, high = coverage.interval
-    held = coverage.inside / coverage.tried
     return (
-        f"intervals held for {held:.0%} [{low:.0%}, {high:.0%}] of {coverage.tried} left-out"
-        f" {coverage.unit}, which does not show {SHOWN:.0%} or more"
+        f"intervals covered {coverage.inside / coverage.tried:.0%} [{low:.0%}, {high:.0%}] of"
+        f" {coverage.tried} left-out {coverage.unit}, which does not show {SHOWN:.0%} or more"
     )

@@ -1,4 +1,4 @@
-"""Show records as one static page: a row per model, a column per wording, no network."""
+"""Show records as one static page that needs no network: a row per model, a column per wording."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST = ("female",)  # the value of a pair that a column shows, if it is among t
 
 @dataclass(frozen=True)
 class Cell:
-    """Hold what a cell shows: its text, a note below it, what it is sorted by, and an interval."""
+    """Store a cell: its text, a note below it, its sort key, and the ends of an interval."""
 
     text: str
     note: str = ""
@@ -28,10 +28,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """Hold a row.
+    """Store a row.
 
-    title: the model. record: name of its record. lines: what is printed below the title. cells: of
-    the other columns; empty if there are no figures, and `missing` says why.
+    Attributes:
+        title: name of the model.
+        record: name of its record.
+        lines: lines below the title.
+        cells: cells of the other columns; empty if there are no figures.
+        missing: why there are no figures.
     """
 
     title: str
@@ -43,7 +47,7 @@ class Row:
 
 @dataclass
 class Section:
-    """Hold the table of one attribute."""
+    """Store the table of one attribute."""
 
     title: str
     about: str
@@ -53,10 +57,10 @@ class Section:
 
 
 def read_records(paths: Sequence[Path]) -> list[Record]:
-    """Return the records of files, and of all files *.json in folders, by name.
+    """Read records from files, and from all *.json files in folders, sorted by name.
 
     Raises:
-        InvalidInputError: no record, or two of one name.
+        InvalidInputError: there is no record, or two have the same name.
     """
     files: list[Path] = []
     for path in paths:
@@ -72,11 +76,7 @@ def read_records(paths: Sequence[Path]) -> list[Record]:
 
 
 def render(records: Sequence[Record]) -> str:
-    """Return the page as HTML.
-
-    Args:
-        records: what it shows; figures are those that the records store.
-    """
+    """Return the page as HTML, with the stored figures of the records."""
     environment = need("jinja2").Environment(
         loader=need("jinja2").FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -88,12 +88,20 @@ def render(records: Sequence[Record]) -> str:
 
 
 def write_page(records: Sequence[Record], path: Path) -> Path:
-    """Write the page of some records."""
+    """Write the page to a file.
+
+    Args:
+        records: the records to show.
+        path: the HTML file.
+
+    Returns:
+        The path.
+    """
     return write_atomically(path, render(records))
 
 
 def _sections(records: Sequence[Record]) -> list[Section]:
-    """Return a table for each attribute, that with most records first."""
+    """Return a table for each attribute, largest first."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(record.attribute, []).append(record)
@@ -104,11 +112,11 @@ def _sections(records: Sequence[Record]) -> list[Section]:
 
 
 def _section(attribute: str, records: Sequence[Record]) -> Section:
-    """Return the table of the records of one attribute, those with counts first."""
+    """Return the table of the records of one attribute, records with counts first."""
     values = _shown_values([record.values for record in records])
     qualifiers = load_protocol().qualifiers
     columns = ["Model", *(f"{capitalised(value)}, neutral wording" for value in values)]
-    # Of several values only the neutral wording is shown: the table would have dozens of columns.
+    # For more than two values only show the neutral wording, to avoid dozens of columns.
     shown_qualifiers = qualifiers if len(values) == 1 else ()
     columns += [f"“{qualifier}”" for qualifier in shown_qualifiers]
     columns += ["Other wording", "Distance from even", "Unknown", "Images"]
@@ -129,7 +137,7 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
 
 
 def _shown_values(values_of_record: Sequence[Sequence[str]]) -> list[str]:
-    """Return the values that have a column: one if any record counts a pair, else all."""
+    """Return the values that get a column: one if any record counts a pair, else all."""
     if any(len(values) == 2 for values in values_of_record):
         first = values_of_record[0]
         return [next((value for value in first if value in FIRST), first[0])]
@@ -160,7 +168,8 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
 
 
 def _share(figure: Figure | None, wording: str | None = None) -> Cell:
-    """Return the cell of a share with its interval, and the wording if the column names none."""
+    """Return the cell of a share with its interval, and its wording if the column does not name
+    one."""
     if figure is None:
         return Cell("")
     note = f"{figure.low:.0%} to {figure.high:.0%}"
@@ -170,7 +179,8 @@ def _share(figure: Figure | None, wording: str | None = None) -> Cell:
 
 
 def _gap(record: Record, figure: Figure | None) -> Cell:
-    """Return the cell of the distance from even shares, as printed if there are no counts."""
+    """Return the cell of the distance from even shares; the published one if there are no
+    counts."""
     if figure is not None:
         note = f"{figure.low:.2f} to {figure.high:.2f}"
         if len(record.values) > 2:
@@ -185,8 +195,8 @@ def _gap(record: Record, figure: Figure | None) -> Cell:
 
 
 def _about(record: Record) -> list[str]:
-    """Return what tells a record from others: method, judge, settings, and where counts are
-    from."""
+    """Return what distinguishes a record from others of its model: method, judge, settings and
+    origin of the counts."""
     lines = []
     if record.model.method != "none":
         lines.append(f"method: {record.model.method}")

@@ -1,4 +1,4 @@
-"""Read the protocol "who appears": its prompts, and how many images and labels they need."""
+"""Read the protocol "who appears": its prompts and the numbers of images and labels they need."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vldebias.utils.files import packaged, read_yaml
 from vldebias.utils.schema import Strict
 
 PROTOCOL = "who-appears-1"
-ERROR = 0.05  # share of the judge's answers that are assumed to be wrong, until people label
-LEAST_IMAGES = 2  # of a prompt, since one image says nothing of its variance
+ERROR = 0.05  # assumed error rate of the judge before there are labels
+LEAST_IMAGES = 2  # per prompt, since one image does not determine a variance
 
 
 @dataclass(frozen=True)
 class ProtocolPrompt:
-    """Hold one prompt of the protocol: its subject, its qualifier ("" for none), and its text."""
+    """Store one prompt of the protocol: its subject, its qualifier ("" for none), and its text."""
 
     subject: str
     qualifier: str
@@ -30,15 +30,15 @@ class ProtocolPrompt:
 
 
 class Protocol(Strict):
-    """Hold the prompts of a version of the protocol.
+    """Store the prompts of a version of the protocol.
 
     Attributes:
-        name: of this version.
-        source, rule: where the subjects come from, and how they were chosen.
-        template: the prompt, with a slot for the subject.
-        qualifiers: words that are put in front of the subject.
+        name: name of this version.
+        source, rule: source of the subjects, and how they were chosen.
+        template: prompt template with a slot for the subject.
+        qualifiers: words that precede the subject.
         professions: subjects that are professions.
-        everyday: what a person does, in the subjects that are no professions.
+        everyday: activities of the persons that are the other subjects.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Protocol(Strict):
 
     @property
     def subjects(self) -> list[str]:
-        """Return professions and persons in everyday situations."""
+        """Return the professions, and persons with an everyday activity."""
         return [*self.professions, *(f"person {activity}" for activity in self.everyday)]
 
     def prompts(self) -> list[ProtocolPrompt]:
@@ -67,21 +67,17 @@ class Protocol(Strict):
 
 @dataclass(frozen=True)
 class Numbers:
-    """Hold how much is generated and labelled: images of each prompt, and labels of each
-    wording."""
+    """Store the number of images per prompt and of labels per wording."""
 
     images: int
     labels: int
 
 
 def load_protocol(name: str = PROTOCOL) -> Protocol:
-    """Return a version of the protocol.
-
-    Args:
-        name: of the version.
+    """Load a version of the protocol by name.
 
     Raises:
-        InvalidInputError: no such version.
+        InvalidInputError: there is no such version.
     """
     files = packaged("prompts/protocol")
     if name not in files:
@@ -90,19 +86,19 @@ def load_protocol(name: str = PROTOCOL) -> Protocol:
 
 
 def numbers_for_width(width: float, prompts: int, error: float = ERROR) -> Numbers:
-    """Return how much to generate and label so that the mean share of a wording has an interval of
-    at most this width.
+    """Return the numbers of images and labels for an interval of the mean share of a wording.
 
-    Half of the variance is left to the images, each prompt showing both values equally often in
-    the worst case; the other half to the labels, with a share `error` of wrong answers.
+    Half of the variance is allotted to the images, assuming the worst case that each prompt shows
+    both values equally often; the other half to the labels, assuming that the judge is wrong about
+    a share `error` of the images.
 
     Args:
-        width: of the 95 % interval, such as 0.1.
+        width: largest width of the 95 % interval, such as 0.1.
         prompts: number of prompts of a wording.
-        error: share of images about which the judge is assumed to be wrong.
+        error: assumed error rate of the judge.
 
     Raises:
-        InvalidInputError: a width that is not between 0 and 1, or an error outside [0, 0.5].
+        InvalidInputError: the width is not between 0 and 1, or the error not in [0, 0.5].
 
     >>> numbers_for_width(0.1, 100)
     Numbers(images=8, labels=146)

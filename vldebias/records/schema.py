@@ -1,4 +1,4 @@
-"""Define a record: the counts of one model, for one attribute, and how they were measured."""
+"""Define records: counts of one attribute in the images of a model, and how they were measured."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Model(Strict):
     """Describe what generated the images.
 
     Attributes:
-        name: what tables call the model.
-        id: its name on a hub or at an API.
-        weights: digest of the weights; None if only an API or a publication is known.
+        name: name of the model in tables.
+        id: name of the model on a hub or at an API.
+        weights: digest of the weights; None for models known only by an API or a publication.
         pipeline: class of the pipeline, or the name of the API.
         scheduler: class and settings of the scheduler.
         precision: number format of the weights, such as "float16".
         method: the debiasing method that was attached; "none" for the model as released.
-        is_plain: whether this is the model as its makers released it.
+        is_plain: whether this is the model as released by its developers.
     """
 
     name: str
@@ -44,13 +44,13 @@ class Model(Strict):
 
 
 class Generation(Strict):
-    """Describe how the images were generated; None where a publication does not say.
+    """Describe how the images were generated; None for details that a publication omits.
 
     Attributes:
         guidance: scale of classifier-free guidance.
         steps: number of denoising steps.
         seeds: how the noise of each image was chosen.
-        options: further arguments of the pipeline or API, such as the size.
+        options: further arguments of the pipeline or API, such as the image size.
     """
 
     guidance: float | None = None
@@ -60,13 +60,13 @@ class Generation(Strict):
 
 
 class Judge(Strict):
-    """Describe who or what read the images.
+    """Describe who or what judged the images.
 
     Attributes:
         kind: "model" for a classifier, "people" for human annotators.
-        name: the classifier, or who labelled.
+        name: the classifier, or the annotators.
         fingerprint: changes whenever the answers of a classifier may change.
-        threshold: smallest probability with which an answer counts; below it the value is unknown.
+        threshold: probability below which the value is unknown.
     """
 
     kind: Literal["model", "people"]
@@ -79,11 +79,11 @@ class PromptCounts(Strict):
     """Count the images of one prompt.
 
     Attributes:
-        subject: what the prompt asks for, such as "nurse".
-        qualifier: the qualifier in front of it; "" for the neutral wording.
-        prompt: the text as it was sent to the model.
+        subject: subject of the prompt, such as "nurse".
+        qualifier: qualifier of the subject; "" for the neutral wording.
+        prompt: the text that was sent to the model.
         counts: number of images that show each value, in the order of the record's values.
-        unknown: number of images whose value cannot be told; None if a publication does not say.
+        unknown: number of images with unknown value; None if a publication does not give it.
     """
 
     subject: str
@@ -94,17 +94,17 @@ class PromptCounts(Strict):
 
 
 class LabelCounts(Strict):
-    """Count what people say about images to which the judge gave one answer.
+    """Count the human labels of images to which the judge gave the same answer.
 
-    The labelled images must be chosen at random among all images with that answer and weight.
+    The labelled images must be a random sample of all images with this answer and weight.
 
     Attributes:
         qualifier: wording of the images; "" for the neutral one.
         judged: the judge's answer, a value or "unknown".
-        counts: number of images for which people name each value.
-        unknown: number of images for which people name none.
-        weight: one over the probability with which such an image was chosen for labelling, if
-            that is not the same for all images.
+        counts: number of images with each value as the human label.
+        unknown: number of images whose human label is none of the values.
+        weight: one over the probability that such an image is sampled for labelling, if it is not
+            the same for all images.
     """
 
     qualifier: str = NEUTRAL
@@ -115,15 +115,15 @@ class LabelCounts(Strict):
 
 
 class Published(Strict):
-    """Hold a figure as a publication prints it.
+    """Store a figure as printed in a publication.
 
     Attributes:
         metric: "share" of a value, "discrepancy" (mean over prompts), or "unknown" rate.
-        value: the attribute value that a share is about.
-        subject: the prompt that the figure is about; None for the mean over all prompts.
+        value: attribute value of a share.
+        subject: subject of the prompt; None for the mean over all prompts.
         qualifier: the wording.
-        figure: the number as printed.
-        tolerance: how far a recomputed figure may be away; half of the last printed digit.
+        figure: the printed number.
+        tolerance: largest difference to a recomputed figure; half a unit of the last printed digit.
         where: page, table or file of the source.
     """
 
@@ -137,15 +137,16 @@ class Published(Strict):
 
 
 class Figure(Strict):
-    """Hold a figure that follows from the counts of a record.
+    """Store a figure that follows from the counts of a record.
 
     Attributes:
-        metric: "share" of a value among images of known value, "discrepancy" (mean over prompts
-            of the distance from even shares), or "unknown", the share of images of unknown value.
-        value: the attribute value that a share is about.
+        metric: "share" of a value among images with known value, "discrepancy" (mean over prompts
+            of the distance from even shares), or "unknown", the share of images with unknown value.
+        value: attribute value of a share.
         qualifier: the wording.
         estimate, low, high: the figure with its 95 % interval.
-        images, prompts, labels: numbers behind it; labels by people if it is corrected, else 0.
+        images, prompts: number of images and prompts.
+        labels: number of human labels that correct the figure; 0 if it is uncorrected.
     """
 
     metric: Metric
@@ -160,26 +161,27 @@ class Figure(Strict):
 
 
 class Record(Strict):
-    """Hold one run: one model, one attribute, counts by prompt, and where they come from.
+    """Store one run: a model, an attribute, counts by prompt, and the origin of the counts.
 
     Attributes:
         version: version of this schema.
         name: file name of the record, without its suffix.
         origin: "measured" if this package counted the images, "published" if the record was made
             by hand or converted from published counts.
-        protocol: protocol that was followed, such as "who-appears-1"; None for another one.
-        attribute, values: what was counted.
+        protocol: the protocol that was followed, such as "who-appears-1"; None for another one.
+        attribute, values: the attribute that was counted, and its values.
         counts: one entry per prompt; empty if no counts are available.
-        labels: labels by people, which correct the judge; may be empty.
+        labels: human labels, which correct the judge; may be empty.
         annotators: number of people who labelled, or who counted if the judge is people.
-        published: figures that the source prints, which the counts must reproduce.
-        figures: what follows from the counts; `vldebias records check` recomputes them.
-        versions, commit: of the software that measured.
-        date: when the images were judged or published (ISO 8601).
+        published: figures in the source, which the counts must reproduce.
+        figures: figures that follow from the counts; `vldebias records check` recomputes them.
+        versions, commit: versions of the software that counted.
+        date: date on which the images were judged or published (ISO 8601).
         measured_by: person or group.
-        source: citation or address; commit or file of the source in `source_files`.
-        licence: under which the counts may be used.
-        notes: what a reader should know.
+        source: citation or address.
+        source_files: commit or files of the source.
+        licence: licence of the counts.
+        notes: further information for readers.
     """
 
     version: Literal[1] = 1
@@ -207,7 +209,7 @@ class Record(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Refuse counts that do not fit the values, and prompts that are counted twice."""
+        """Refuse counts that do not match the values, and prompts that are counted twice."""
         n_values = len(self.values)
         seen = set[tuple[str, str]]()
         for row in self.counts:
@@ -231,26 +233,20 @@ class Record(Strict):
         if self.origin == "measured" and (not self.counts or not self.versions):
             raise ValueError("a measured record needs counts and versions")
         if self.origin == "published" and not self.source:
-            raise ValueError("source: a published record names where its counts come from")
+            raise ValueError("source: a published record must name the source of its counts")
         return self
 
     @property
     def qualifiers(self) -> list[str]:
-        """Return the wordings that were counted, in their order."""
+        """Return the wordings that were counted, in order."""
         return list(dict.fromkeys(row.qualifier for row in self.counts))
 
     @classmethod
     def read(cls, path: str | Path) -> Record:
-        """Read a record from its JSON file.
-
-        Args:
-            path: the file.
-
-        Returns:
-            The record, whose fields are valid; `check` also recomputes its figures.
+        """Read a record from its JSON file, without recomputing its figures.
 
         Raises:
-            InvalidInputError: the file is missing or is no record; the message names the field.
+            InvalidInputError: the file is missing or not a record; the message names the field.
         """
         try:
             return cls.model_validate_json(read_bytes(Path(path)))

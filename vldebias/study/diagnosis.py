@@ -1,9 +1,9 @@
-"""Probe features (n, d) for readable attributes, worst-off groups, wrong labels and narrow margins.
+"""Probe features (n, d) for attribute leakage, worst-off groups, label errors and margins.
 
-Two scikit-learn probes are scored out of fold and compared with permuted labels: a linear one shows
-what a projection can remove, the nearest neighbour what a search can still find. Balanced accuracy
-is the mean over values of the share of rows predicted right. Margins are those of chapter 8 of the
-thesis (Figure 8-2).
+Two scikit-learn probes are scored out of fold and compared with permuted labels: a linear probe
+shows what a projection can remove, and the nearest neighbour what a search can still find. Balanced
+accuracy is the mean over values of the share of rows that are predicted right. Margins are defined
+in chapter 8 of the thesis (Figure 8-2).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -34,7 +34,17 @@ from vldebias.study.tasks.images import disjoint, fit_method, split_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import ArrayLike
+    from sklearn.base import BaseEstimator
+    from sklearn.linear_model import Ridge
 
+    from vldebias.methods.reference import Features
+
+# Rows (n, d), or one value per row (n,).
+Array: TypeAlias = "Tensor | ArrayLike"
+LabelArray: TypeAlias = "Labels | Tensor | ArrayLike"
+# Weight (k, d) and bias (k,) of a linear classifier.
+Head: TypeAlias = "nn.Linear | tuple[Array, Array]"
 Codes = NDArray[np.int64]
 Floats = NDArray[np.float64]
 BLOCK = 8192  # rows in float64 at once
@@ -48,7 +58,7 @@ PROBES = {"linear_probe": ("groups", "linear"), "neighbour_probe": ("groups", "n
 PROBES["class_probe"] = "labels", "linear"
 
 
-def _known(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ...]]:
+def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[str, ...]]:
     """Return float32 rows of length 1 with a known label, their codes, and the names of the values
     that occur.
 
@@ -81,16 +91,21 @@ def _known(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ...]]:
     return unit, codes, tuple(column.names[value] for value in values)
 
 
-def _out_of_fold(model: Any, rows: Tensor, codes: Codes, targets: Any, seed: int) -> Any:
+def _out_of_fold(
+    model: BaseEstimator, rows: Tensor, codes: Codes, targets: np.ndarray, seed: int
+) -> np.ndarray:
     """Return what a scikit-learn model predicts for each row when it is fitted on the other
     folds."""
     selection = need("sklearn.model_selection")
     # Stratified, so that a rare value is in each fold.
     folds = selection.StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, codes)
-    return selection.cross_val_predict(model, rows.numpy(), targets, cv=list(folds))
+    predicted: np.ndarray = selection.cross_val_predict(
+        model, rows.numpy(), targets, cv=list(folds)
+    )
+    return predicted
 
 
-def _ridge(rows: Tensor) -> Any:
+def _ridge(rows: Tensor) -> Ridge:
     """Return ridge regression; its penalty is the mean variance of a column, as wrong labels may
     not select it."""
     variance = float(rows.double().var(0, correction=0).mean())
@@ -122,7 +137,12 @@ class Probe:
 
 
 def readable(
-    features: Any, labels: Any, reader: str = "linear", *, seed: int = 0, resamples: int = 2000
+    features: Array,
+    labels: LabelArray,
+    reader: str = "linear",
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
 ) -> Probe:
     """Return how well a probe predicts the labels (n,) of features (n, d) out of fold; unknown
     labels are left out.
@@ -170,7 +190,7 @@ def readable(
     return Probe(float(shares.mean()), limit, (hits / sizes).mean(1))
 
 
-def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
+def wrong_labels(features: Array, labels: LabelArray, *, seed: int = 0) -> pd.DataFrame:
     """Return every labelled row, the least credible label first: columns row, given, proposed,
     confidence.
 
@@ -198,7 +218,7 @@ def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
 
 
 def margins(
-    head: Any, features: Any, codes: Codes, *, seed: int = 0
+    head: Head, features: Array, codes: Codes, *, seed: int = 0
 ) -> tuple[dict[str, Floats], Floats]:
     """Return the margins (n,) of a linear classifier by metric, and the k-variance (k,) of the
     classes.
@@ -219,12 +239,10 @@ def margins(
     """
     rows = torch.as_tensor(features).detach().cpu()
     if isinstance(head, nn.Linear):
-        weight: Any = head.weight
-        bias: Any = torch.zeros(head.out_features) if head.bias is None else head.bias
-    else:
-        weight, bias = head
-    weight = torch.as_tensor(weight).detach().cpu().double()
-    bias = torch.as_tensor(bias).detach().cpu()
+        zeros = torch.zeros(head.out_features)
+        head = (head.weight, zeros if head.bias is None else head.bias)
+    weight = torch.as_tensor(head[0]).detach().cpu().double()
+    bias = torch.as_tensor(head[1]).detach().cpu()
     sizes = np.bincount(codes, minlength=len(weight))
     has_shapes = weight.shape == (len(sizes), rows.shape[1]) and bias.shape == weight.shape[:1]
     if not has_shapes or sizes[sizes > 0].min() < 2:
@@ -286,16 +304,16 @@ class Column:
 
 
 def diagnose(
-    features: Any,
-    labels: Any = None,
+    features: Embeddings | Array,
+    labels: LabelArray | str | None = None,
     *,
-    groups: Any = None,
-    texts: Any = None,
-    head: Any = None,
+    groups: LabelArray | str | None = None,
+    texts: object = None,
+    head: Head | None = None,
     seed: int = 0,
     prompts: str | PromptSet | None = None,
-    methods: str | Sequence[Any] = (),
-    reference: Any = None,
+    methods: str | Sequence[str | Method] = (),
+    reference: Embeddings | Features | None = None,
 ) -> Result:
     """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
 
@@ -335,7 +353,7 @@ def diagnose(
     rows = {NONE: data.unit[:]}
     # What splits the rows into groups: the attribute, else what the prompts' texts say of it.
     parts = columns.get("groups")
-    facts: dict[str, Any] = {"model": data.about.get("model"), "methods": {}}
+    facts: dict[str, object] = {"model": data.about.get("model"), "methods": {}}
     if prompts is not None and texts is not None:
         attribute = load_prompts(prompts)
         host = text_host(texts)
@@ -350,18 +368,17 @@ def diagnose(
     facts["model"] = str(facts["model"] or "unnamed model")
     digest = data.about.get("digest")
     title = " by ".join(column.name for column in columns.values())
-    result = TaskResult(
-        TaskProvenance(
-            task="diagnose",
-            title=f"What the features hold: {title}",
-            description="",  # it comes with the rows
-            n={"images": len(data)},
-            split=split_of(data),
-            data={"images": str(digest)} if digest else {},
-            seeds=[seed],
-            **facts,
-        )
-    )
+    provenance = {
+        "task": "diagnose",
+        "title": f"What the features hold: {title}",
+        "description": "",  # set after the rows
+        "n": {"images": len(data)},
+        "split": split_of(data),
+        "data": {"images": str(digest)} if digest else {},
+        "seeds": [seed],
+        **facts,
+    }
+    result = TaskResult(TaskProvenance.model_validate(provenance))
     advice = _add_probes(result, columns, rows, seed)
     if "labels" in columns:
         advice += _add_suspects(result, data, columns["labels"], parts, seed)
@@ -371,7 +388,9 @@ def diagnose(
     return Result.from_tasks("diagnose", [result], seconds=round(time.monotonic() - start, 3))
 
 
-def _columns(data: Embeddings, labels: Any, groups: Any) -> dict[str, Column]:
+def _columns(
+    data: Embeddings, labels: LabelArray | str | None, groups: LabelArray | str | None
+) -> dict[str, Column]:
     """Return role -> column: "labels" and "groups", as arrays or by the name of a column of the
     data.
 
@@ -404,8 +423,8 @@ def _edited_rows(
     host: Host,
     attribute: PromptSet,
     methods: Sequence[Method],
-    reference: Any,
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    reference: Embeddings | Features | None,
+) -> tuple[dict[str, Tensor], dict[str, object]]:
     """Return the features under each method that is fitted on the attribute's texts, and what the
     provenance tells of model, prompts and methods."""
     if reference is not None and not isinstance(reference, Embeddings):
@@ -557,7 +576,7 @@ def _add_suspects(
 
 
 def _add_margins(
-    result: TaskResult, data: Embeddings, classes: Labels, head: Any, seed: int
+    result: TaskResult, data: Embeddings, classes: Labels, head: Head | None, seed: int
 ) -> None:
     """Add median and quartiles of the margins of each class, and its k-variance."""
     rows, codes, names = _known(data.features, classes)

@@ -1,16 +1,16 @@
-"""Evaluate methods on Python objects: sort the keywords, open what is measured, and measure it."""
+"""Evaluate methods on Python objects: sort the arguments, open the inputs, and measure."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.hosts import EditAttachment, attachment_of
 from vldebias.hosts.host import TEXT
-from vldebias.methods import Method, get_compared
+from vldebias.methods import Method, Rerank, get_compared
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
 from vldebias.report.result import Result
@@ -21,91 +21,97 @@ from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Strict
 
+if TYPE_CHECKING:
+    from vldebias.methods import Compared
+    from vldebias.methods.reference import Reference
+    from vldebias.study.inputs import Columns, Images
+
+# What a comparison accepts: a method or its name, a re-ranking, or a fitted edit.
+AnyMethod: TypeAlias = "str | Compared | Edit"
 LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
 
 
 def evaluate(
-    model: Any,
-    images: Any = None,
+    model: object,
+    images: Images | None = None,
     *,
-    prompts: str | PromptSet | Mapping[str, Any] | None = None,
-    labels: Any = None,
+    prompts: str | PromptSet | Mapping[str, object] | None = None,
+    labels: Columns | None = None,
     unknown: Any = (),
     task: str = "retrieval",
-    methods: str | Method | Edit | Sequence[Any] | Mapping[str, Any] | None = None,
-    reference: Any = None,
-    reference_labels: Any = None,
+    methods: AnyMethod | Sequence[AnyMethod] | Mapping[str, AnyMethod] | None = None,
+    reference: Images | Reference | None = None,
+    reference_labels: Columns | None = None,
     split: str = "test",
     root: str | Path | None = None,
-    tokenizer: Any = None,
+    tokenizer: object = None,
     pretrained: str | None = None,
     device: str = "cpu",
     progress: Progress | bool | None = None,
-    **options: Any,
+    **options: object,
 ) -> Result:
-    """Measure methods on images and the texts of one model, or with any other task: bias and
-    utility, with intervals.
+    """Measure bias and utility of methods, with intervals.
 
     Args:
-        model: an open_clip or transformers model, a name that `vldebias.load_host` opens, or a
+        model: an open_clip or transformers model, a name that `vldebias.load_host` loads, or a
             mapping from prompt to embedding (d,).
-        images: features (n, d), as an array, a tensor or a list; in files (.npz, .npy, or a pattern
-            such as "shards/*.npy") or `vldebias.data.Shards`; `Embeddings`; or a folder of images
-            or the name of a data set (`vldebias eval data`), which the model embeds. With captions,
-            as of `Embeddings.from_arrays(features, labels, captions=texts)`, retrieval also
-            measures their recall; a mapping has to hold an embedding of each.
-        prompts: a prompt set, by name or as an object. For retrieval also column -> set, where a
-            column has another name than the attribute of its set, or for several columns.
-        labels: column -> values of the n images, or one column alone: strings or integers; None,
-            NaN and "" are unknown. None: those that come with the images.
-        unknown: values of labels that mean "not known", such as -1. Results count these rows;
-            groups leave them out.
+        images: features (n, d) as an array, a tensor or a list; their file (.npz, .npy, or a
+            pattern such as "shards/*.npy"); `Embeddings` or `vldebias.data.Shards`; or a folder of
+            images or a data set (`vldebias eval data`), which the model embeds. With captions
+            (`Embeddings.from_arrays(features, labels, captions=texts)`), retrieval also measures
+            their recall; a mapping must then contain their embeddings.
+        prompts: a prompt set or its name. For retrieval also column -> set, for several columns or
+            a column that is not named after the attribute.
+        labels: column -> values of the n images, or one column: strings or integers; None, NaN and
+            "" are unknown. None: the labels of the data.
+        unknown: further values that mean "unknown", such as -1. These rows are counted, and left
+            out of groups.
         task: a name in `vldebias.study.TASKS`: "retrieval" (skew of the first k results),
             "groups" (accuracy of the worst group), "generation", "texts" (distance of prompt
-            pairs), or one that was registered.
-        methods: names in `vldebias.methods.METHODS`, methods, edits that were fitted before (also
-            name -> edit), or several; by default "none", "default" and the attachment that the
-            model carries ("attached cali"), all at its strength. "none" is always measured, without
-            any attachment; changes are differences to it. For retrieval also "rerank" and
-            "rerank-fair": results of the model as it is, re-ranked by its zero-shot labels
-            (`vldebias.rerank`); and "default+rerank", results of the default, re-ranked.
-        reference: image features (m, d), or whatever `images` may be. Methods are then what
+            pairs), or a registered one.
+        methods: names in `vldebias.methods.METHODS`, methods, fitted edits (also name -> edit), or
+            several; default: "none", "default" and the attachment of the model ("attached cali"),
+            at its strength. "none", without an attachment, is always measured, and changes are
+            differences to it. For retrieval also "rerank" and "rerank-fair", results of the
+            unedited model re-ranked by its zero-shot labels (`vldebias.rerank`), and
+            "default+rerank", re-ranked results of the default.
+        reference: image features (m, d), in any form of `images`. Methods are then what
             `vldebias.debias` attaches with these images: a closed form such as "cali" is equalised
-            against them ("cali+equalise").
-        reference_labels: as labels, of these m images, for the methods that need labels. None:
-            those that come with the reference, else what the model's texts say.
-        split: of a data set, the part to measure.
-        root: of a data set, its folder.
-        tokenizer: of the model, if it needs one.
-        pretrained: weights of an open_clip model that is named.
-        device: of a model that is named.
-        progress: True to show it on stderr.
+            on them ("cali+equalise").
+        reference_labels: labels of these m images, for methods that need labels. None: the labels
+            of the reference, or zero-shot labels of the model.
+        split: split of a data set to measure.
+        root: folder of a data set.
+        tokenizer: tokenizer of the model, if it needs one.
+        pretrained: weights of an open_clip model that is loaded by name.
+        device: device of a model that is loaded by name.
+        progress: True to show progress on stderr.
         options: settings of the task, and inputs of its `measure`.
 
-            - of retrieval: `queries`, texts, or a prompt set whose class prompts are asked for
-              (default: the class prompts); `k`, one or several (default: a twentieth of the images,
-              at least 10); prior, classes, resample.
-            - of groups: `label` and `spurious`, columns (by default those that the class prompts
-              and the attribute's values name); `train`, `train_labels`, `val`, `val_labels` for
+            - retrieval: `queries`, texts or a prompt set whose class prompts are queried (default:
+              the class prompts); `k`, one or several (default: a twentieth of the images, at least
+              10); prior, classes, resample.
+            - groups: the columns `label` and `spurious` (default: found by the class prompts and
+              the values of the attribute); `train`, `train_labels`, `val`, `val_labels` for
               `baselines=`; lams, of which one is chosen on `val`; group_weights.
-            - of both: lam, strength, resamples, seed.
-            - of generation: `model` is a pipeline; `judge` reads the images, generated into the
-              folder `images`; attributes and the other settings of `GenerationTask`.
-            - of texts: `model` is a model or a pipeline; `method` (one) and lam.
+            - retrieval and groups: lam, strength, resamples, seed.
+            - generation: `model` is a pipeline; `judge` judges the images in the folder `images`;
+              attributes and the other settings of `GenerationTask`.
+            - texts: `model` is a model or a pipeline; `method` (one) and lam.
 
     Returns:
-        A row for every metric, method and part, with its interval and its change from "none".
+        A row for every metric, method and subset, with its interval and its change from "none".
 
     Raises:
-        InvalidInputError, UnsupportedHostError: what does not fit, by its name.
+        InvalidInputError: an argument is invalid; the message names it.
+        UnsupportedHostError: the model is not supported.
 
     >>> texts = {prompt: model.encode(prompt) for prompt in prompts_to_embed}  # doctest: +SKIP
     >>> labels = {"gender": gender}  # doctest: +SKIP
     >>> evaluate(texts, features, prompts="gender", labels=labels, k=50)  # doctest: +SKIP
     """
-    # 1. Each keyword is a setting of the task, or an input.
-    # The model is passed under two names: tasks on images ask for "model", tasks that generate
-    # images for "pipeline".
+    # 1. Sort the keywords into settings of the task and inputs. Tasks that generate images call the
+    # model "pipeline".
     sources = {
         "model": model,
         "pipeline": model,
@@ -117,12 +123,12 @@ def evaluate(
     }
     task_class = TASKS[task]
     settings = _sort_keywords(task, options, sources, prompts)
-    # A suite gives its tasks names and titles; here the kind of the task stands for both.
+    # A suite names its tasks; use the kind of the task instead.
     settings |= {"name": task, "title": task}
     if prompts is not None:
         settings["prompts"] = prompts
 
-    # 2. Inputs are opened by name, when they are first asked for.
+    # 2. Inputs are opened by name, on first access.
     shown = SILENT
     if isinstance(progress, Progress):
         shown = progress
@@ -136,32 +142,34 @@ def evaluate(
         split=split,
     )
 
-    # 3. What is compared: methods that are fitted now, and edits that were fitted before, by name.
+    # 3. Separate methods to fit from fitted edits.
+    compared: AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod | None] | None = methods
     if issubclass(task_class, ImageTask):
-        methods = _with_attachment(model, methods, inputs, settings)
-    if methods is not None:
-        if isinstance(methods, (str, Method, Edit)):
-            methods = [methods]
-        if not isinstance(methods, Iterable):
-            raise InvalidInputError(f"methods: got {methods!r}; expected names, as [none, default]")
-        named_methods: Iterable[tuple[str | None, Any]]
-        if isinstance(methods, Mapping):
-            named_methods = methods.items()
+        compared = _with_attachment(model, methods, inputs, settings)
+    if compared is not None:
+        named_methods: Iterable[tuple[str | None, AnyMethod | None]]
+        if isinstance(compared, Mapping):
+            named_methods = compared.items()
+        elif isinstance(compared, (str, Method, Rerank, Edit)):
+            named_methods = [(None, compared)]
+        elif isinstance(compared, Iterable):
+            named_methods = [(None, method) for method in compared]
         else:
-            named_methods = [(None, method) for method in methods]
-        fitted_now = []
-        fitted_before = {}
+            raise InvalidInputError(
+                f"methods: got {compared!r}; expected names, as [none, default]"
+            )
+        methods_to_fit = []
+        edits = {}
         for name, method in named_methods:
             if isinstance(method, Edit):
-                fitted_before[name or f"fitted {method.method}"] = method
+                edits[name or f"fitted {method.method}"] = method
             else:
-                fitted_now.append(get_compared(method, reference=reference))
-        settings["methods"] = fitted_now
-        inputs.sources["edits"] = fitted_before
+                methods_to_fit.append(get_compared(method, reference=reference))
+        settings["methods"] = methods_to_fit
+        inputs.sources["edits"] = edits
 
-    # 4. The task fills in its defaults, which may depend on the data: k is a twentieth of the
-    # images, columns are found by their values. Then its `measure` gets what its arguments name:
-    # of retrieval images, texts, reference, edits and progress.
+    # 4. The task fills in defaults that depend on the data, such as k or the columns. Its `measure`
+    # gets the inputs that its arguments name.
     start = time.monotonic()
     with inputs.progress:
         planned = task_class.from_inputs(inputs, settings)
@@ -170,12 +178,12 @@ def evaluate(
 
 
 def _sort_keywords(
-    task: str, options: Mapping[str, Any], sources: dict[str, Any], prompts: Any
-) -> dict[str, Any]:
-    """Return the options that are settings of a task, and add the inputs among them to sources.
+    task: str, options: Mapping[str, object], sources: dict[str, object], prompts: object
+) -> dict[str, object]:
+    """Return the options that are settings of a task, and add the others to the sources of inputs.
 
-    Where a setting and an input share a name, as `train` does, a split that is described is a
-    setting; data are an input. Labels that are one column alone are named by the first column of
+    If a setting and an input have the same name, as `train`, the description of a split is a
+    setting, and data are an input. A single column of labels is named after the first column of
     prompts, or the prompt set.
 
     Raises:
@@ -190,17 +198,17 @@ def _sort_keywords(
     for name, value in options.items():
         if name not in known:
             raise InvalidInputError(
-                f"evaluate: got {name!r}, which is no option of {task}; expected one of"
+                f"evaluate: got {name!r}, which is not an option of {task}; expected one of"
                 f" {', '.join(known)}; {did_you_mean(name, known)}"
             )
-        # `train=Data(name="celeba", split="train")` describes a split, as a suite would;
-        # `train=features` is the split itself.
+        # `train=Data(name="celeba", split="train")` describes a split, and `train=features` is the
+        # split itself.
         is_described = name not in input_names or isinstance(value, (Strict, Mapping))
         if name in setting_names and is_described:
             settings[name] = value
         else:
             sources[name] = value
-    # prompts={"gender": ..., "age": ...} with one column of labels: it is the first one's.
+    # For prompts={"gender": ..., "age": ...}, a single column of labels belongs to the first one.
     if isinstance(prompts, Mapping):
         column_of_labels = next(iter(prompts), "")
     else:
@@ -212,16 +220,20 @@ def _sort_keywords(
     return settings
 
 
-def _with_attachment(model: Any, methods: Any, inputs: Inputs, settings: dict[str, Any]) -> Any:
-    """Return the methods to compare, by default the default, and the edit of the attachment that
-    the model carries, where it carries one; its strength becomes the setting then.
+def _with_attachment(
+    model: object,
+    methods: AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod] | None,
+    inputs: Inputs,
+    settings: dict[str, object],
+) -> AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod | None]:
+    """Return the methods to compare: by default "default" and the edit of the model's attachment,
+    whose strength becomes the setting.
 
     Raises:
-        InvalidInputError: the attachment edits images alone.
+        InvalidInputError: the attachment only edits images.
     """
     attachment = None
-    # A model that is named by a text carries none. An attachment is known by the modules that its
-    # hooks stand on; a model has it on one of them.
+    # Look for an attachment on the modules of the model; a model given by name has none.
     if model is not None and not isinstance(model, str):
         for module in inputs.texts.exclusive_modules:
             attachment = attachment or attachment_of(module)
@@ -229,19 +241,18 @@ def _with_attachment(model: Any, methods: Any, inputs: Inputs, settings: dict[st
         return "default" if methods is None else methods
     if methods is not None:
         warn(
-            "model: got one with an attachment, which is not among the methods; expected no"
-            " methods= (it is measured then), or its edit among them",
+            "model: it has an attachment that is not among the methods; leave out methods= to"
+            " measure it, or add its edit",
             SuspectInputWarning,
         )
         return methods
     if not isinstance(attachment, EditAttachment) or TEXT not in attachment.projections:
         raise InvalidInputError(
-            "model: got one whose attachment edits images alone (side='image'); expected"
-            " one whose texts are edited, or methods= with what is to be measured"
+            "model: its attachment only edits images (side='image'); expected an attachment that"
+            " edits texts, or methods="
         )
-    # All methods are compared at the strength at which the user runs the model.
+    # Compare all methods at the strength of the attachment.
     settings.setdefault("strength", attachment.strength)
     edit = attachment.projections[TEXT]
-    # A mapping to keep the order: what `debias` would attach, then what the model carries. None
-    # stands for a method that is fitted now, under its own name.
+    # None is the default method, which is fitted now.
     return {"default": None, f"attached {edit.method}": edit}

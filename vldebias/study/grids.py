@@ -1,4 +1,4 @@
-"""Show images in a grid: a row per text and method, a column per seed or per place in a search."""
+"""Compose grids of images: a row per text and method, a column per seed or search result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch.nn.functional import normalize
 
@@ -16,7 +16,7 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.hosts import Attachment
 from vldebias.methods import Method, Problem, get_method
 from vldebias.projection.edit import Edit
-from vldebias.prompts import load_prompts
+from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import NONE
 from vldebias.reranking import rerank
 from vldebias.study.inputs import Inputs, images_of_folder
@@ -26,58 +26,63 @@ from vldebias.utils.pictures import INK
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+    from PIL.ImageFont import FreeTypeFont
 
+    from vldebias.methods import Prompts
+
+# A method or its name, a fitted edit, or edits by role.
+AnyMethod: TypeAlias = str | Method | Edit | Mapping[str, Edit]
 RERANK = "rerank"
 COLUMNS = 10
 ROWS = 4
-# Pixels of a grid, at the smallest letters; with larger letters labels and heads grow by the same
-# factor.
+# Pixels of a grid at the smallest font size; labels and heads scale with the font size.
 CELL = 192
 GAP = 6
 LABEL = 150
 HEAD = 26
 LINE = 17  # pixels from a line of text to the next
 LETTERS = 13
-# Letters of a row of images, so many times as wide as they are high: a page of 750 pixels that
-# shows the whole grid shows its letters at 12 pixels.
+# Width of a row of images in font sizes: a grid scaled to a page of 750 pixels has letters of about
+# 12 pixels.
 WIDTH_IN_LETTERS = 48
 PALE = "#52606d"
 
 
 def grid(  # noqa: PLR0913 (settings of a public entry point)
-    pipe: Any,
-    prompts: Any,
+    pipe: object,
+    prompts: Prompts,
     *,
-    methods: Sequence[str | Method | Edit] | Mapping[str, str | Method | Edit] = (NONE, "default"),
+    methods: Sequence[AnyMethod] | Mapping[str, AnyMethod] = (NONE, "default"),
     seeds: Sequence[int] = (0, 1, 2, 3),
     texts: Sequence[str] | None = None,
     steps: int = 20,
     guidance: float = 7.5,
     batch_size: int = 8,
     images: ImageData | str | Path | None = None,
-    **options: Any,
+    **options: Any,  # checked by `debias`
 ) -> Image:
-    """Return a picture with a row per text and method and a column per seed, which shares its
-    noise; or of a search, with the first results of each text from left to right.
+    """Return a picture with a row per text and method, and a column per seed or search result.
 
     Args:
-        pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment; or an
-            image-text model of `vldebias.load_host`, for a search of `images`.
-        prompts: what is mitigated.
-        methods: names of `vldebias.methods.METHODS`, methods or fitted edits, or what to call them
-            -> one of these; "none" is the pipeline as it is, "default" what `vldebias.debias`
-            attaches. Balanced prompts are balanced over all images at once. Of a search also
-            "rerank": the results of the model as it is, re-ranked (`vldebias.rerank`).
-        seeds: of the noise.
-        texts: prompts to generate; by default four class prompts of the set, held-out ones first.
-        steps: denoising steps.
+        pipe: a diffusers pipeline that `vldebias.debias` supports, without an attachment; or an
+            image-text model of `vldebias.load_host`, to search `images`.
+        prompts: prompt sets of the bias to mitigate.
+        methods: names in `vldebias.methods.METHODS`, methods or fitted edits, or a mapping from
+            titles to these; "none" is the unedited pipeline, "default" what `vldebias.debias`
+            attaches. Balanced prompts are balanced over all images. For a search also "rerank":
+            re-ranked results of the unedited model (`vldebias.rerank`).
+        seeds: seeds of the noise; images in a column share a seed.
+        texts: prompts to generate; default: four class prompts of the set, held-out ones first.
+        steps: number of denoising steps.
         guidance: guidance scale.
-        batch_size: images that are generated at once.
-        images: what is searched: a folder of images, or a data set of `vldebias.data`.
-        options: of `vldebias.debias`: lam, strength, keep_stated, max_loss.
+        batch_size: number of images that are generated at once.
+        images: images to search: a folder, or a data set of `vldebias.data`.
+        options: arguments of `vldebias.debias`: lam, strength, keep_stated, max_loss.
 
     Raises:
-        InvalidInputError: no text, method or seed; and what `vldebias.debias` raises.
+        InvalidInputError: there are no texts, methods or seeds, or an argument of
+            `vldebias.debias` is invalid.
 
     >>> methods = ["none", "default", "cali"]
     >>> picture = vldebias.grid(pipe, "professions-gender", methods=methods)  # doctest: +SKIP
@@ -94,50 +99,53 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
             f" {list(seeds)}"
         )
     if images is None:
+        attach_of_name: dict[str, Callable[[], Attachment] | None] = {}
+        for name, method in method_of_name.items():
+            attach_of_name[name] = None
+            if isinstance(method, (Edit, Mapping)):
+                # A fitted edit replaces the prompt sets.
+                attach_of_name[name] = partial(debias, pipe, method, **options)
+            elif method != NONE:
+                attach_of_name[name] = partial(debias, pipe, prompts, method=method, **options)
         settings = {"num_inference_steps": steps, "guidance_scale": guidance}
-        shown = _generated(
-            pipe, prompts, rows, method_of_name, options, seeds, batch_size, settings
-        )
+        shown = _generated(pipe, attach_of_name, rows, seeds, batch_size, settings)
         return compose(rows, shown, [f"seed {seed}" for seed in seeds])
     if isinstance(images, (str, Path)):
         images = images_of_folder(Path(images))
     sources = {"model": pipe, "images": images}
     inputs = Inputs(Options(Path()), sources, needs="grid")
-    shown = _searched(inputs, prompts, rows, method_of_name, options)
+    shown = _searched(inputs, prompts, rows, method_of_name, options.get("lam"))
     places = range(1, min(COLUMNS, len(images)) + 1)
     return compose(rows, shown, list(map(str, places)))
 
 
 def _generated(
-    pipe: Any,
-    prompts: Any,
+    pipe: object,
+    attach_of_name: Mapping[str, Callable[[], Attachment] | None],
     texts: Sequence[str],
-    method_of_name: Mapping[str, Any],
-    options: Mapping[str, Any],
     seeds: Sequence[int],
     batch_size: int,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
 ) -> dict[str, list[list[Image]]]:
-    """Return name of a method -> the images of each text, one for each seed.
+    """Return name of a method -> images of each text, one per seed.
 
-    options: of `debias`. settings: of the call of the pipeline.
+    Args:
+        pipe: the pipeline.
+        attach_of_name: name -> function that attaches the method; None: no method.
+        texts: prompts.
+        seeds: seeds of the noise.
+        batch_size: number of images that are generated at once.
+        settings: arguments of the pipeline.
     """
-    # An image for each text and seed, texts first: with two texts and three seeds the order is
-    # (text 0, seed 0), (text 0, seed 1), (text 0, seed 2), (text 1, seed 0), ...
+    # All seeds of the first text, then all seeds of the second one, ...
     listed: list[str] = []
     noise: list[int] = []
     for text in texts:
         listed += [text] * len(seeds)
         noise += map(int, seeds)
     rows_of_name = {}
-    for name, method in method_of_name.items():
-        attach: Callable[[], Attachment] | None = None
-        if isinstance(method, (Edit, Mapping)):
-            # A fitted edit stands where `debias` expects prompt sets: it carries its own.
-            attach = partial(debias, pipe, method, **options)
-        elif method != NONE:
-            attach = partial(debias, pipe, prompts, method=method, **options)
-        with prepared(pipe, attach, listed, noise, **settings) as generator:
+    for name, attach in attach_of_name.items():
+        with prepared(pipe, attach, listed, noise, None, **settings) as generator:
             pictures: list[Image] = []
             for start in range(0, len(listed), batch_size):
                 batch = range(start, min(start + batch_size, len(listed)))
@@ -149,70 +157,75 @@ def _generated(
 
 def _searched(
     inputs: Inputs,
-    prompts: Any,
+    prompts: Prompts,
     texts: Sequence[str],
-    method_of_name: Mapping[str, Any],
-    options: Mapping[str, Any],
+    method_of_name: Mapping[str, AnyMethod],
+    lam: float | None,
 ) -> dict[str, list[list[Image]]]:
-    """Return name of a method -> the first results of each text."""
+    """Return name of a method -> first results of each text."""
     host = inputs.texts
     images: ImageData = inputs.sources["images"]
     embeddings = inputs["images"]
     features = embeddings.unit[:]
-    # Images that cannot be read have no features.
+    # Unreadable images have no features.
     place_of_id = {name: place for place, name in enumerate(images.ids)}
     role = host.roles[0]
     rows_of_name: dict[str, list[list[Image]]] = {}
     for name, method in method_of_name.items():
-        edit = method if isinstance(method, Edit) else None
-        if edit is None and method not in (NONE, RERANK):
-            problem = Problem(host, prompts, lam=options.get("lam"))
-            edit = problem.fit(get_method(None if method == "default" else method), role)
+        edit = None
+        if isinstance(method, Edit):
+            edit = method
+        elif isinstance(method, Mapping):
+            edit = method[role]
+        elif method not in (NONE, RERANK):
+            chosen = get_method(None if method == "default" else method)
+            edit = Problem(host, prompts, lam=lam).fit(chosen, role)
         directions = normalize(host.under(list(texts), role, edit).float(), dim=1)
         scores = directions @ features.T
-        order: Any
         if method == RERANK:
-            order = rerank(scores, COLUMNS, features=features, prompts=prompts, model=host)
+            order = rerank(scores, COLUMNS, features=features, prompts=prompts, model=host).tolist()
         else:
-            # Equal scores stay in the order of the images.
-            order = scores.argsort(dim=1, descending=True, stable=True)[:, :COLUMNS]
+            # Equal scores keep the order of the images.
+            order = scores.argsort(dim=1, descending=True, stable=True)[:, :COLUMNS].tolist()
         rows_of_name[name] = []
-        for row in order.tolist():
+        for row in order:
             pictures = [images.read(place_of_id[embeddings.ids[place]]) for place in row]
             rows_of_name[name].append(pictures)
     return rows_of_name
 
 
-def _class_prompts(prompts: Any) -> list[str]:
+def _class_prompts(prompts: Prompts) -> list[str]:
     """Return the first class prompts of one or several sets, held-out ones first."""
-    is_one = isinstance(prompts, str) or not isinstance(prompts, Sequence)
+    sets = [prompts] if isinstance(prompts, (str, Path, PromptSet)) else list(prompts)
     texts: dict[str, None] = {}
-    for loaded in map(load_prompts, [prompts] if is_one else prompts):
+    for loaded in map(load_prompts, sets):
         texts |= dict.fromkeys([*loaded.held_out_classes, *loaded.classes])
     return list(texts)[:ROWS]
 
 
-def _named(methods: Sequence[Any]) -> dict[str, Any]:
-    """Return name -> method: a method has a name, an edit that of its method."""
-    return {
-        getattr(method, "name", getattr(method, "method", method)): method for method in methods
-    }
+def _named(methods: Sequence[AnyMethod]) -> dict[str, AnyMethod]:
+    """Return name -> method; an edit has the name of its method."""
+    method_of_name: dict[str, AnyMethod] = {}
+    for method in methods:
+        name = getattr(method, "name", None) or getattr(method, "method", None) or str(method)
+        method_of_name[name] = method
+    return method_of_name
 
 
 def compose(
     texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]], heads: Sequence[str]
 ) -> Image:
-    """Return a picture of images by name, text and column, stacked, with the names on the left.
+    """Compose a picture of rows of images, with texts and names on the left.
 
     Args:
-        texts: of the rows.
-        images: name -> a row of images for each text.
-        heads: of the columns.
+        texts: texts, each with a row per name.
+        images: name -> row of images for each text.
+        heads: titles of the columns.
     """
     pil_image = need("PIL.Image")
     size = next(iter(images.values()))[0][0].size
-    # Large pictures are shrunk to a cell; small ones, as the miniature's 32 pixels, are enlarged by
-    # a whole factor, so that every pixel stays a square.
+    # Large images are shrunk to a cell; small ones, such as the miniature's with 32 pixels, are
+    # enlarged by an integer factor, so that pixels remain square.
     larger = max(size)
     scale = CELL / larger if larger >= CELL else CELL // larger
     cell = round(size[0] * scale), round(size[1] * scale)
@@ -224,12 +237,11 @@ def compose(
     for column, head in enumerate(heads):
         place = (margin + column * (cell[0] + GAP), 5)
         pen.text(place, head, INK, _font("DejaVuSans", letters))
-    # Small pictures keep their pixels when they are enlarged.
     is_enlarged = cell[0] >= size[0]
     kind = pil_image.Resampling.NEAREST if is_enlarged else pil_image.Resampling.LANCZOS
     for i, text in enumerate(texts):
         for name, rows in images.items():
-            # The text stands once, next to the first of its rows.
+            # Only write the text next to the first of its rows.
             is_first = name == next(iter(images))
             _write_label(pen, top, name, text if is_first else "", cell[1], letters)
             for column, image in enumerate(rows[i]):
@@ -239,20 +251,25 @@ def compose(
 
 
 def layout(row_width: int) -> tuple[int, int, int]:
-    """Return the height of letters, and the margins on the left of a row of images of this width
-    and above it."""
+    """Return the font size, and the left and top margins, for rows of images of this width."""
     letters = max(LETTERS, row_width // WIDTH_IN_LETTERS)
     return letters, LABEL * letters // LETTERS, HEAD * letters // LETTERS
 
 
-def _write_label(pen: Any, top: int, name: str, text: str, height: int, letters: int) -> None:
-    """Write a name in bold and a text below it, left of a row of images of this height.
+def _write_label(pen: ImageDraw, top: int, name: str, text: str, height: int, letters: int) -> None:
+    """Write a bold name and a text below it, left of a row of images.
 
-    letters: their height in pixels.
+    Args:
+        pen: draws on the picture.
+        top: top of the row.
+        name: the name.
+        text: the text; "": none.
+        height: height of the row.
+        letters: font size.
     """
     line = LINE * letters // LETTERS
-    # About 9 pixels a letter in bold and 8 in plain where letters are 13 high, on the wide side: a
-    # name that is broken early can be read, one that runs into the images cannot.
+    # Assume 9 pixels per bold letter and 8 per regular one at font size 13, which is rather wide,
+    # so that no line runs into the images.
     lines = wrap(name, (LABEL - 2 * GAP) // 9, max_lines=2, placeholder="…")
     pen.multiline_text((GAP, top), "\n".join(lines), INK, _font("DejaVuSans-Bold", letters))
     if not text:
@@ -263,7 +280,8 @@ def _write_label(pen: Any, top: int, name: str, text: str, height: int, letters:
     pen.multiline_text(place, "\n".join(words), PALE, _font("DejaVuSans", letters))
 
 
-def _font(name: str, letters: int) -> Any:
-    """Return a font that comes with matplotlib, with letters of this height in pixels."""
+def _font(name: str, letters: int) -> FreeTypeFont:
+    """Load a font of matplotlib in this size."""
     folder = Path(need("matplotlib").get_data_path(), "fonts", "ttf")
-    return need("PIL.ImageFont").truetype(str(folder / f"{name}.ttf"), letters)
+    font: FreeTypeFont = need("PIL.ImageFont").truetype(str(folder / f"{name}.ttf"), letters)
+    return font

@@ -1,7 +1,7 @@
-"""Open what tasks measure, each input once, by name: models, texts, image features and edits.
+"""Open the inputs of tasks by name, each once: models, texts, image features and edits.
 
-Python gives inputs as objects (`vldebias.evaluate`), a suite names splits of data sets, and the
-command line has flags. `Inputs` makes one mapping of the three.
+Inputs are objects passed from Python (`vldebias.evaluate`), splits of data sets that a suite names,
+or flags of the command line. `Inputs` combines the three in one mapping.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from pydantic import Field
 
 from vldebias.data.cache import embed_images
 from vldebias.data.dataset import ImageData, file_images
-from vldebias.data.embeddings import Embeddings, load_texts, open_embeddings
+from vldebias.data.embeddings import Embeddings, Texts, load_texts, open_embeddings
 from vldebias.data.folders import files_below, is_picture, left_out_of
 from vldebias.data.labels import Labels
 from vldebias.data.rows import Shards, digest_of, is_clip_retrieval, is_pattern
@@ -37,19 +37,30 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Strict
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from torch import Tensor
+
     from vldebias.study.task import Task
 
-_MANY_UNREADABLE = 0.05  # share of images from which on a warning says so
+# Image features (n, d), images, or the name of a file, a folder or a data set.
+Images: TypeAlias = "Embeddings | ImageData | Shards | Tensor | ArrayLike | Path"
+# One column of labels (n,), or column -> labels.
+Columns: TypeAlias = "Labels | Tensor | ArrayLike | Mapping[str, Labels | Tensor | ArrayLike]"
+
+_MANY_UNREADABLE = 0.05  # share of unreadable images that triggers a warning
 SPLITS = ("images", "reference", "train", "val")
 ALWAYS = ("texts", "edits", "progress")  # opened without a source of that name
 
 
 class Data(Strict):
-    """Name images in a suite: a name of `vldebias eval data`, a split of it, and options of its
-    reader.
+    """Name a split of a data set in a suite.
 
-    The worlds "birds" and "portraits" and the "photographs" ship with the package; everything else
-    lies under `root`, by default --data-root.
+    Attributes:
+        name: a name of `vldebias eval data`, or packaged data: "birds", "portraits" or
+            "photographs".
+        split: the split.
+        options: options of the reader of the data set.
+        root: folder of the data set; default: --data-root.
     """
 
     name: str
@@ -59,19 +70,20 @@ class Data(Strict):
 
 
 class Inputs(Mapping[str, Any]):
-    """Open inputs of tasks by name, each when it is first asked for.
+    """Open inputs of tasks by name, on first access.
 
-    - "images", "reference", "train" and "val" are `Embeddings`, with their labels.
+    - "images", "reference", "train" and "val" are `Embeddings` with their labels.
     - "model" and "pipeline" are `Loaded`.
-    - "texts" is the host that embeds prompts; "edits" are those that were fitted before.
-    - Every other name is what was given by that name.
+    - "texts" is the host that embeds prompts; "edits" are saved or fitted edits.
+    - Any other name returns the source of that name.
 
     Args:
-        options: files and names of models, as the flags of the command line have them.
-        sources: name -> object, array, file, folder, name of a data set or `Data`. They take
-            precedence over what the options name.
-        needs: what the suite asks of the user, for messages.
-        split: the part of a data set that is named by a text alone.
+        options: files and names of models, as given by the flags of the command line.
+        sources: name -> object, array, file, folder, name of a data set or `Data`; they take
+            precedence over the options.
+        needs: what the suite requires from the user, for messages.
+        progress: progress bars.
+        split: the split of data sets that are given by name only.
     """
 
     def __init__(
@@ -91,7 +103,9 @@ class Inputs(Mapping[str, Any]):
         self.needs = needs
         self.progress = progress
         self.split = split
-        self._opened: dict[Any, Any] = {}
+        # Models, and embeddings of splits, by their names and settings.
+        self._models: dict[tuple[str, str, str | None], Loaded] = {}
+        self._splits: dict[tuple[str, str | None], Embeddings | None] = {}
 
     def __getitem__(self, name: str) -> Any:
         return self.open(name)
@@ -102,19 +116,19 @@ class Inputs(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(list(iter(self)))
 
-    def of_task(self, task: Task) -> dict[str, Any]:
-        """Return name -> input of a task: what it prepares itself, and what its `measure` takes.
+    def of_task(self, task: Task) -> dict[str, object]:
+        """Return name -> input of a task: the arguments of `measure`, and what the task prepares.
 
-        What was opened for another task is not opened again.
+        Inputs that were opened for another task are reused.
 
         Raises:
-            InvalidInputError: an input that the task needs was not given.
+            InvalidInputError: a required input is missing.
         """
         splits = task.splits()
-        # The user's images replace those that a suite names, not the other way round.
+        # The user's images take precedence over splits that a suite names.
         names = {*splits, *self.sources}
         task.check_sources(names)
-        # What a task prepares (a judge, a plan) takes precedence over an input of that name.
+        # What a task prepares (a judge, a plan) takes precedence over an input with the same name.
         opened = dict(task.prepare(self))
         for name in task.input_names():
             if name not in opened and (name in names or name in ALWAYS):
@@ -122,64 +136,64 @@ class Inputs(Mapping[str, Any]):
         return opened
 
     def open(self, name: str, split: Data | None = None) -> Any:
-        """Return an input by its name, opened once.
+        """Return an input by name; it is opened once.
 
-        Images are embedded; their labels are those that come with them and those that were given,
-        without the values that the user calls unknown.
+        Images are embedded. Their labels are the labels of the data and those that the user passed,
+        without the values that the user marks as unknown.
 
         Args:
             name: see `Inputs`.
-            split: what a suite names, opened where the user gave nothing by this name.
+            split: split of a suite, opened if there is no source of this name.
 
         Returns:
-            The input; None where nothing names it, and of "train" and "val" where the user's file
-            of features has no such split.
+            The input; None if there is no source. For "train" and "val" also None if the user's
+            file of features has no such split.
         """
         if name in ("model", "pipeline", *ALWAYS):
             return getattr(self, name)
         source = self.sources.get(name, split)
         if name not in SPLITS:
             return source
-        # Two tasks may name different splits under one input, so that the name alone is no key;
-        # what Python gives is one object for all.
+        # Tasks may name different splits for the same input; sources from Python are the same for
+        # all tasks.
         key = name, source.model_dump_json() if isinstance(source, Data) else None
-        if key not in self._opened:
+        if key not in self._splits:
             rows = self._open_split(name, source)
             if isinstance(rows, ImageData):
                 rows = self._embed(name, rows)
             if rows is not None:
                 # "labels" describe the images, "train_labels" the split "train".
                 role = "labels" if name == "images" else f"{name}_labels"
-                # The user's columns stand over those that come with the images: a corrected label
-                # wins.
+                # The user's columns, such as corrected labels, take precedence over those of the
+                # data.
                 labels = Embeddings.from_arrays(rows.features, self.sources.get(role, {})).labels
                 rows = replace(rows, labels={**rows.labels, **labels})
                 rows = rows.without(self.options.unknown)
-            self._opened[key] = rows
-        return self._opened[key]
+            self._splits[key] = rows
+        return self._splits[key]
 
     @property
     def model(self) -> Loaded:
-        """Return the image-text model; raise InvalidInputError where there is none."""
+        """Return the image-text model; raise InvalidInputError if there is none."""
         return self.load(self.sources.get("model"), self.options.pretrained)
 
     @cached_property
     def pipeline(self) -> Loaded:
-        """Return the text-to-image pipeline; raise InvalidInputError where there is none."""
+        """Return the text-to-image pipeline; raise InvalidInputError if there is none."""
         source = self.sources.get("pipeline")
         loaded = self.load(source, kind="pipeline")
-        # A pipeline object of the user is not changed: its layout would stay after the measurement.
+        # A pipeline object of the user is not changed: its memory format would persist.
         is_ours = isinstance(source, (str, Loaded))
         if is_ours and self.options.device == "cpu" and hasattr(loaded.host, "unet"):
-            # Convolutions run faster so on a CPU.
+            # Convolutions on a CPU are faster with channels last.
             loaded.host.unet.to(memory_format=need("torch").channels_last)
         return loaded
 
-    def load(self, source: Any, pretrained: str | None = None, kind: str = "model") -> Loaded:
-        """Return a model, or of the kind "pipeline" a pipeline; a name is loaded once.
+    def load(self, source: object, pretrained: str | None = None, kind: str = "model") -> Loaded:
+        """Return a model or pipeline; a name is loaded once.
 
         Args:
-            source: a model, or a name that `vldebias.load_host` opens.
+            source: a model or pipeline, or a name that `vldebias.load_host` loads.
             pretrained: weights of an open_clip model.
             kind: "model" or "pipeline".
 
@@ -194,19 +208,23 @@ class Inputs(Mapping[str, Any]):
             return source
         if not isinstance(source, str):
             return Loaded(source, "", self.sources.get("tokenizer"))
-        # Tasks of a suite share a model, and a judge may name the one that is measured.
+        # Tasks of a suite share a model, and a judge may use the measured one.
         key = kind, source, pretrained
-        if key not in self._opened:
-            place: dict[str, Any] = {"device": self.options.device, "dtype": self.options.dtype}
+        if key not in self._models:
             with self.progress.bar(f"loading {source}"):
-                self._opened[key] = load_host(pretrained=pretrained, **{kind: source}, **place)
-        return self._opened[key]
+                self._models[key] = load_host(
+                    model=source if kind == "model" else None,
+                    pretrained=pretrained,
+                    pipeline=source if kind == "pipeline" else None,
+                    device=self.options.device,
+                    dtype=self.options.dtype,
+                )
+        return self._models[key]
 
     @cached_property
     def texts(self) -> Host:
-        """Return what embeds prompts, without any attachment: the user's files, else the model."""
-        # A file of texts takes precedence over a file of features that has texts too: it is the
-        # more specific one.
+        """Return the host that embeds prompts, unedited: the user's files, or the model."""
+        # A file of texts is more specific than a file of features with texts.
         file = self.options.texts or self.options.embeddings
         rows = None
         if self.options.texts is not None:
@@ -219,7 +237,7 @@ class Inputs(Mapping[str, Any]):
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
-        """Return name -> edit that was fitted before: from Python, or by the name of its folder."""
+        """Return name -> edit, for edits passed from Python and saved ones by their folder."""
         edits: dict[str, Edit] = dict(self.sources.get("edits", {}))
         for path in self.options.projections:
             saved = load_edit(path)
@@ -232,12 +250,12 @@ class Inputs(Mapping[str, Any]):
         return edits
 
     def _embed(self, name: str, images: ImageData) -> Embeddings:
-        """Return the features that the model gives for images, from the cache where it has them."""
+        """Return the features of images from the model, or from the cache."""
         model = self.model
         if model.preprocess is None:
             raise InvalidInputError(
-                f"{name}: got a folder or a data set and a model without its preprocessing; give"
-                " the model by name, or from `vldebias.load_host`, or give features (n, d)"
+                f"{name}: got a folder or a data set and a model without preprocessing; pass the"
+                " model by name, or from `vldebias.load_host`, or pass features (n, d)"
             )
         encoder = image_encoder(model.host, model.preprocess, name=model.name)
         rows = embed_images(images, encoder, self.options.cache, progress=self.progress)
@@ -246,20 +264,19 @@ class Inputs(Mapping[str, Any]):
             rows = replace(rows, about={**rows.about, "files left out": left_out})
         for sentence in left_out_of(rows.about):
             self.progress.say(f"{name}: {sentence}")
-        skipped: Sequence[Any] = rows.about.get("skipped") or []
+        skipped: Sequence[Mapping[str, str]] = rows.about.get("skipped") or []
         share = len(skipped) / len(images)
         if share > _MANY_UNREADABLE:
             warn(
                 f"{name}: {len(skipped)} of {len(images)} images ({share:.0%}) cannot be read and"
-                f" are left out, such as {skipped[0]['id']} ({skipped[0]['reason']}); figures are"
-                " of the others alone: repair or remove these files",
+                f" are left out, such as {skipped[0]['id']} ({skipped[0]['reason']}); figures only"
+                " include the others: repair or remove these files",
                 SuspectInputWarning,
             )
         return rows
 
-    def _open_split(self, name: str, source: Any) -> Embeddings | ImageData | None:
-        """Return the images of a split: an object, an array, what a suite names, or what
-        `_open_named` opens."""
+    def _open_split(self, name: str, source: Images | Data | None) -> Embeddings | ImageData | None:
+        """Open the images of a split."""
         if source is None and name == "images":
             raise InvalidInputError(
                 "images: expected features (n, d), a file, a folder or a data set, got none"
@@ -276,15 +293,13 @@ class Inputs(Mapping[str, Any]):
                 f"{name}: got shape {rows.features.shape}; expected features (n, d) with n > 0"
             )
         features = rows.features
-        # The digest is computed from the numbers and not from a file, so that a loaded array and
-        # its file are the same data.
+        # Hash the numbers, so that an array and its file are the same data.
         shards = features if isinstance(features, Shards) else Shards([features])
         return replace(rows, about={"data": "given", "digest": shards.digest()})
 
     def _open_named(self, name: str, source: str | Path) -> Embeddings | ImageData:
-        """Return the features of a file or a pattern, or the images of a folder or a data set."""
-        # A path takes precedence over the name of a data set: a folder "celeba" in the working
-        # folder is that folder.
+        """Open features from a file or pattern, or images from a folder or a data set."""
+        # A folder "celeba" in the working directory takes precedence over the data set.
         is_file = Path(source).suffix in (".npz", ".npy")
         if is_file or is_pattern(source) or is_clip_retrieval(source):
             embeddings, _ = _of_file(Path(source))
@@ -297,21 +312,20 @@ class Inputs(Mapping[str, Any]):
                 f"{name}: got {str(source)!r}; expected a folder, a file of features or one of"
                 f" {', '.join(names)}; {did_you_mean(source, names)}"
             )
-        # split= says which part is measured; baselines always learn from the training
-        # part.
+        # split= is the part to measure; baselines always learn from the training split.
         split = "train" if name == "train" else self.split
         if source == PHOTOGRAPHS:
             return _embedded_photographs("reference" if name == "reference" else split, {})
         return open_split(str(source), self.options.data_root, split, {})
 
-    def _split_of_suite(self, data: Data, *, is_optional: bool) -> Any:
-        """Return a split of the user's file of features, else of the data set that a suite names;
-        at most as many images as the user's limit, always the same ones.
+    def _split_of_suite(self, data: Data, *, is_optional: bool) -> Embeddings | ImageData | None:
+        """Open a split that a suite names, from the user's file of features if there is one.
 
-        None: the user's file has no such split, and it may be left out.
+        At most as many images as the user's limit are used, always the same ones. None if an
+        optional split is not in the user's file.
         """
         file = self.options.embeddings
-        images: Any
+        images: Embeddings | ImageData
         if file is None:
             root = data.root or self.options.data_root
             with self.progress.bar(f"opening {data.name} {data.split}"):
@@ -327,26 +341,24 @@ class Inputs(Mapping[str, Any]):
             elif is_optional:
                 return None
             elif splits is None:
-                # Without this column the file is what is measured.
+                # A file without this column is measured as a whole.
                 images = rows
             else:
                 raise InvalidInputError(
                     f'{file}: got {list(splits.names)} in the column "split"; expected'
                     f" {data.split!r} among them"
                 )
-        # A fixed seed: --limit 500 takes the same images today and tomorrow, and of all classes,
-        # where the first 500 of a folder would often be of one.
+        # A random subset with a fixed seed: the first 500 images of a folder often show one class.
         selected = np.random.default_rng(0).permutation(len(images))[: self.options.limit]
         if len(selected) == len(images):
             return images
-        # In the order of the data set, so that files are read one after another.
+        # Keep the order of the data set, so that files are read sequentially.
         in_order = np.sort(selected)
         return images.picked(in_order) if isinstance(images, Embeddings) else images[in_order]
 
     @cached_property
-    def _feature_file(self) -> tuple[Embeddings, dict[str, Any] | None]:
-        """The embeddings of the user's file of features, and those of its texts, where it has some:
-        prompt -> embedding; opened once."""
+    def _feature_file(self) -> tuple[Embeddings, Texts]:
+        """Open the user's file of features, and its text embeddings by prompt, if it has any."""
         return _of_file(self.options.embeddings or Path(), self.options.table)
 
 
@@ -356,15 +368,14 @@ def open_split(
     """Open a split of a data set by name.
 
     Args:
-        name: a world of the package, "birds" or "portraits", its "photographs", or a name of
+        name: packaged data, "birds", "portraits" or "photographs", or a name of
             `vldebias eval data`.
-        root: the folder below which everything else lies.
-        split: such as "test"; None: the one to measure on.
-        options: of the reader of the data set.
+        root: folder of the data sets.
+        split: the split, such as "test"; None: the default one.
+        options: options of the reader of the data set.
 
     Raises:
-        InvalidInputError: an option that a world does not have, or a data set that can only be
-            streamed.
+        InvalidInputError: an option is unknown, or the data set can only be streamed.
     """
     if name in WORLDS:
         unknown = sorted(set(options) - {"n", "start"})
@@ -376,19 +387,19 @@ def open_split(
     if name == PHOTOGRAPHS:
         if options or split not in (None, "test"):
             raise InvalidInputError(
-                f"{name}: got split {split!r} and options {sorted(options)}; expected split test,"
-                " which alone has pictures, and no options"
+                f"{name}: got split {split!r} and options {sorted(options)}; expected no options,"
+                " and split test, the only one with pictures"
             )
         return load_photographs().images
     opened = open_data(name, root, split, **options)
     if not isinstance(opened, ImageData):
         raise InvalidInputError(
-            f"{name}: got a stream; expected images in any order: open them without streaming"
+            f"{name}: got a stream; expected images with random access: open them without streaming"
         )
     return opened
 
 
-def _embedded_photographs(split: str, options: Mapping[str, Any]) -> Embeddings:
+def _embedded_photographs(split: str, options: Mapping[str, object]) -> Embeddings:
     """Return the embeddings of the packaged photographs: the gallery for "test", or "reference"."""
     if options or split not in ("test", "reference"):
         raise InvalidInputError(
@@ -400,7 +411,7 @@ def _embedded_photographs(split: str, options: Mapping[str, Any]) -> Embeddings:
 
 
 def images_of_folder(folder: Path) -> ImageData:
-    """Return the pictures below a folder; the folders directly below it are the column "folder".
+    """Open the pictures below a folder, with its direct subfolders as the column "folder".
 
     Hidden and temporary files and files of other kinds are left out and counted.
     """
@@ -412,8 +423,7 @@ def images_of_folder(folder: Path) -> ImageData:
             " as .png or .jpg"
         )
     labels = []
-    # "waterbird/001.jpg" has the label "waterbird", "001.jpg" none: labels come free with the usual
-    # layout.
+    # The label of "waterbird/001.jpg" is "waterbird"; "001.jpg" has no label.
     for file in files:
         parent, slash, _ = file.partition("/")
         labels.append(parent if slash else "")
@@ -423,9 +433,9 @@ def images_of_folder(folder: Path) -> ImageData:
     return file_images(folder.name, "all", folder, files, columns, about=facts)
 
 
-def _of_file(path: Path, table: Path | None = None) -> tuple[Embeddings, dict[str, Any] | None]:
-    """Return embeddings of a file or of shards, with their digest in the place of their path, and
-    prompt -> embedding, where the file has some."""
+def _of_file(path: Path, table: Path | None = None) -> tuple[Embeddings, Texts]:
+    """Open embeddings of a file or of shards, identified by digest instead of path, and its text
+    embeddings by prompt, if it has any."""
     embeddings, texts = open_embeddings(path, table=table)
     facts = {name: value for name, value in embeddings.about.items() if name != "file"}
     facts = {"data": path.name, **facts, "digest": digest_of(path)}

@@ -11,8 +11,9 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from vldebias.errors import InvalidInputError, did_you_mean, need, one_line
 from vldebias.hosts.loading import SCHEMAS, Loaded, check_name, has_weights, load_host
@@ -196,13 +197,15 @@ def _planned(part: str, model: str, root: Path | None) -> Run:
     splits = dict[str, Data]()  # a split that several tasks read is embedded once
     named = [_named(model)]
     if suite.name in PIPELINE_PARTS:
-        named = [{"model": model, "pretrained": None}]
+        named = [_ModelName(model=model, pretrained=None)]
     for task in suite.tasks:
         for spec in _data_of(task).values():
             splits.setdefault(spec.model_dump_json(), spec)
         # The judge of a suite is a model with weights of its own.
         if isinstance(task, GenerationTask) and isinstance(task.judge, ClipJudge):
-            named.append({"model": task.judge.model, "pretrained": task.judge.pretrained})
+            judge = task.judge
+            if judge.model is not None:
+                named.append(_ModelName(model=judge.model, pretrained=judge.pretrained))
     if splits and root is None:
         return Run(suite, model, missing=f"expected {suite.needs}")
     # How many images each split of a suite has, and how many each of its tasks generates.
@@ -232,7 +235,7 @@ def _suite_of(part: str, root: Path | None) -> Suite:
     for task in suite.tasks:
         if part == GENERATION and task.name not in GENERATION_TASKS:
             continue
-        changes = dict[str, Any]()
+        changes = dict[str, object]()
         for name, spec in _data_of(task).items():
             changes[name] = spec.model_copy(update={"root": folder})
         if part == GENERATION and isinstance(task, GenerationTask):
@@ -248,7 +251,32 @@ def _data_of(task: Task) -> dict[str, Data]:
     return {name: value for name, value in task if isinstance(value, Data)}
 
 
-def _named(model: str) -> dict[str, Any]:
+class _ModelName(TypedDict):
+    """Arguments of `load_host` that name an image-text model."""
+
+    model: str
+    pretrained: str | None
+
+
+class _FigureKey(NamedTuple):
+    """Identify a figure of a suite; the method is named as in tables."""
+
+    task: str
+    metric: str
+    method: str
+    subset: str
+
+
+class _ComparedFigure(NamedTuple):
+    """Store a figure: what was measured, and the value that is published for a model, or NaN."""
+
+    key: _FigureKey
+    measured: Measurement | None
+    value: float
+    model: str
+
+
+def _named(model: str) -> _ModelName:
     """Return the arguments of `load_host` for NAME:PRETRAINED, or for a name alone."""
     # "hf-hub:timm/ViT-B-16" has a colon that is no pretrained tag.
     if model.startswith(SCHEMAS):
@@ -341,10 +369,11 @@ def paper(
 
 def _opened(out: Path, run: Run, options: Options, progress: Progress) -> tuple[Loaded, Options]:
     """Load the model of a run and estimate its time; return it with the options of the run."""
-    named = _named(run.model)
+    settings = replace(options, out=out / run.name, cache=options.cache or out / "cache")
     if run.suite.name in PIPELINE_PARTS:
-        named = {"pipeline": run.model}
-    settings = replace(options, out=out / run.name, cache=options.cache or out / "cache", **named)
+        settings = replace(settings, pipeline=run.model)
+    else:
+        settings = replace(settings, **_named(run.model))
     with progress.bar(f"loading {run.model} and timing a sample of {run.suite.name}"):
         loaded = load_host(
             settings.model,
@@ -366,15 +395,14 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
         results: name of a run -> its result.
         out: folder for the table and the page.
     """
-    rows = list[tuple[Any, ...]]()
+    rows = list[tuple[object, ...]]()
     for run in runs:
         result = results.get(run.name)
         reasons = _not_fitted(result)
-        for key, measured, value, source in _figures(run, result):
-            if measured is not None or value == value:
-                task, _, method, _ = key
-                row = _row(run, key, value, source, measured)
-                rows.append((*row, reasons.get((task, method), "")))
+        for figure in _figures(run, result):
+            if figure.measured is not None or not isnan(figure.value):
+                reason = reasons.get((figure.key.task, figure.key.method), "")
+                rows.append((*_row(run, figure), reason))
     frame = need("pandas").DataFrame(rows, columns=HEAD)
     write_atomically(out / "paper.csv", spreadsheet_csv(frame))
     keys = ["suite", "data", "model", "published of"]
@@ -399,56 +427,57 @@ def sentences(frame: pd.DataFrame) -> list[str]:
     measured = frame[frame.measured.notna()]
     both = measured[measured.published.notna()]
     n_published = int(frame.published.notna().sum())
-    found = list[str]()
+    lines = list[str]()
     if not n_published:
         models = "these models" if len(frame) else "what was asked for"
-        found.append(f"The paper has no figures of {models}.")
+        lines.append(f"The paper has no figures of {models}.")
     else:
         inside = int(both.published.between(both.low, both.high).sum())
         were = "was" if len(both) == 1 else "were"
         lie = "lies" if inside == 1 else "lie"
-        found.append(
+        lines.append(
             f"{len(both)} of {n_published} published figures {were} measured again; {inside} of"
             f" them {lie} inside the 95 % interval of what was measured."
         )
     n_more = len(measured) - len(both)
     if n_more:
         word = "figure was" if n_more == 1 else "figures were"
-        found.append(f"{n_more} more {word} measured that the paper does not have.")
-    return found
+        lines.append(f"{n_more} more {word} measured that the paper does not have.")
+    return lines
 
 
-def _figures(run: Run, result: Result | None) -> list[tuple[Any, ...]]:
-    """Return each figure that the paper has of a run, and each further figure of its tables, or of
-    `UNPUBLISHED`, that was measured: its key as it is shown, what was measured, what is published,
-    and of which model."""
+def _figures(run: Run, result: Result | None) -> list[_ComparedFigure]:
+    """Return the published figures of a run, and measured figures of `UNPUBLISHED` metrics."""
     suite = run.suite.name
     source = PUBLISHED_PIPELINE if suite in PIPELINE_PARTS else run.model
     is_of_paper = bool(published(suite, source))
     model = source if is_of_paper else ""
-    row_of_figure = dict[tuple[str, str, str, str], Measurement]()
-    row_at_lam = dict[tuple[Any, ...], Measurement]()
+    row_of_figure = dict[_FigureKey, Measurement]()
+    row_at_lam = dict[tuple[_FigureKey, float | None], Measurement]()
     for row in result.rows if result is not None else ():
-        key = (row.task, row.metric, row.method, row.subset)
+        key = _FigureKey(row.task, row.metric, row.method, row.subset)
         row_of_figure.setdefault(key, row)
-        row_at_lam[(*key, row.lam)] = row
+        row_at_lam[key, row.lam] = row
 
-    figures = list[tuple[Any, ...]]()
-    for key, value in published_of_any_model(suite, source).items():
-        figures.append((key, row_of_figure.get(key), value, model))
-    # Table 7.3: the same rows at further lambdas, whose method is named with it.
+    figures = list[_ComparedFigure]()
+    for names, value in published_of_any_model(suite, source).items():
+        key = _FigureKey(*names)
+        figures.append(_ComparedFigure(key, row_of_figure.get(key), value, model))
+    # Table 7.3: the same rows at further lambdas, which are part of the method's name.
     for lam in SWEPT:
-        for key, value in published_of_any_model(suite, source, lam=lam).items():
-            task, metric, method, subset = key
-            shown = (task, metric, f"{method} at lambda {lam:g}", subset)
-            figures.append((shown, row_at_lam.get((*key, lam)), value, model))
+        for names, value in published_of_any_model(suite, source, lam=lam).items():
+            key = _FigureKey(*names)
+            shown = key._replace(method=f"{key.method} at lambda {lam:g}")
+            figures.append(_ComparedFigure(shown, row_at_lam.get((key, lam)), value, model))
     # Table 7.1 measures one of the models of the other tables.
-    for key, value in published(suite, UNNAMED_CLIP).items():
-        cosine = value if is_of_paper else float("nan")
-        figures.append((key, row_of_figure.get(key), cosine, UNNAMED_CLIP if model else ""))
+    for names, value in published(suite, UNNAMED_CLIP).items():
+        key = _FigureKey(*names)
+        cosine = value if is_of_paper else nan
+        unnamed = UNNAMED_CLIP if model else ""
+        figures.append(_ComparedFigure(key, row_of_figure.get(key), cosine, unnamed))
     for key, measurement in row_of_figure.items():
         if measurement.metric in UNPUBLISHED.get(suite, ()):
-            figures.append((key, measurement, float("nan"), model))
+            figures.append(_ComparedFigure(key, measurement, nan, model))
     return figures
 
 
@@ -462,23 +491,15 @@ def _not_fitted(result: Result | None) -> dict[tuple[str, str], str]:
     return reasons
 
 
-def _row(
-    run: Run,
-    key: tuple[str, str, str, str],
-    value: float,
-    source: str,
-    row: Measurement | None,
-) -> tuple[Any, ...]:
-    """Return a row of `HEAD` without its note.
-
-    key: task, metric, method as it is shown, and subset. value: the published figure, NaN without
-    one. source: its model. row: what was measured.
-    """
-    task, metric, method, subset = key
+def _row(run: Run, figure: _ComparedFigure) -> tuple[object, ...]:
+    """Return a row of `HEAD` without its note."""
+    task, metric, method, subset = figure.key
     name = f"{metric}, {subset}" if subset else metric
-    figures = (float("nan"),) * 4
+    numbers = (nan,) * 4
     n = ""
+    row = figure.measured
     if row is not None:
-        figures = (row.value, *row.interval, row.value - value)
+        numbers = (row.value, *row.interval, row.value - figure.value)
         n = ", ".join(f"{count:,} {unit}" for unit, count in row.n.items())
-    return run.suite.name, task, run.model, name, method, value, source, *figures, n
+    shown = (run.suite.name, task, run.model, name, method, figure.value, figure.model)
+    return (*shown, *numbers, n)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError, need
@@ -30,25 +30,29 @@ from vldebias.wording import balance_prompts
 
 if TYPE_CHECKING:
     import pandas as pd
+    from diffusers import DiffusionPipeline
 
-MOST_PROMPTS = 30  # of a pilot; shares of other prompts are predicted from these
+MOST_PROMPTS = 30  # prompts of a pilot; shares of other prompts are predicted from these
 BATCH_SIZE = 8
+T = TypeVar("T")
 
 
 def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
-    """Return the prompts to measure: of those that leave the value of one person open at most
-    MOST_PROMPTS, evenly spaced over the list. A list of the protocol's prompts is measured whole.
+    """Return the prompts to measure.
+
+    These are at most MOST_PROMPTS, evenly spaced over the prompts that leave the value of one
+    person open. If all prompts are from the protocol, all of them are measured.
 
     Args:
         prompts: texts.
         attribute: prompt set of the attribute.
 
     Raises:
-        InvalidInputError: no prompt leaves it open.
+        InvalidInputError: no prompt leaves the value open.
     """
-    # "A nurse" and "a nurse" are one prompt.
+    # "A nurse" and "a nurse" are the same prompt.
     distinct = list({text.casefold(): text for text in reversed(prompts)}.values())[::-1]
-    # By the rules of the generation task: a judge sees one value in a picture.
+    # As in the generation task: a judge reads one value per image.
     reasons = balance_prompts(distinct, attribute, seed=0, groups="leave").reasons
     opened = [text for text, reason in zip(distinct, reasons, strict=True) if reason is None]
     if not opened:
@@ -73,27 +77,26 @@ def measure_prompts(
     guidance: float | None = None,
     progress: Progress = SILENT,
 ) -> tuple[pd.DataFrame, Record]:
-    """Generate and judge images of each prompt; return the counts that `vldebias.audit` takes as
-    `calibration`, and their record.
+    """Generate and judge images of each prompt.
 
     Args:
-        pipe: of `vldebias.load_host`.
+        pipe: a pipeline loaded by `vldebias.load_host`.
         prompts: texts, see `pilot_prompts`.
-        attribute_set: the prompt set of the attribute, "gender".
-        options: out, in whose folder "images" those that are there already are read; steps; the
-            model of the judge and its device.
-        images: of each prompt.
-        judge: reads the images. Default: that of the suite "generation"; of the miniature its own.
-        guidance: the scale. Default, as that of the steps: the pipeline's own.
-        progress: shows how far it is.
+        attribute_set: the prompt set of the attribute, such as "gender".
+        options: `out`, whose folder "images" may contain images of an earlier run; `steps`; and the
+            model and device of the judge.
+        images: number of images per prompt.
+        judge: the judge. Default: the judge of the suite "generation", or the miniature's own.
+        guidance: guidance scale. Default: that of the pipeline.
+        progress: progress bars.
 
     Returns:
-        A row per prompt: `prompt`, a column of counts for each value, `model` and `guidance`.
-        And the record of these images.
+        Counts for `vldebias.audit(calibration=...)`, with a row per prompt: `prompt`, a column of
+        counts for each value, `model` and `guidance`. And the record of these images.
 
     Raises:
-        InvalidInputError: a judge that does not read the attribute, before anything is generated; a
-            folder with images of other prompts or settings; no image whose value is known.
+        InvalidInputError: the judge cannot judge the attribute (before anything is generated), the
+            folder contains images of other prompts or settings, or no image has a known value.
     """
     attribute = load_prompts(attribute_set)
     folder = options.out / "images"
@@ -133,8 +136,8 @@ def measure_prompts(
     labels = decide(judge_images(judge, made, progress)[name], values, SURE)
     if (labels.codes < 0).all():
         raise InvalidInputError(
-            f"{folder}: the judge knows {attribute.name} in none of {len(made)} images; look at"
-            " them, or name another judge (--judge)"
+            f"{folder}: the judge recognises {attribute.name} in none of {len(made)} images; look"
+            " at them, or use another judge (--judge)"
         )
     named = Labels(labels.codes, tuple(map(plain_value, values)))
     record = record_of_images(made, named, attribute=name, judge=judge, model=pipe.name)
@@ -148,21 +151,22 @@ def measure_prompts(
 
 
 def suite_judge(options: Options, progress: Progress = SILENT) -> Judge:
-    """Return the judge of the suite "generation", with the model that the options name.
+    """Return the judge of the suite "generation", with the model in the options.
 
     Args:
-        options: Options of a run; `judge` names a CLIP.
-        progress: Where loading is shown.
+        options: options of a run; `judge` names a CLIP.
+        progress: progress bars.
     """
     for task in load_suite("generation").tasks:
         if isinstance(task, GenerationTask) and isinstance(task.judge, ClipJudge):
             return task.judge.on(task.judge.loaded(Inputs(options, progress=progress)))
-    raise InvalidInputError("measure: the suite 'generation' has no judge; give judge=")
+    raise InvalidInputError("measure: the suite 'generation' has no judge; pass judge=")
 
 
-def _default_of(pipe: Any, name: str, otherwise: Any) -> Any:
-    """Return the default of an argument of a pipeline, else what is passed."""
+def _default_of(pipe: DiffusionPipeline, name: str, fallback: T) -> T:
+    """Return the default of an argument of a pipeline, or the fallback if it has none."""
     parameter = inspect.signature(type(pipe).__call__).parameters.get(name)
     if parameter is None or parameter.default in (None, inspect.Parameter.empty):
-        return otherwise
-    return parameter.default
+        return fallback
+    default: T = parameter.default
+    return default

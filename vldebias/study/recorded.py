@@ -1,4 +1,4 @@
-"""Write records of generated images that a judge has read, and add what people say about them."""
+"""Create records of generated images that were judged, and add human labels to records."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
 from vldebias.judge.answers import Answer, read_answers
 from vldebias.judge.judges import Judge
-from vldebias.judge.plan import GeneratedImages, PlannedImage, hash_of
+from vldebias.judge.plan import GeneratedImages, Plan, hash_of
 from vldebias.judge.stored import NO_VALUE, SURE, last_judgements
 from vldebias.records import schema
 from vldebias.records.check import with_figures
-from vldebias.records.protocol import PROTOCOL, load_protocol
+from vldebias.records.protocol import PROTOCOL, ProtocolPrompt, load_protocol
 from vldebias.records.schema import NEUTRAL, LabelCounts, PromptCounts, Record
 from vldebias.report.result import NONE
 from vldebias.utils.files import commit, versions
 from vldebias.utils.schema import file_slug
 
-NOT_STATED = "not stated"  # fields that whoever publishes a record fills in
+NOT_STATED = "not stated"  # placeholder of fields that the publisher of a record fills in
 
 
 def record_of_images(
@@ -34,74 +34,57 @@ def record_of_images(
     variant: str = NONE,
     sure: float = SURE,
 ) -> Record | None:
-    """Return the record of the images of one variant.
+    """Create the record of the images of one variant.
 
     Prompts of the protocol get its subjects and qualifiers. Only prompts that leave the attribute
     open are counted.
 
     Args:
         made: the images.
-        labels: the judge's answer about each of them, in their order.
-        attribute: what the judge read.
-        judge: who read them.
-        model: what tables call the generator.
-        variant: name of the variant, "none" for the model as it is.
-        sure: smallest probability with which an answer counted.
+        labels: the judge's answer about each image.
+        attribute: the attribute.
+        judge: the judge.
+        model: name of the generator in tables.
+        variant: name of the variant; "none" for the unedited model.
+        sure: probability below which an answer counts as unknown.
 
     Returns:
         The record with its figures; None if no image of the variant leaves the attribute open.
     """
     answers_of_prompt: dict[str, Counter[int]] = defaultdict(Counter)
-    image_of_prompt: dict[str, PlannedImage] = {}
+    concept_of_prompt: dict[str, str] = {}
     for image, code in zip(made, labels.codes.tolist(), strict=True):
         is_open = image.stated is None and image.part in ("train", "unseen")
         if image.variant == variant and is_open:
             answers_of_prompt[image.prompt][code] += 1
-            image_of_prompt[image.prompt] = image
+            concept_of_prompt[image.prompt] = image.concept
     if not answers_of_prompt:
         return None
-    planned = {prompt.text: prompt for prompt in load_protocol().prompts()}
+    protocol = {prompt.text: prompt for prompt in load_protocol().prompts()}
+    neutral = {text for text, prompt in protocol.items() if prompt.qualifier == NEUTRAL}
     counts = []
-    for prompt, answers in answers_of_prompt.items():
+    for text, answers in answers_of_prompt.items():
+        default = ProtocolPrompt(concept_of_prompt[text] or text, NEUTRAL, text)
+        prompt = protocol.get(text, default)
         known = tuple(answers[code] for code in range(len(labels.names)))
-        subject = image_of_prompt[prompt].concept or prompt
-        qualifier = NEUTRAL
-        if prompt in planned:
-            subject = planned[prompt].subject
-            qualifier = planned[prompt].qualifier
         counts.append(
             PromptCounts(
-                subject=subject,
-                qualifier=qualifier,
-                prompt=prompt,
+                subject=prompt.subject,
+                qualifier=prompt.qualifier,
+                prompt=text,
                 counts=known,
                 unknown=answers.total() - sum(known),
             )
         )
-    neutral = {text for text, prompt in planned.items() if prompt.qualifier == NEUTRAL}
-    plan = made.plan
-    seeds = ", ".join(map(str, plan.seeds))
-    fingerprint = plan.model.get("fingerprint")
+    name = f"{model} {attribute}"
+    if variant != NONE:
+        name += f" {variant}"
     record = Record(
-        name=file_slug(f"{model} {attribute}" + ("" if variant == NONE else f" {variant}")),
+        name=file_slug(name),
         origin="measured",
         protocol=PROTOCOL if neutral <= answers_of_prompt.keys() else None,
-        model=schema.Model(
-            name=model,
-            id=plan.model.get("id"),
-            weights=None if fingerprint is None else hash_of(fingerprint),
-            pipeline=plan.model.get("pipeline"),
-            scheduler=plan.model.get("scheduler"),
-            precision=", ".join(plan.model.get("precision", ())) or None,
-            method=variant,
-            is_plain=variant == NONE,
-        ),
-        generation=schema.Generation(
-            guidance=plan.guidance,
-            steps=plan.steps,
-            seeds=f"SHA-256 of seed and prompt; runs {seeds}",
-            options={name: _plain_option(value) for name, value in plan.options.items()},
-        ),
+        model=_model_of_plan(made.plan, model, variant),
+        generation=_generation_of_plan(made.plan),
         attribute=attribute,
         values=tuple(labels.names),
         judge=schema.Judge(
@@ -117,24 +100,53 @@ def record_of_images(
     return with_figures(record)
 
 
-def _plain_option(value: object) -> str | int | float | bool | None:
-    """Return an option of a pipeline as JSON holds it."""
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
-    return str(value)
+def _model_of_plan(plan: Plan, name: str, variant: str) -> schema.Model:
+    """Describe the generator of a plan for a record."""
+    facts = plan.model
+    weights = None
+    if facts.get("fingerprint") is not None:
+        weights = hash_of(facts["fingerprint"])
+    precision = facts.get("precision")
+    fields = {
+        "name": name,
+        "id": facts.get("id"),
+        "weights": weights,
+        "pipeline": facts.get("pipeline"),
+        "scheduler": facts.get("scheduler"),
+        "precision": ", ".join(precision) or None if isinstance(precision, list) else None,
+        "method": variant,
+        "is_plain": variant == NONE,
+    }
+    return schema.Model.model_validate(fields)
+
+
+def _generation_of_plan(plan: Plan) -> schema.Generation:
+    """Describe the settings of a plan for a record."""
+    options: dict[str, str | int | float | bool | None] = {}
+    for name, value in plan.options.items():
+        if value is None or isinstance(value, (str, int, float, bool)):
+            options[name] = value
+        else:
+            options[name] = str(value)
+    return schema.Generation(
+        guidance=plan.guidance,
+        steps=plan.steps,
+        seeds=f"SHA-256 of seed and prompt; runs {', '.join(map(str, plan.seeds))}",
+        options=options,
+    )
 
 
 def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
-    """Return a record with people's labels of its images, and the figures that follow.
+    """Add human labels of its images to a record, and recompute its figures.
 
     Args:
-        record: what `vldebias audit --measure` or `vldebias eval generation` wrote.
-        folder: of its images, with the judge's stored answers.
-        files: answers of `vldebias label`; annotators who disagree name no value.
+        record: a record written by `vldebias audit --measure` or `vldebias eval generation`.
+        folder: folder of its images, with the judge's stored answers.
+        files: answers from `vldebias label`; if annotators disagree, the value is unknown.
 
     Raises:
-        InvalidInputError: images that no judge of these values has read, or answers about none of
-            the record's images.
+        InvalidInputError: no judge of these values has judged the images, or no answer is about an
+            image of the record.
     """
     made = GeneratedImages.open(folder)
     judged = last_judgements(made, record.attribute, record.values)
@@ -146,7 +158,7 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
     _, answers, _ = judged
     qualifier_of_prompt = {row.prompt: row.qualifier for row in record.counts}
     people = _by_image(read_answers(files), record.attribute)
-    # (qualifier, the judge's answer, weight) -> what people say
+    # (qualifier, the judge's answer, weight) -> human answers
     values_of_group: dict[tuple[str, str, float], Counter[str]] = defaultdict(Counter)
     annotators: set[str] = set()
     for image, answer in zip(made, answers, strict=True):
@@ -182,7 +194,7 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
 
 
 def _by_image(answers: Sequence[Answer], attribute: str) -> Mapping[str, list[Answer]]:
-    """Return path of an image -> its answers about an attribute."""
+    """Return path of an image -> answers about an attribute."""
     answers_of_image: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
         if answer.attribute == attribute:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ValidationError
 
@@ -35,9 +35,12 @@ from vldebias.utils.pictures import read_png, write_png
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import file_slug
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 class Finished(BaseModel, extra="forbid"):
-    """Hold the result of one task, as stored in <out>/tasks/; key: see `key_of`."""
+    """Store the result of one task in <out>/tasks/, with the key of `key_of`."""
 
     key: str
     parts: list[tuple[TaskProvenance, list[Measurement]]]
@@ -45,17 +48,16 @@ class Finished(BaseModel, extra="forbid"):
 
     @classmethod
     def read(cls, path: Path, key: str) -> Self | None:
-        """Return what a file holds; None where there is none, or one of another version or key.
+        """Read a stored result; None if it is missing, or has another version or key.
 
         Args:
             path: the file.
-            key: hash of what the task's figures depend on, `key_of`.
+            key: the key of `key_of`.
         """
         with suppress(FileNotFoundError, ValidationError):
-            kept = cls.model_validate_json(path.read_bytes())
-            # The key, not the date, decides: a run with another k or other weights measures again
-            # by itself.
-            return kept if kept.key == key else None
+            stored = cls.model_validate_json(path.read_bytes())
+            # The key decides, not the date: other settings or weights are measured again.
+            return stored if stored.key == key else None
         return None
 
 
@@ -64,35 +66,34 @@ def run_suite(
     options: Options | None = None,
     *,
     progress: Progress | None = None,
-    console: Any = None,
+    console: Console | None = None,
     only: Sequence[str] = (),
     loaded: Loaded | None = None,
 ) -> Result:
-    """Measure every task of a suite and write result.json, pictures and index.html into
+    """Measure every task of a suite, and write result.json, pictures and index.html to
     `options.out`.
 
-    result.json is written after every task. A second run reuses each task that a run before has
-    finished with the same settings, prompts, weights and data, and says so; image features and
-    generated images are resumed even inside a task. An interrupted run keeps all of it, with a page
-    about the finished tasks.
+    result.json is written after every task. A second run reuses tasks that were finished with the
+    same settings, prompts, weights and data; image features and generated images are reused even
+    within a task. An interrupted run keeps what was measured, with a page about finished tasks.
 
     Args:
-        suite: a name, a path, or from `load_suite`.
-        options: what the user brings; by default the folder "vldebias-<suite>" and nothing else.
-        progress: where progress is shown; default: stderr.
-        console: a rich console to show progress on.
-        only: names of tasks; none: all of them.
-        loaded: the model or pipeline that the options name, if it is loaded already.
+        suite: a suite, its name or its path.
+        options: inputs of the user; default: only the folder "vldebias-<suite>".
+        progress: progress bars; default: on stderr.
+        console: rich console for the progress bars.
+        only: names of tasks; none: all tasks.
+        loaded: the model or pipeline in the options, if it is already loaded.
 
     Raises:
-        InvalidInputError: something that the suite needs is lacking, or another run writes there.
+        InvalidInputError: a required input is missing, or another run writes to the folder.
     """
     if not isinstance(suite, Suite):
         suite = load_suite(suite)
     options = options or Options(out=Path(f"vldebias-{suite.name}"))
     suite, options = _with_choices(suite, options, only)
 
-    # Of several processes only the first writes and reports progress.
+    # If there are several processes, only the first one writes and reports progress.
     is_first = processes().rank == 0
     shown = SILENT
     lock: AbstractContextManager[None] = nullcontext()
@@ -103,7 +104,7 @@ def run_suite(
         sources = {} if loaded is None else {"model": loaded, "pipeline": loaded}
         inputs = Inputs(options, sources, needs=suite.needs, progress=shown)
         if (options.texts or options.embeddings) and isinstance(inputs.texts, TextTable):
-            # Where the user's file of texts lacks prompts, the message names those of all tasks.
+            # If the user's file of texts lacks prompts, the message names those of all tasks.
             inputs.texts.embed(suite.texts())
         done: list[Finished] = []
         result = _result_of(suite, done)
@@ -112,10 +113,10 @@ def run_suite(
                 done.append(_finish(inputs, suite, task, is_first))
                 result = _result_of(suite, done)
                 if is_first:
-                    # After every task: a run of hours that is killed leaves what it has measured.
+                    # Write after every task, in case a long run is killed.
                     result.write(options.out / RESULT)
         finally:
-            # Also after Ctrl-C or an error in a later task: the finished ones have their page.
+            # Also write the page of finished tasks after Ctrl-C or an error in a later task.
             if result.rows and is_first:
                 render(result, options.out / PAGE, beside=options.out)
                 write_manifest(options.out)
@@ -123,14 +124,14 @@ def run_suite(
 
 
 def _with_choices(suite: Suite, options: Options, only: Sequence[str]) -> tuple[Suite, Options]:
-    """Return the suite with the tasks that the user names and the user's choices in them, and the
-    options with the suite's own weights where the user names none.
+    """Return the suite with the selected tasks and the user's settings, and the options with the
+    default weights of the suite.
 
     Raises:
-        InvalidInputError: no such task.
+        InvalidInputError: there is no such task.
     """
     if options.device == "cuda" and "LOCAL_RANK" in os.environ:
-        # Each of several processes has a GPU to itself.
+        # Each process has its own GPU.
         options = replace(options, device=f"cuda:{os.environ['LOCAL_RANK']}")
     if suite.host is not None:
         model = options.model
@@ -152,7 +153,7 @@ def _with_choices(suite: Suite, options: Options, only: Sequence[str]) -> tuple[
 
 
 def _result_of(suite: Suite, done: Sequence[Finished]) -> Result:
-    """Return the result of the tasks that are done."""
+    """Return the result of the finished tasks."""
     parts = []
     seconds = 0.0
     for finished in done:
@@ -162,26 +163,25 @@ def _result_of(suite: Suite, done: Sequence[Finished]) -> Result:
 
 
 def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finished:
-    """Return what a run before has finished, if nothing it depends on has changed; else measure
-    now."""
+    """Return the stored result of a task if nothing it depends on has changed; otherwise measure
+    it."""
     start = time.monotonic()
     folder = inputs.options.out
     path = folder / "tasks" / f"{file_slug(task.name)}.json"
     opened = inputs.of_task(task)
     key = key_of(task, inputs.options, opened)
-    kept = Finished.read(path, key)
-    if kept is not None and not inputs.options.fresh:
+    stored = Finished.read(path, key)
+    if stored is not None and not inputs.options.fresh:
         inputs.progress.say(
             f"{task.name}: reused from an earlier run; --fresh (fresh=True) measures it again"
         )
-        return kept
+        return stored
 
-    # Recorded with “always”, since Python would stay silent about a line that has warned in an
-    # earlier task.
+    # Record with “always”, since Python would suppress a warning that an earlier task issued.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         results = task.measured(opened)
-    # One warning of each kind is shown, as a sweep gives dozens.
+    # Show one warning of each kind, since a sweep issues dozens.
     first_of_kind: dict[type[Warning], warnings.WarningMessage] = {}
     for warning in caught:
         first_of_kind.setdefault(warning.category, warning)
@@ -189,8 +189,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
         for kind, warning in first_of_kind.items():
             warnings.warn_explicit(warning.message, kind, warning.filename, warning.lineno)
     parts = []
-    # Pictures are written before the task's JSON: a task counts as finished only when all of it is
-    # there.
+    # Write pictures before the task's JSON, which marks the task as finished.
     for part in results:
         if is_first:
             _write_pictures(part, suite, folder)
@@ -201,16 +200,16 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     if is_first:
         write_atomically(path, content)
     inputs.progress.say(f"{task.name}: done in {seconds:.0f} s")
-    # As a later run will read it: tuples in settings become lists.
+    # Return what a later run will read: tuples in settings become lists.
     return Finished.model_validate_json(content)
 
 
 def _write_pictures(part: TaskResult, suite: Suite, folder: Path) -> None:
-    """Write the pictures and strips of a result beside the page."""
+    """Write the pictures and strips of a result to the folder of the page."""
     metadata = {"run": suite.name, "task": part.provenance.task}
-    # An earlier measurement of the task may have shown harm that this one does not find.
+    # Remove pictures of harm that an earlier measurement found and this one does not.
     for file in folder.glob(f"*{WORSE_STRIP}.png"):
-        with suppress(OSError):  # a file of somebody else that is no PNG
+        with suppress(OSError):  # another file that is not a PNG
             known = read_png(file, pixels=False)[1]
             if known.items() >= metadata.items():
                 file.unlink()
@@ -222,19 +221,15 @@ def _write_pictures(part: TaskResult, suite: Suite, folder: Path) -> None:
 
 
 def _as_shown(provenance: TaskProvenance, task: Task, pipeline: str | None) -> TaskProvenance:
-    """Return what a task was measured with, and what pages show of it.
-
-    These are the titles, the name that the user gave the pipeline, and whether the pictures are
-    those of the miniature world.
-    """
+    """Return the provenance for pages, with titles, the user's name of the pipeline, and whether
+    the pictures are from the miniature world."""
     model = provenance.model
     if (
         provenance.split == "generated"
         and pipeline is not None
         and pipeline not in provenance.model
     ):
-        # A pipeline may know itself by its folder or its class alone; the user's name stands before
-        # that.
+        # A pipeline may only know its folder or class: put the user's name first.
         model = f"{pipeline} ({provenance.model})"
     first_of_split = provenance.split.split(" ")[0]
     is_miniature = first_of_split in WORLDS or model.split(" ")[0] == "miniature"
@@ -246,21 +241,19 @@ def _as_shown(provenance: TaskProvenance, task: Task, pipeline: str | None) -> T
     return provenance.model_copy(update=update)
 
 
-def key_of(task: Task, options: Options, inputs: Mapping[str, Any]) -> str:
-    """Return a hash of what figures depend on; a restarted run reuses what a run before has
-    measured with it.
+def key_of(task: Task, options: Options, inputs: Mapping[str, object]) -> str:
+    """Return a hash of everything that figures depend on, for reusing earlier measurements.
 
     Args:
         task: the task.
         options: inputs of the user.
-        inputs: what the task measures, by name.
+        inputs: inputs of the task by name.
     """
     files = [options.table, options.texts, options.reference, *options.labels]
     for folder in options.projections:
         files += sorted(folder.rglob("*.safetensors"))
-    # What changes no figure (device, batch of an encoder, folder of the run) is left out on
-    # purpose: another machine may go on with the run. The version is in, since code may have
-    # changed.
+    # Device, batch size of encoders and folder are left out, so that another machine can continue
+    # the run. The version is included, since code may have changed.
     content = [
         task.model_dump(mode="json"),
         inputs,
@@ -273,7 +266,7 @@ def key_of(task: Task, options: Options, inputs: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _mark(value: Any) -> Any:
+def _mark(value: object) -> object:
     """Return what identifies an input: the digest of data, or the fingerprint of weights."""
     if isinstance(value, Embeddings):
         # The name of the cache's folder is a hash of encoder and images.

@@ -1,5 +1,5 @@
-"""Generate the pictures of one prompt without and with a method, from the same noise, into a folder
-that a second run goes on with."""
+"""Generate the images of one prompt without and with methods, from the same noise, in a folder that
+can be continued."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
@@ -24,6 +24,7 @@ from vldebias.wording import balance_prompts
 from vldebias.wording.reasons import reason_in_words
 
 if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
     from PIL.Image import Image
 
 BATCH_SIZE = 8
@@ -34,11 +35,15 @@ STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
 
 @dataclass(frozen=True)
 class Request:
-    """Hold a request for pictures: a prompt, once as it is and once with each method.
+    """Store a request for images of a prompt, without and with each method.
 
-    attributes: the prompt sets that are mitigated. methods: names of methods for pipelines. images:
-    of a row; picture i of each row starts from the same noise. steps, guidance: of the pipeline,
-    None for STEPS_AND_GUIDANCE.
+    Attributes:
+        prompt: the prompt.
+        attributes: the prompt sets of the bias to mitigate.
+        methods: names of methods for pipelines.
+        images: number of images per row; image i of each row starts from the same noise.
+        seed: random seed.
+        steps, guidance: arguments of the pipeline; None: STEPS_AND_GUIDANCE.
     """
 
     prompt: str
@@ -50,25 +55,24 @@ class Request:
     guidance: float | None = None
 
     def variants(self) -> dict[str, Variant]:
-        """Return name -> variant of the methods; the default is named after what it attaches.
+        """Return name -> variant; the default is named after the method that it attaches.
 
         Raises:
-            InvalidInputError: an unknown method, or one that is not for pipelines.
+            InvalidInputError: a method is unknown, or not for pipelines.
         """
         variants = {}
         for method in self.methods:
             variant = Variant.build({"prompts": self.attributes, "method": method})
-            # "default" becomes "balanced-prompts" where it balances prompts: a row says what was
-            # done.
+            # "default" becomes "balanced-prompts" if it balances prompts.
             variants[str(variant.planned["method"])] = variant
         return variants
 
-    def plan(self, model: Mapping[str, Any], *, is_miniature: bool) -> Plan:
-        """Return the plan: "none" and the variants, each with the same seeds.
+    def plan(self, model: Mapping[str, object], *, is_miniature: bool) -> Plan:
+        """Return the plan of "none" and the variants, with the same seeds.
 
         Args:
-            model: of `vldebias.judge.plan.identity`.
-            is_miniature: the pipeline is that of the miniature.
+            model: the `vldebias.judge.plan.identity` of the pipeline.
+            is_miniature: whether the pipeline is the miniature.
         """
         steps, guidance = STEPS_AND_GUIDANCE[is_miniature]
         if self.steps is not None:
@@ -98,19 +102,24 @@ class Request:
 
 @dataclass(frozen=True)
 class Picture:
-    """Hold a picture with its prompt, its value and its judgements.
+    """Store an image with its prompt, its value and its judgements.
 
-    method: "none" for the pipeline as it is. seed: the same for the pictures of a column. noise: of
-    the generator. prompt: the text that was generated. values: attribute -> the value that was
-    written into the prompt or set in cross-attention, None where none was. seen: attribute -> the
-    value that the judge reads, None where it cannot tell; empty without a judge.
+    Attributes:
+        method: name of the method; "none" for the unedited pipeline.
+        seed: seed, shared by the images of a column.
+        noise: seed of the generator.
+        prompt: the generated text.
+        values: attribute -> value written into the prompt or set in cross-attention; None if none.
+        seen: attribute -> the judge's answer, None if unknown; empty without a judge.
+        left_alone: whether the prompt was left unchanged.
+        file: path of the image, relative to the folder.
     """
 
     method: str
     seed: int
     noise: int
     prompt: str
-    values: Mapping[str, Any]
+    values: Mapping[str, str | None]
     seen: Mapping[str, str | None]
     left_alone: bool
     file: str
@@ -123,22 +132,22 @@ class Picture:
         attributes: Sequence[PromptSet],
         seen: Mapping[str, str | None],
     ) -> Picture:
-        """Return what the file of an image says of it; seen: what the judge reads.
+        """Read an image from its metadata.
 
         Args:
-            generated: the folder's images.
+            generated: the images of the folder.
             image: the planned image.
             attributes: prompt sets of the attributes.
-            seen: attribute -> value that the judge reads.
+            seen: attribute -> the judge's answer.
         """
         record = generated.about(image)
         value = record.get("value")
-        # Of several attributes the file has a list, of a single one its value.
+        # The file stores a list for several attributes, and a value for one.
         values = value if isinstance(value, list) else [value] * len(attributes)
         text_of_attribute: dict[str, str | None] = {}
         for prompts, written in zip(attributes, values, strict=True):
             if isinstance(written, Mapping):
-                # Of several persons how many have each: "1 female + 1 male".
+                # For several persons, how many have each value: "1 female + 1 male".
                 counts = [name if n is None else f"{n} {name}" for name, n in written.items()]
                 text_of_attribute[prompts.name] = " + ".join(counts)
             else:
@@ -157,10 +166,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Hold the pictures of a request, row by row, in the order of the seeds.
+    """Store the images of a request, row by row, in the order of the seeds.
 
-    reasons: attribute -> why the prompt was left alone, None where it
-    was not.
+    Attributes:
+        request: the request.
+        plan: the plan of the images.
+        folder: folder of the images.
+        pictures: the images.
+        reasons: attribute -> why the prompt was left unchanged; None if it was changed.
     """
 
     request: Request
@@ -175,11 +188,11 @@ class SideBySide:
         return tuple(self.plan.variants)
 
     def row(self, method: str) -> list[Picture]:
-        """Return the pictures of one method."""
+        """Return the images of one method."""
         return [picture for picture in self.pictures if picture.method == method]
 
     def requested(self, method: str, attribute: str) -> dict[str, int]:
-        """Return value -> number of pictures of a method whose prompt was given the value.
+        """Return value -> number of images of a method that were assigned the value.
 
         Args:
             method: name of the method.
@@ -189,34 +202,33 @@ class SideBySide:
         return self._counts(values, attribute)
 
     def seen(self, method: str, attribute: str) -> dict[str, int]:
-        """Return value -> number of pictures of a method in which the judge reads the value; empty
-        without a judge of the attribute.
+        """Return value -> number of images of a method in which the judge sees the value; empty if
+        the attribute is not judged.
 
         Args:
             method: name of the method.
             attribute: name of the attribute.
         """
         row = self.row(method)
-        # A judge that does not know the attribute has no entry; one that cannot tell has None.
+        # Attributes that are not judged have no entry; unknown values are None.
         if not all(attribute in picture.seen for picture in row):
             return {}
         return self._counts([picture.seen[attribute] for picture in row], attribute)
 
-    def _counts(self, values: Sequence[Any], attribute: str) -> dict[str, int]:
-        """Count values in the order of the prompt set, zeros too; empty where there is none."""
+    def _counts(self, values: Sequence[str | None], attribute: str) -> dict[str, int]:
+        """Count values in the order of the prompt set, including zeros; empty if there are none."""
         counts = Counter(value for value in values if value is not None)
         if not counts:
             return {}
         prompts = next(part for part in self.request.attributes if part.name == attribute)
-        # A prompt about two persons has values such as "1 female + 1 male", which are no values of
-        # the set.
+        # Prompts about two persons have values such as "1 female + 1 male", which are not in the
+        # set.
         is_of_persons = set(counts) <= set(prompts.attributes)
         order = dict.fromkeys(prompts.attributes, 0) if is_of_persons else {}
         return order | dict(counts)
 
     def sentences(self) -> list[str]:
-        """Return one sentence for each row and attribute: the shares that were asked for, and
-        those in the pictures."""
+        """Return a sentence for each row and attribute, with requested and observed shares."""
         lines = []
         for prompts in self.request.attributes:
             for method in self.methods:
@@ -243,8 +255,8 @@ class SideBySide:
         end = f", {unclear} unclear" if unclear else ""
         return f"{title}: {start}{counted}{end}."
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values: settings, sentences, counts, and each picture."""
+    def to_dict(self) -> dict[str, object]:
+        """Return settings, sentences and images as JSON values."""
         plan = self.plan
         return {
             "prompt": self.request.prompt,
@@ -260,8 +272,8 @@ class SideBySide:
         }
 
     def grid(self) -> Image:
-        """Return one picture: a row for each method and a column for each seed; more than eight
-        seeds go on in further rows."""
+        """Return one picture with a row per method and a column per seed; more than eight seeds
+        continue in further rows."""
         from vldebias.utils.pictures import read_png
 
         seeds = [picture.seed for picture in self.row(NONE)]
@@ -278,25 +290,25 @@ class SideBySide:
 
 
 def side_by_side(
-    pipe: Any,
+    pipe: DiffusionPipeline,
     request: Request,
     folder: Path,
     *,
     is_miniature: bool = False,
     progress: Progress = SILENT,
 ) -> SideBySide:
-    """Generate the pictures of a request that a folder lacks.
+    """Generate the images of a request that are missing in a folder.
 
     Args:
-        pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment.
+        pipe: a diffusers pipeline that `vldebias.debias` supports, without an attachment.
         request: the prompt, the attributes and the methods.
-        folder: where the pictures lie or will lie; pictures of other settings are refused.
-        is_miniature: whether the packaged judge reads the pictures.
-        progress: shows how many pictures are done.
+        folder: folder for the images; images of other settings are refused.
+        is_miniature: whether the packaged judge judges the images.
+        progress: progress bars.
 
     Raises:
-        InvalidInputError: an unknown method, or a folder with pictures of other settings.
-        OSError: the disk is full; pictures that were finished stay.
+        InvalidInputError: a method is unknown, or the folder contains images of other settings.
+        OSError: the disk is full; finished images are kept.
     """
     plan = request.plan(identity(pipe), is_miniature=is_miniature)
     generated = generate(
@@ -312,15 +324,14 @@ def side_by_side(
         Picture.read(generated, image, attributes, values)
         for image, values in zip(generated, seen, strict=True)
     )
-    # Attribute -> why balanced prompts leave the prompt alone, None where they do not.
+    # Attribute -> why balanced prompts leave the prompt unchanged; None if they do not.
     reasons: dict[str, str | None] = dict.fromkeys(part.name for part in attributes)
     if any(variant.samples for variant in request.variants().values()):
         for prompts in attributes:
-            # No picture was given a value: the rules are asked once more for the reason, without a
-            # model.
+            # No image was assigned a value: apply the rules again, without a model, for the reason.
             if all(picture.values[prompts.name] is None for picture in pictures):
                 (reason,) = balance_prompts([request.prompt], prompts, seed=0).reasons
-                # Only the pipeline's encoder knows what else there can be.
+                # Otherwise the text was too long for the pipeline's encoder.
                 reasons[prompts.name] = str(reason or "truncated")
     return SideBySide(request, generated.plan, folder, pictures, reasons)
 
@@ -328,8 +339,8 @@ def side_by_side(
 def _seen(
     generated: GeneratedImages, attributes: Sequence[PromptSet], progress: Progress
 ) -> list[dict[str, str | None]]:
-    """Return for each picture attribute -> the value that the packaged judge reads, None where it
-    cannot tell; without the attributes that it does not know."""
+    """Return for each image attribute -> the packaged judge's answer, None if unknown; without
+    attributes that it does not judge."""
     judge = MiniatureJudge().ready()
     names = {prompts.name: judged_as(judge, prompts) for prompts in attributes}
     chances = judge_images(judge, generated, progress) if any(names.values()) else {}
@@ -346,10 +357,10 @@ def _seen(
 
 
 def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
-    """Return the judge's name of an attribute: the name that has the same values.
+    """Return the judge's attribute with the same values as a prompt set; None if there is none.
 
     Args:
-        judge: reads images.
+        judge: the judge.
         prompts: prompt set of the attribute.
     """
     for name, values in judge.names.items():
@@ -359,5 +370,5 @@ def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
 
 
 def plain_value(value: str) -> str:
-    """Return a judge's value as a prompt set writes it: "light-skinned" is "light"."""
+    """Return a judge's value as named in prompt sets: "light-skinned" is "light"."""
     return value.removesuffix("-skinned")

@@ -1,4 +1,4 @@
-"""Read suites: tasks in a YAML file."""
+"""Read suites, which are lists of tasks in YAML files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ AnyTask = Annotated[SerializeAsAny[Task], one_of(TASKS, "task")]
 
 
 class Suite(Strict):
-    """Hold the content of one YAML file.
+    """Store the content of a suite file.
 
-    needs: what the user has to provide, for `eval list` and for messages.
-    host: weights that are used unless the command line names others: "miniature" for the embedded
-        world.
-    headline: (task, metric) of the rows that the terminal shows; all wholes where there are none.
+    Attributes:
+        name: name of the suite.
+        title: title in reports.
+        description: what the suite measures.
+        source: publication that it follows.
+        needs: what the user must provide, for `eval list` and for messages.
+        host: default weights: "miniature" for the embedded world.
+        headline: (task, metric) of the rows that the terminal shows; empty: all rows without a
+            subset.
+        tasks: the tasks.
     """
 
     name: Name
@@ -39,14 +45,13 @@ class Suite(Strict):
         for task in self.tasks:
             if task.name in names:
                 raise ValueError(f"got two tasks with the name {task.name!r}; rename one of them")
-            # Names are files of the run and keys of its rows: two tasks of one name would overwrite
-            # each other.
+            # Names are files of the run and keys of its rows.
             names.add(task.name)
             task.check_sources(task.splits())
         return self
 
     def texts(self) -> tuple[str, ...]:
-        """Return every prompt that an image-text model embeds for the suite."""
+        """Return all prompts that an image-text model embeds for the suite."""
         texts: dict[str, None] = {}
         for task in self.tasks:
             texts |= dict.fromkeys(task.texts())
@@ -54,29 +59,28 @@ class Suite(Strict):
 
 
 def load_suite(name_or_path: str | Path) -> Suite:
-    """Return a suite by name, or from a YAML file.
+    """Load a suite by name, or from a YAML file.
 
     Raises:
-        InvalidInputError: no such suite, or a key that does not follow the schema, by its name.
+        InvalidInputError: there is no such suite, or a key is invalid; the message names it.
     """
     path = suite_path(name_or_path)
     try:
-        # The name of the file, unless the file has a `name` of its own.
+        # The name of the file, unless the file contains `name`.
         return Suite.model_validate({"name": path.stem.lower(), **read_yaml(path)})
     except ValidationError as error:
         raise InvalidInputError(f"{path}: {explain(error)}") from error
 
 
 def suite_path(name_or_path: str | Path) -> Path:
-    """Return the file of a suite: a Path or a text with a folder or .yaml is a path; a name is
-    looked up.
+    """Return the file of a suite, given by name or path.
+
+    "waterbirds" is a name; "waterbirds.yaml", "suites/waterbirds" and Path("waterbirds") are paths.
 
     Raises:
         InvalidInputError: no suite has this name.
     """
     path = Path(name_or_path)
-    # "waterbirds" is a name; "waterbirds.yaml", "suites/waterbirds" and Path("waterbirds") are
-    # paths.
     is_path = isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml")
     if is_path or len(path.parts) > 1:
         return path.expanduser()

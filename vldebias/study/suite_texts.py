@@ -1,24 +1,29 @@
-"""List the prompts of a packaged suite without torch, which the tasks themselves need.
+"""List the prompts of a packaged suite without importing torch, which the tasks need.
 
-An auditor embeds these prompts elsewhere, so `vldebias eval show SUITE --texts` should answer at
-once. The tests compare the lists with `Suite.texts`, which validates the suite first.
+`vldebias eval show SUITE --texts` should answer at once, for users who embed the prompts elsewhere.
+Tests compare the lists with `Suite.texts`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.utils.files import packaged, read_yaml
 
 
-def texts_of_packaged_suite(name: str) -> tuple[str, ...]:
-    """Return every prompt that an image-text model embeds for a packaged suite, in order.
+class _RetrievalFields(TypedDict):
+    """Fields of a retrieval task in the file of a suite that contain prompts."""
 
-    Args:
-        name: of a suite of the package.
+    prompts: Mapping[str, str | list[str]]
+    queries: object
+    classes: NotRequired[Mapping[str, Mapping[str, str]]]
+
+
+def texts_of_packaged_suite(name: str) -> tuple[str, ...]:
+    """Return all prompts that an image-text model embeds for a packaged suite, in order.
 
     Raises:
         InvalidInputError: no packaged suite has this name.
@@ -35,33 +40,34 @@ def texts_of_packaged_suite(name: str) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _texts_of_retrieval(task: Mapping[str, Any]) -> list[str]:
+def _texts_of_retrieval(task: _RetrievalFields) -> list[str]:
     texts: list[str] = []
     for sets in task["prompts"].values():
         names = sets if isinstance(sets, list) else [sets]
         for name in names:
             texts += load_prompts(name).texts
-    texts += read_queries(task["queries"])
+    queries = read_queries(task["queries"])
+    if isinstance(queries, list):
+        texts += queries
     for prompt_of_value in task.get("classes", {}).values():
         texts += prompt_of_value.values()
     return texts
 
 
-def read_queries(queries: Any) -> Any:
-    """Return the texts of queries: texts, a prompt set whose class prompts are queried, or a
-    mapping {of: SET, held_out: true}; anything else is returned for validation.
+def read_queries(queries: object) -> object:
+    """Return the texts of queries.
 
-    Args:
-        queries: as a suite or a user writes them.
+    Queries are a list of texts, a prompt set whose class prompts are queried, or a mapping
+    {of: SET, held_out: true}. Anything else is returned unchanged, for validation.
 
     Raises:
-        InvalidInputError: a single text that is not the name of a prompt set.
+        InvalidInputError: a single text is not the name of a prompt set.
     """
     if isinstance(queries, (str, PromptSet)):
         try:
             return list(load_prompts(queries).classes)
         except InvalidInputError as error:
-            # A single text is taken for the name of a prompt set.
+            # A single text is taken as the name of a prompt set.
             raise InvalidInputError(f"{error}; texts are a list: [{queries!r}]") from error
     if isinstance(queries, Mapping) and "of" in queries and set(queries) <= {"of", "held_out"}:
         prompts = load_prompts(queries["of"])

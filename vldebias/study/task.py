@@ -1,9 +1,9 @@
-"""Define what a task is: its settings, and a `measure` that takes inputs by name.
+"""Base class and registry of tasks: settings, and a `measure` that takes inputs by name.
 
-A new kind of task is a subclass of `Task`, or of `ImageTask` where images are compared with texts,
-with a `task: Literal["..."] = "..."`, its fields and `measure`; `register_task`, or an entry point
-of the group "vldebias.tasks", makes it known to `vldebias.evaluate(task=...)`, to suites and to the
-command line.
+To add a kind of task, subclass `Task`, or `ImageTask` to compare images with texts. Declare
+`task: Literal["..."] = "..."` and further fields, implement `measure`, and register the class with
+`register_task` or as an entry point of the group "vldebias.tasks". It can then be used in
+`vldebias.evaluate(task=...)`, in suites and on the command line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vldebias.utils.schema import SEVERAL, Count, Name, Number, Strict, named_by
 
 T = TypeVar("T", bound="Task")
 
-# A prompt set by name, by file, or itself; it is loaded when the task is read.
+# A prompt set, its name or its file; it is loaded when the task is read.
 Prompts = Annotated[
     InstanceOf[PromptSet],
     BeforeValidator(load_prompts),
@@ -50,11 +50,15 @@ USERS_CHOICES = (
 
 
 class Task(Strict, ABC):
-    """Define one block of a suite; subclasses name their kind,
+    """Define one block of a suite; subclasses name their kind, as
     `task: Literal["groups"] = "groups"`.
 
-    name: of its block in the result. title: what a report calls it. resamples, seed: of the
-    bootstrap.
+    Attributes:
+        task: kind of task.
+        name: name of its block in the result.
+        title: title in reports.
+        resamples: number of bootstrap resamples.
+        seed: random seed.
     """
 
     task: str
@@ -65,14 +69,17 @@ class Task(Strict, ABC):
 
     @abstractmethod
     def measure(self, *args: Any, **inputs: Any) -> list[TaskResult]:
-        """Measure inputs, by name; several results if the task has several blocks, such as one per
-        attribute."""
+        """Measure the inputs and return a result per block, such as one per attribute.
 
-    def measured(self, inputs: Mapping[str, Any]) -> list[TaskResult]:
-        """Return the results of `measure` for the inputs that its arguments name, with the title
-        and the colour of each method in the provenance."""
-        # By the names of its arguments: a new task declares what it needs by taking it, and opens
-        # nothing.
+        Args:
+            args: overrides name the inputs that they need as arguments.
+            inputs: inputs by name.
+        """
+
+    def measured(self, inputs: Mapping[str, object]) -> list[TaskResult]:
+        """Return the results of `measure`, with title and colour of each method in the
+        provenance."""
+        # Arguments are matched by name: a task declares its inputs by its arguments.
         arguments = {name: inputs[name] for name in self.input_names() if name in inputs}
         results = self.measure(**arguments)
         if not isinstance(results, list) or not all(isinstance(r, TaskResult) for r in results):
@@ -85,7 +92,7 @@ class Task(Strict, ABC):
         return results
 
     def compared_methods(self) -> Sequence[Compared]:
-        """Return the methods of the task that no registry may have, such as the user's own."""
+        """Return the methods of the task that may not be registered, such as the user's own."""
         return ()
 
     @classmethod
@@ -94,41 +101,41 @@ class Task(Strict, ABC):
         return [name for name in inspect.signature(cls.measure).parameters if name != "self"]
 
     def splits(self) -> dict[str, Data]:
-        """Return name of an input -> the split of a data set that the task's settings name."""
+        """Return name of an input -> split of a data set, from the settings of the task."""
         return {}
 
     def check_sources(self, names: Container[str]) -> None:
-        """Raise InvalidInputError where a split that the task needs is not among these names."""
+        """Raise InvalidInputError if a required split is not among these names."""
 
-    def prepare(self, inputs: Inputs) -> dict[str, Any]:
-        """Return name -> input that the task makes itself, such as a judge that its settings name.
+    def prepare(self, inputs: Inputs) -> dict[str, object]:
+        """Return name -> input that the task creates itself, such as the judge of its settings.
 
-        All of them count for the key by which a suite finds what it has measured before.
+        All of them are part of the key with which a suite finds earlier measurements.
         """
         return {}
 
     @classmethod
-    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
-        """Return the task that `vldebias.evaluate` measures; its defaults may depend on the inputs.
+    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, object]) -> Self:
+        """Create the task for `vldebias.evaluate`; its defaults may depend on the inputs.
 
         Args:
-            inputs: what the user passed.
-            settings: the task's settings by name.
+            inputs: the inputs.
+            settings: settings of the task by name.
 
         Raises:
-            InvalidInputError: a setting is missing, wrong or unknown to the task.
+            InvalidInputError: a setting is missing, invalid or unknown.
         """
         return cls.build(settings)
 
     def texts(self) -> tuple[str, ...]:
-        """Return the prompts that an image-text model embeds for the task; a file of embeddings
-        must have them."""
+        """Return the prompts that an image-text model embeds for the task, which a file of
+        embeddings must contain."""
         return ()
 
-    def settings(self, measured: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the settings of a `TaskProvenance`: the task's own fields, and what only measuring
-        knows."""
-        elsewhere = {"task", "name", "title", "methods"}  # in the provenance
+    def settings(self, measured: Mapping[str, object] | None = None) -> dict[str, object]:
+        """Return the settings for a `TaskProvenance`: the fields of the task, and settings that are
+        only known after measuring."""
+        elsewhere = {"task", "name", "title", "methods"}  # fields of the provenance
         # `model_dump` with a fallback is new in pydantic 2.11; hosts with transformers 4 pin 2.10.
         task_fields = to_jsonable_python(
             self, exclude=elsewhere, exclude_none=True, by_alias=False, fallback=str
@@ -136,25 +143,23 @@ class Task(Strict, ABC):
         return {**task_fields, **(measured or {})}
 
     def with_options(self, options: Options) -> Self:
-        """Return the task with the user's choices in place of its own, where they have the name of
-        a setting."""
+        """Return the task with the user's choices of its settings."""
         settings = dict(self)
         for name in USERS_CHOICES:
             choice = getattr(options, name)
-            # Validated, where `model_copy(update=...)` would not check the user's choice.
+            # Build the task again, since `model_copy(update=...)` does not validate.
             if name in settings and choice is not None and choice != ():
                 settings[name] = choice
         return type(self).build(settings)
 
 
 def with_looks(
-    facts_of_method: Mapping[str, Mapping[str, Any]], compared: Sequence[Compared] = ()
-) -> dict[str, dict[str, Any]]:
-    """Return the facts of each method with its title and its colour in charts.
+    facts_of_method: Mapping[str, Mapping[str, object]], compared: Sequence[Compared] = ()
+) -> dict[str, dict[str, object]]:
+    """Add to the facts of each method its title and its colour in charts.
 
-    They are written when a method is measured, so that a page needs no registry: it may be rendered
-    where the package of a method is not installed. Names that are no method's, such as that of a
-    saved edit, stay as they are.
+    Titles and colours are stored with the measurement, since the package of a method may not be
+    installed where the page is rendered. Other names, such as those of saved edits, are unchanged.
 
     Args:
         facts_of_method: name of a method -> its facts.
@@ -191,7 +196,6 @@ TASKS: Registry[type[Task]] = Registry(
 
 
 def register_task(kind: type[T]) -> type[T]:
-    """Register a kind of task for `vldebias.evaluate` and suites, as a decorator; refuse one
-    without its own name."""
+    """Register a kind of task for `vldebias.evaluate` and suites; usable as a decorator."""
     TASKS.register(kind)
     return kind

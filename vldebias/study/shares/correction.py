@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +100,7 @@ def _add_figures(
     names: Sequence[str],
     images_of_method: Mapping[str, pd.DataFrame],
     labels: Mapping[str, int],
-) -> dict[str, Any]:
+) -> dict[str, int | str]:
     """Add the judge's and the corrected figures; return how many more labels halve an interval.
 
     Labels of different methods belong to different images, so the change of a corrected figure is
@@ -112,7 +112,7 @@ def _add_figures(
     # In the order of `as_judged`, then `figures`: shares, gap and MaxSkew, by the judge and
     # corrected.
     metrics += [(f"corrected_{metric}", subset) for metric, subset in metrics]
-    more_labels: dict[str, Any] = {}
+    more_labels: dict[str, int | str] = {}
     before: Mapping[tuple[str, str], Interval] = {}
     for method, images in images_of_method.items():
         judged = images["value"].to_numpy()

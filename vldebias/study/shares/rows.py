@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +42,7 @@ class ShareRows:
 
     result: TaskResult
     names: Sequence[str]
-    counts: Mapping[str, NDArray[Any]]
+    counts: Mapping[str, Floats]
     prompts: Sequence[str]
     subset: str = ""
     noun: str = "prompts"
@@ -136,7 +135,7 @@ class ShareRows:
         *,
         n: Mapping[str, int] | None = None,
         subset: str | None = None,
-        statistic: Any = None,
+        statistic: Callable[[Floats], Floats] | None = None,
     ) -> None:
         """Add the mean over prompts, or another statistic, of the values (p,) of each method.
 
@@ -180,7 +179,11 @@ class ShareRows:
 
         # Tables 7.7 and 7.8 give it after their means: over all prompts, which are no sample of
         # more.
-        self.add_means("discrepancy_deviation", self.gaps, statistic=partial(np.std, axis=-1))
+        self.add_means(
+            "discrepancy_deviation",
+            self.gaps,
+            statistic=lambda gaps: np.asarray(gaps.std(axis=-1)),
+        )
 
     def add_dealt(self) -> None:
         """Add the gap of values that are dealt evenly, where a method deals them."""

@@ -9,10 +9,10 @@ correct those of a judge.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,7 @@ from vldebias.utils.schema import Name
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 Floats = NDArray[np.float64]
 ROLES = ("prompt", "value", "method", "weight", "people")  # of columns
@@ -101,7 +102,7 @@ class SharesTask(Task):
     baseline: str = NONE
     faces: bool = False
 
-    def prepare(self, inputs: Inputs) -> dict[str, Any]:
+    def prepare(self, inputs: Inputs) -> dict[str, object]:
         """Return the table, or people's answers and the folder of the generated images that they
         are about."""
         if self.table is not None:
@@ -123,7 +124,7 @@ class SharesTask(Task):
 
     def measure(
         self,
-        table: Any = None,
+        table: str | Path | Mapping[str, Iterable[object]] | pd.DataFrame | None = None,
         *,
         labels: Sequence[Path] = (),
         folder: Path | None = None,
@@ -153,7 +154,7 @@ class SharesTask(Task):
         else:
             where = "table"
             data = {}
-            lists = {name: list(column) for name, column in dict(table).items()}
+            lists = {name: list(column) for name, column in dict(table or {}).items()}
             columns = need("pyarrow").table(lists)
         roles: dict[str, str] = {}
         role_of_column: dict[str, str] = {}
@@ -183,7 +184,7 @@ class SharesTask(Task):
         empty = partial(TaskProvenance, model="not said", split="table", data=data)
         return self._blocks(images, where, lambda **fields: TaskResult(empty(**fields)))
 
-    def _doubt_rows(self, images: pd.DataFrame, columns: Any, where: str) -> None:
+    def _doubt_rows(self, images: pd.DataFrame, columns: pa.Table, where: str) -> None:
         """Refuse a header that is repeated among the rows; warn of prompts that differ by case or
         blanks alone, and of images on several rows."""
         is_header = (images.prompt == self.prompt) & (images.value == self.value)
@@ -493,7 +494,7 @@ def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd
 
 
 def _with_answers(
-    drawn: GeneratedImages, answers: pd.DataFrame, judged: Any | None
+    drawn: GeneratedImages, answers: pd.DataFrame, judged: Sequence[str] | None
 ) -> pd.DataFrame:
     """Return the images whose prompts state no value, with the answer of most annotators.
 

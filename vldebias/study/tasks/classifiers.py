@@ -155,7 +155,7 @@ def logistic_regression(
     tolerance: float,
     penalty: Literal["l1", "l2"] = "l2",
     like: Tensor | None = None,
-    counts: NDArray[Any] | None = None,
+    counts: NDArray[np.integer] | None = None,
 ) -> Head:
     """Minimise R(W) + c sum_i counts_i CE(W x_i + b, y_i), the objective of scikit-learn's
     LogisticRegression.
@@ -323,7 +323,7 @@ def dfr(
     # Ten samples, since one of the size of the smallest group throws most rows away and its
     # coefficients vary.
     samples = [balanced_counts(groups, balance, rng) for _ in range(draws)]
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "like": examples.features,
         "penalty": "l1",
         "tolerance": tolerance,

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from vldebias.measure.classification import group_accuracy
 
 Codes = NDArray[np.int64]
 Logits = Callable[[Tensor], Tensor]  # features (m, d) -> logits (m, k)
-Predictor = tuple[Logits, dict[str, Any]]  # a fitted classifier, and the settings it selected
+Predictor = tuple[Logits, dict[str, object]]  # a fitted classifier and the selected settings
 
 
 @dataclass(frozen=True, eq=False)

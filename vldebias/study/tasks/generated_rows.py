@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +26,19 @@ from vldebias.utils.schema import file_slug
 
 if TYPE_CHECKING:
     import pandas as pd
+    from PIL.Image import Image
 else:
     pd = Lazily("pandas")
 
 # Images that the first screen of a page shows.
 STRIP_ROWS = 4
 STRIP_COLUMNS = 8
-Counts = NDArray[Any]
+Counts = NDArray[np.integer] | NDArray[np.float64]
 
 
 def image_table(
     made: GeneratedImages,
-    answers: Mapping[str, Any],
+    answers: Mapping[str, np.ndarray],
     codes: Mapping[str, Mapping[str, int]],
 ) -> pd.DataFrame:
     """Return a row for each image, with its plan and its judgements.
@@ -81,7 +82,7 @@ class GeneratedRows:
 
     made: GeneratedImages
     table: pd.DataFrame
-    answers: Mapping[str, Any]
+    answers: Mapping[str, np.ndarray]
     judge: Judge
     sure: float
     noun: str
@@ -124,7 +125,7 @@ class GeneratedRows:
         # A column of its own after the values: unknown images are counted, and take no part in
         # shares.
         unknown = len(labels.names)
-        right: Any = np.nan
+        right = np.full(len(self.table), np.nan)
         if code_of_stated is not None:
             right = labels.codes == self.table.stated.map(code_of_stated)
         code = np.where(labels.codes == UNKNOWN, unknown, labels.codes)
@@ -208,7 +209,7 @@ class GeneratedRows:
 
     def _side_by_side(
         self, images: pd.DataFrame, counts: Mapping[str, Counts], names: Sequence[str]
-    ) -> Any:
+    ) -> Image:
         """Return a picture of some prompts under every method; each column shares a seed.
 
         The prompts are evenly spaced in the order of how often they show the first value.
@@ -228,7 +229,7 @@ class GeneratedRows:
         heads = [str(column + 1) for column in range(len(pictures[NONE][0]))]
         return compose([names[place] for place in chosen], pictures, heads)
 
-    def _read(self, rows: Sequence[int]) -> list[Any]:
+    def _read(self, rows: Iterable[int]) -> list[Image]:
         """Return the images of these rows of the table."""
         return [self.made.read(self.made.images[row]) for row in rows]
 
@@ -340,7 +341,7 @@ class GeneratedRows:
             )
 
 
-def _means(table: pd.DataFrame, column: str) -> dict[str, Any]:
+def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:
     """Return variant -> mean of a column over the images of each unit, in the order of the
     table."""
     means = {}

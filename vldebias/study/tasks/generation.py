@@ -4,10 +4,10 @@ them."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, SerializeAsAny
@@ -36,6 +36,9 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Count, Name, Share, file_slug, one_of
 from vldebias.wording import balance_prompts
 from vldebias.wording.prompt_file import read_prompts
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
 
 ABOUT = (
     "Every prompt generated from the same noise without and with the method. Shares are those of"
@@ -92,13 +95,13 @@ class GenerationTask(Task):
     steps: Count = 50
     guidance: float = 7.5
     batch_size: Count = 8
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, object] = Field(default_factory=dict)
     sure: Share = SURE
     clip_score: bool = False
     fid: bool = False
 
     @classmethod
-    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
+    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, object]) -> Self:
         """Return the task with the user's methods as variants.
 
         Args:
@@ -114,7 +117,9 @@ class GenerationTask(Task):
             )
         fields = dict(settings)
         variants = {}
-        for method in fields.pop("methods", ()):
+        methods = fields.pop("methods", ())
+        assert isinstance(methods, Sequence)  # of `vldebias.evaluate`
+        for method in methods:
             name = get_method(method).name
             if name != NONE:
                 variants[name] = {"method": name}
@@ -207,7 +212,7 @@ class GenerationTask(Task):
                 ways.setdefault(f"{name}, stated not kept", variant.model_copy(update=bare))
         return ways
 
-    def plan(self, model: Mapping[str, Any] | None = None) -> Plan:
+    def plan(self, model: Mapping[str, object] | None = None) -> Plan:
         """Return the plan of the images; model: the `identity` of the pipeline, once it is
         known."""
         prompts = self.prompt_set
@@ -262,12 +267,12 @@ class GenerationTask(Task):
                     variants[name] = variant.model_copy(update={"lam": options.lam})
         for path in options.projections:
             variants[path.resolve().name] = Variant(projection=path)
-        changed: dict[str, Any] = {"variants": variants}
+        changed: dict[str, object] = {"variants": variants}
         if options.prompts_file is not None:
             changed |= {"concepts": "unseen", "stated": False, "as_written": False}
         return super().with_options(options).model_copy(update=changed)
 
-    def prepare(self, inputs: Inputs) -> dict[str, Any]:
+    def prepare(self, inputs: Inputs) -> dict[str, object]:
         """Return the pipeline, the plan, the folder "<out>/images/<task>", the judge and, where
         needed, the scorer."""
         judge = inputs.sources.get("judge")
@@ -301,7 +306,7 @@ class GenerationTask(Task):
         images: str | Path,
         judge: Judge,
         *,
-        pipe: Any = None,
+        pipe: DiffusionPipeline | None = None,
         scorer: Loaded | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
@@ -347,7 +352,7 @@ class GenerationTask(Task):
             made, table, answers, judge, self.sure, self.noun, self.resamples, self.seed
         )
         # A block for each attribute.
-        settings: dict[str, Any] = {
+        settings: dict[str, object] = {
             "judge fingerprint": judge.fingerprint,
             "images that the safety checker blackened": rows.flagged,
         }

@@ -1,17 +1,17 @@
 """Measure zero-shot accuracy by group (Tables 7.1 to 7.4).
 
 A group is a label together with a spurious value (Sagawa et al., 2020). Source: sections 7.3.1
-and 7.4.1 of the thesis. Figures depend on an image only by its group and whether it is right,
-without and with a method. So resamples are multinomial counts over these cells. Intervals do not
-cover for the worst of several groups that are about equally hard, or with fewer than about 30
-images, or within a few images of 0 or 1 (`eval/experiments/coverage.py`).
+and 7.4.1 of the thesis. Figures only depend on the group of each image and on whether it is right
+without and with a method, so resamples are multinomial counts over these cells. Intervals have too
+little coverage for the worst of several groups with about equal accuracy, for fewer than about 30
+images, and within a few images of 0 or 1 (`eval/experiments/coverage.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from itertools import chain, product
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ from vldebias.utils.schema import Lam
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
-Key = tuple[str, float | None]  # a method, and lam where several are compared
+Key = tuple[str, float | None]  # a method, and its lam in a sweep
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 BARE: Key = (NONE, None)
@@ -73,24 +73,30 @@ ABOUT_COSINES = (
 
 
 class GroupedImages:
-    """Hold the images of a split whose label and spurious value are both known.
+    """Store the images of a split with known label and known spurious value.
 
-    units: rows (n, d) of length 1. target: (n,) index of the right class prompt. groups: label x
-    spurious value, such as "landbird/water". values: the spurious values. facts: for the
-    provenance, without local folders.
+    Attributes:
+        units: rows (n, d) of length 1.
+        target: index (n,) of the right class prompt.
+        groups: label x spurious value, such as "landbird/water".
+        values: the spurious values.
+        n_unknown: number of images without a known label and value.
+        facts: facts for the provenance, without local folders.
 
     Args:
-        images: the split. label, spurious: two of its columns. prompts: whose class prompts the
-            labels name.
+        images: the split.
+        label: column of the labels.
+        spurious: column of the spurious values.
+        prompts: prompt set with the class prompts that the labels name.
 
     Raises:
-        InvalidInputError: no image is left, or labels do not each name a class.
+        InvalidInputError: no image is left, or a label does not name a class.
     """
 
     def __init__(self, images: Embeddings, label: str, spurious: str, prompts: PromptSet) -> None:
         labels = images.column(label)
         values = images.column(spurious)
-        # An image of unknown label or value belongs to no group. It is counted, never guessed.
+        # An image with an unknown label or value is in no group; only count it.
         known = labels.known & values.known
         if not known.any():
             raise InvalidInputError(
@@ -108,32 +114,35 @@ class GroupedImages:
         # Codes of label x value: with 2 labels and 2 values the groups 0 to 3.
         self.groups: Labels = cross(labels[known], values[known])
         self.values: Labels = values[known]
+        self.n_unknown = int((~known).sum())
         self.facts = facts_of(images)
         self.facts["images"] = len(self.target)
-        self.facts["unknown"] = int((~known).sum())
+        self.facts["unknown"] = self.n_unknown
         self.facts["images per group"] = self.groups.counts
 
 
 @register_task
 class GroupsTask(ImageTask):
-    """Measure group robustness of zero-shot classification; gives the blocks `name` and "`name`:
+    """Measure group robustness of zero-shot classification in the blocks `name` and "`name`:
     cosines".
 
-    Rows `worst_group`, `average`, `average_reweighted` and `gap`, with baselines `gap_reweighted`;
-    of two classes also `worst_group_auc`, the lowest area over the spurious values, the method
-    "none@median", and `difference_to_median`, the paired difference of each method from it; then
-    `accuracy` of every group.
+    Rows are `worst_group`, `average`, `average_reweighted` and `gap`, with baselines also
+    `gap_reweighted`, and `accuracy` of every group. For two classes there are also
+    `worst_group_auc`, the lowest area over the spurious values; the method "none@median"; and
+    `difference_to_median`, the paired difference of each method from it.
 
-    prompts: a set with class prompts that name the labels (see `class_of`).
-    label, spurious: columns; a group is one value of each, such as "landbird/water"; images of
-        which one is unknown are counted and left out.
-    lams: also rows of these lambda for the methods that have one, overall metrics only; 0 is P0
-        alone, and no change at all for "cali". With `val`, also the method "cali@val" for "cali":
-        at the lambda whose worst group on `val` is best. It uses labels, and its rows say so.
-    train, val: splits with the same columns, for `lams` and for `baselines` (names in
-        `vldebias.study.tasks.classifiers.BASELINES`); those use labels, and their rows say so.
-    group_weights: group -> weight of `average_reweighted`. By default the sizes of the groups in
-        `train`, where that is given and every group of it occurs in the images.
+    Attributes:
+        prompts: a set with class prompts that name the labels (see `class_of`).
+        label, spurious: columns; a group is one value of each, such as "landbird/water". Images
+            with an unknown value are counted and left out.
+        lams: further values of lambda for the methods that take one, with rows of overall metrics;
+            0 is P0 alone, and no change for "cali". With `val` there is also the method "cali@val",
+            at the lambda with the best worst group on `val`, whose rows are marked as using labels.
+        train, val: splits with the same columns, for `lams` and `baselines`.
+        baselines: names in `vldebias.study.tasks.classifiers.BASELINES`; their rows are marked as
+            using labels.
+        group_weights: group -> weight in `average_reweighted`; default: sizes of the groups in
+            `train`, if every group in it occurs in the images.
     """
 
     task: Literal["groups"] = "groups"
@@ -155,11 +164,11 @@ class GroupsTask(ImageTask):
                 f"baselines: expected some of {list(BASELINES)}, got {list(self.baselines)}"
             )
         if self.lams and not self._methods_with_lam():
-            raise ValueError(f"lams: expected a method that has a lambda, got {list(self.methods)}")
+            raise ValueError(f"lams: expected a method that takes lam, got {list(self.methods)}")
         return self
 
     def check_sources(self, names: Container[str]) -> None:
-        """Raise InvalidInputError where images are missing, or those that baselines learn from."""
+        """Raise InvalidInputError if images, or the splits for baselines, are missing."""
         super().check_sources(names)
         if self.baselines and ("train" not in names or "val" not in names):
             raise InvalidInputError(
@@ -167,16 +176,17 @@ class GroupsTask(ImageTask):
             )
 
     @classmethod
-    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
-        """Return the task of one prompt set; by default with the columns that its classes and
-        attribute values name.
+    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, object]) -> Self:
+        """Create the task for one prompt set.
+
+        By default, the columns are found by the names of the set's classes and attribute values.
 
         Args:
-            inputs: what the user passed.
-            settings: the task's settings by name.
+            inputs: the inputs.
+            settings: settings of the task by name.
 
         Raises:
-            InvalidInputError: several prompt sets, or columns that nothing decides.
+            InvalidInputError: there are several prompt sets, or the columns are ambiguous.
         """
         sets = list(chain(*sets_by_column(settings.get("prompts")).values()))
         if len(sets) > 1:
@@ -184,38 +194,20 @@ class GroupsTask(ImageTask):
             raise InvalidInputError(f"prompts: expected one prompt set, got {names}")
         prompts = sets[0]
         columns = {name: labels.names for name, labels in inputs["images"].labels.items()}
-        label = settings.get("label") or None
-        spurious = settings.get("spurious")
-        if label is None:
-            # The first column whose values the class prompts name.
-            for name, values in columns.items():
-                if name != spurious and class_of(tuple(values), prompts):
-                    label = name
-                    break
-        if not spurious:
-            # The only other column with a value of the attribute, else the only other one. Two with
-            # such values, "gender" and "gender of the photographer": the user has to say which.
-            candidates = [name for name in columns if name != label]
-            attribute_values = {value.casefold() for value in prompts.attributes}
-            matches = []
-            for name in candidates:
-                if attribute_values & set(map(str.casefold, columns[name])):
-                    matches.append(name)
-            if len(matches) != 1:
-                matches = candidates
-            spurious = matches[0] if len(matches) == 1 else None
+        label = settings.get("label") or _label_column(columns, settings.get("spurious"), prompts)
+        spurious = settings.get("spurious") or _spurious_column(columns, label, prompts)
         if label is None or spurious is None:
             raise InvalidInputError(
-                f"groups: give label= and spurious=, two of the columns {sorted(columns)}; not one"
-                f" column has the values {list(prompts.class_names)}, which the class prompts of"
-                f" {prompts.name} name, or the attribute's"
+                f"groups: expected label= and spurious=, two of the columns {sorted(columns)}; no"
+                f" single column has the values {list(prompts.class_names)}, which the class"
+                f" prompts of {prompts.name} name, or the values of the attribute"
             )
         chosen = {"label": label, "spurious": spurious, "prompts": prompts}
         return cls.build({**settings, **chosen})
 
     def with_options(self, options: Options) -> Self:
-        """Return the task with the user's choices; no lambda is swept where none of the user's
-        methods has one."""
+        """Return the task with the user's choices; without a sweep of lambda if none of the user's
+        methods takes one."""
         task = self
         if options.methods and not any(
             get_compared(name).declaration.has_lam for name in options.methods
@@ -241,19 +233,18 @@ class GroupsTask(ImageTask):
         """Measure accuracy by group on image embeddings with the columns `label` and `spurious`.
 
         Args:
-            images: (n, d), what is measured.
+            images: images (n, d) to measure.
             texts: the host of the same model.
-            train: images that the baselines learn from.
-            val: images for the baselines, and to choose a lambda.
+            train: images to train the baselines on.
+            val: images to select baselines and lambda on.
             reference: unlabelled images, for methods that use some.
-            edits: name -> an edit that was fitted before, measured like a method.
-            progress: shows how far it is.
+            edits: name -> fitted edit, measured like a method.
+            progress: progress bars.
 
         Raises:
-            InvalidInputError: images and texts of different widths, labels that name no class,
-                weights that do not fit the groups.
+            InvalidInputError: images and texts have different widths, a label names no class, or
+                weights do not match the groups.
         """
-        # Images whose label and spurious value are known: to test on, to learn from, to select by.
         columns = (self.label, self.spurious)
         tested = GroupedImages(images, *columns, self.prompts)
         learning = None if train is None else GroupedImages(train, *columns, self.prompts)
@@ -263,14 +254,12 @@ class GroupsTask(ImageTask):
         reference, reference_counts = disjoint(reference, images, self.methods)
 
         with progress.bar(self.name) as advance:
-            # Every method at its own lambda, then at each lambda of the sweep.
+            # Fit every method at its default lambda, whose key has None, then the sweep.
             fitted = self.fit(texts, [self.prompts], reference=reference, edits=edits)
-            facts_of_method: dict[str, Mapping[str, Any]] = {}
+            facts_of_method: dict[str, Mapping[str, object]] = {}
             edit_of_key: dict[Key, Edit | None] = {}
             for method, edit in fitted.items():
                 facts_of_method[method] = self.about(edit)
-                # lam None marks the row with the method's own lambda, whatever that is; the other
-                # lambdas of the sweep are keys of their own.
                 edit_of_key[method, None] = edit
             for method, lam in product(self._methods_with_lam(), dict.fromkeys(self.lams)):
                 if lam != facts_of_method[method].get("lam"):
@@ -280,13 +269,11 @@ class GroupsTask(ImageTask):
             if selecting is not None and self.lams:
                 self._add_lams_on_val(edit_of_key, facts_of_method, selecting, texts)
             advance(0, f"{len(edit_of_key)} methods")
-            # Which images each of them gets right; of two classes also how far the second leads.
             right_of_key, margins = self._classify(tested, texts, edit_of_key)
             description = ABOUT
             if margins:
                 facts_of_method[MEDIAN] = {"assumes": ABOUT_MEDIAN}
                 description += f" {MEDIAN} is {ABOUT_MEDIAN}."
-            # Baselines learn from the labels of another split.
             if learning is not None and selecting is not None:
                 for name in self.baselines:
                     advance(0, name)
@@ -296,8 +283,8 @@ class GroupsTask(ImageTask):
                 description += self._not_fitted(facts_of_method, progress)
             elif self.baselines:
                 progress.say(
-                    f"{self.name}: no split to train or select on in the file, so the baselines are"
-                    " left out"
+                    f"{self.name}: the file has no splits to train and select on, so the baselines"
+                    " are left out"
                 )
 
         weights = self._weights(tested, learning)
@@ -317,15 +304,14 @@ class GroupsTask(ImageTask):
             title="Zero-shot group robustness (Tables 7.2 to 7.4)",
             description=description,
             n={
-                "images": tested.facts["images"],
-                "unknown": tested.facts["unknown"],
+                "images": len(tested.target),
+                "unknown": tested.n_unknown,
                 **reference_counts,
             },
         )
         result = TaskResult(provenance)
         self._add_accuracies(result, right_of_key, tested.groups, weights)
         if margins:
-            # The lowest area under the curve over the spurious values.
             areas, draws, n_of_value = worst_areas(
                 margins,
                 tested.target == 1,
@@ -339,11 +325,11 @@ class GroupsTask(ImageTask):
     def _weights(
         self, tested: GroupedImages, learning: GroupedImages | None
     ) -> Mapping[str, float] | None:
-        """Return group -> weight of `average_reweighted`: as the settings say, else the sizes of
-        the groups in training; None where a group of training is never tested.
+        """Return group -> weight in `average_reweighted`, from the settings or the sizes of the
+        training groups; None if a training group has no test images.
 
         Raises:
-            InvalidInputError: a group without a weight, or a weight of a group without images.
+            InvalidInputError: a group has no weight, or a group without images has one.
         """
         tested_sizes = tested.groups.counts
         weights = self.group_weights
@@ -352,14 +338,14 @@ class GroupsTask(ImageTask):
             if set(weights) != set(tested.groups.names) or has_images != {True}:
                 raise InvalidInputError(
                     f"group_weights: expected a weight for each of {tested_sizes}, not all 0, and 0"
-                    f" for a group without images; got {dict(weights)}"
+                    f" for groups without images; got {dict(weights)}"
                 )
             return weights
         if learning is None:
             return None
         sizes = {name: n for name, n in learning.groups.counts.items() if n}
-        # A group that is never tested has no accuracy to weigh, and leaving it out silently would
-        # change what the average means.
+        # A group without test images has no accuracy, and an average without it would mean
+        # something else.
         if not sizes or not all(tested_sizes.get(name) for name in sizes):
             return None
         return {name: float(sizes.get(name, 0)) for name in tested_sizes}
@@ -367,20 +353,19 @@ class GroupsTask(ImageTask):
     def _add_lams_on_val(
         self,
         edit_of_key: dict[Key, Edit | None],
-        facts_of_method: dict[str, Mapping[str, Any]],
+        facts_of_method: dict[str, Mapping[str, object]],
         selecting: GroupedImages,
         texts: Host,
     ) -> None:
-        """Add each method that has a lambda at the one whose worst group on the validation split is
-        best, as another method; of equal ones at the smallest lambda, which changes least."""
+        """Add each method with a lambda again, at the lambda with the best worst group on the
+        validation split; ties go to the smallest lambda, which changes least."""
         for method in self._methods_with_lam():
             edit_of_lam: dict[float, Edit | None] = {}
             for (name, lam), edit in edit_of_key.items():
-                if lam is None:
-                    # None too if parts of the method have lambdas of their own.
-                    lam = facts_of_method[name].get("lam")
-                if name == method and lam is not None:
-                    edit_of_lam[lam] = edit
+                # The default lambda is unknown if the parts of the method have different ones.
+                value = facts_of_method[name].get("lam") if lam is None else lam
+                if name == method and isinstance(value, float):
+                    edit_of_lam[value] = edit
             accuracy_of_lam: dict[float, float] = {}
             for lam in sorted(edit_of_lam):
                 accuracy_of_lam[lam] = self._worst_group(selecting, texts, edit_of_lam[lam])
@@ -413,31 +398,32 @@ class GroupsTask(ImageTask):
         texts: Host,
         tested: GroupedImages,
         right_of_key: dict[Key, Mask],
-    ) -> dict[str, Any]:
-        """Train a baseline and add which images (n,) it gets right; return its entry in the
+    ) -> dict[str, object]:
+        """Train a baseline, add which images (n,) it gets right, and return its entry in the
         provenance.
 
-        If it cannot be fitted, nothing is added, and the entry has the reason as "not_fitted".
+        If it cannot be fitted, nothing is added, and the entry gives the reason as "not_fitted".
         """
         classes = texts.embed(self.prompts.classes).float()  # (k, d)
         train_on, source = BASELINES[name]
-        # A baseline is selected by its worst group on this split, as its authors do: these group
-        # labels are a part of what it costs.
+        # Select by the worst group on this split, as the authors of the baselines do.
         chosen_on = selecting.units[:], selecting.target, selecting.groups.codes
-        facts: dict[str, Any] = {"source": source, "uses_labels": True}
+        facts: dict[str, object] = {"source": source, "uses_labels": True}
         try:
             examples = Examples(learning.units[:], learning.target, classes, chosen_on, self.seed)
             logits, chosen = train_on(examples)
             predicted = logits(tested.units[:]).argmax(1).numpy()
-        except Exception as error:  # of any solver: the other rows of the suite are measured
+        except Exception as error:  # solvers raise arbitrary errors; the other rows are measured
             return facts | {"not_fitted": one_line(error)}
         right_of_key[name, None] = predicted == tested.target
         return facts | {"chosen": chosen}
 
-    def _not_fitted(self, facts: Mapping[str, Mapping[str, Any]], progress: Progress) -> str:
-        """Return sentences about the baselines that could not be fitted, and report each of them.
+    def _not_fitted(self, facts: Mapping[str, Mapping[str, object]], progress: Progress) -> str:
+        """Report baselines that could not be fitted, and return sentences about them.
 
-        facts: baseline -> its entry in the provenance.
+        Args:
+            facts: baseline -> its entry in the provenance.
+            progress: where they are reported.
         """
         sentences = ""
         for name in self.baselines:
@@ -450,10 +436,10 @@ class GroupsTask(ImageTask):
     def _classify(
         self, tested: GroupedImages, texts: Host, edit_of_key: Mapping[Key, Edit | None]
     ) -> tuple[dict[Key, Mask], dict[str, Floats]]:
-        """Return which of the n images are right, and of two classes how much the second leads
-        under each method: (n,) each."""
+        """Return which of the n images are right, and for two classes the score difference (n,)
+        between the second and the first class by method."""
         classes = self.prompts.classes
-        # Images that several methods share are read once for all.
+        # Read images that several methods share only once.
         rows_of_images: dict[UnitRows, dict[Key, Tensor]] = {}
         for key, edit in edit_of_key.items():
             rows = rows_of_images.setdefault(self.images(tested.units, edit), {})
@@ -478,11 +464,9 @@ class GroupsTask(ImageTask):
         margins = {}
         for method, lam in edit_of_key:
             if lam is None:
-                # Score of the second class less that of the first, (n,): its sign is the decision,
-                # its order the ROC curve.
                 margins[method] = np.diff(scores[method, lam])[:, 0]
-        # The cheapest baseline, without any edit or label: biased scores often order images well
-        # and are cut at the wrong place. An edit has to beat it.
+        # The simplest baseline, without edits or labels: biased scores often rank images well, but
+        # with a wrong threshold. Edits should beat it.
         is_second = margins[NONE] > np.median(margins[NONE])
         at_median = is_second == (tested.target == 1)
         return {BARE: right[BARE], (MEDIAN, None): at_median} | right, margins
@@ -497,17 +481,21 @@ class GroupsTask(ImageTask):
         """Add every metric of groups for every method, then the `accuracy` of each group with
         Wilson's interval.
 
-        right: which of the n images are right; that of "none" is the baseline of changes.
+        Args:
+            result: the result to add rows to.
+            right: whether each image (n,) is right; "none" is the baseline of changes.
+            groups: groups (n,) of the images.
+            weights: group -> weight in `average_reweighted`.
         """
         statistics: dict[str, Statistic] = {
             metric.name: compute for metric, compute in computed("groups")
         }
         if weights is not None:
             listed = np.array([weights[name] for name in groups.names])
-            # Groups weigh as in training (Sagawa et al., 2020): the test split of Waterbirds is
-            # balanced over backgrounds, its training split is not.
+            # Weights of the training groups (Sagawa et al., 2020): the test split of Waterbirds is
+            # balanced over backgrounds, but its training split is not.
             statistics["average_reweighted"] = Reweighted(listed)
-            # The published gaps of baselines, which learn from labels, take this average.
+            # Published gaps of baselines use this average.
             if self.baselines:
                 statistics["gap_reweighted"] = ReweightedGap(listed)
         cells_of_key = {key: self._cells(groups, right[BARE], right[key]) for key in right}
@@ -517,8 +505,10 @@ class GroupsTask(ImageTask):
         for metric, statistic in statistics.items():
             for (method, lam), cells in cells_of_key.items():
                 value, interval, change = interval_of(statistic, *cells)
-                details: dict[str, Any] = {} if lam is None else {"lam": lam}
-                result.add(metric, method, value, interval, n=n, change=change, **details)
+                if lam is None:
+                    result.add(metric, method, value, interval, n=n, change=change)
+                else:
+                    result.add(metric, method, value, interval, n=n, change=change, lam=lam)
         if (MEDIAN, None) in right:
             self._add_differences_to_median(result, right, groups, statistics, n)
         for (method, lam), (counts, resampled) in cells_of_key.items():
@@ -548,8 +538,8 @@ class GroupsTask(ImageTask):
         statistics: Mapping[str, Statistic],
         n: Mapping[str, int],
     ) -> None:
-        """Add for each measure of bias how far each method is from the threshold at the median, as
-        a paired difference: both are resampled on the same images."""
+        """Add the paired difference of each method to the threshold at the median, for each metric
+        of bias."""
         at_median = right[MEDIAN, None]
         for method, lam in right:
             if lam is not None or method in (NONE, MEDIAN):
@@ -559,32 +549,31 @@ class GroupsTask(ImageTask):
                 metric = get_metric(name)
                 if metric.kind == "bias":
                     _, _, (value, low, high) = interval_of(statistic, *cells)
-                    # Of very few images the middle of the resamples may lie beside the value.
+                    # For very few images the resamples may not be centred on the value.
                     interval = (min(low, value), max(high, value))
                     result.add(TO_MEDIAN, method, value, interval, n=n, subset=metric.title)
 
     def _cells(self, groups: Labels, before: Mask, after: Mask) -> tuple[Counts, Counts]:
-        """Return numbers of images by group, right without a method and right with it: (g, 2, 2),
-        and their resamples."""
+        """Return the numbers of images (g, 2, 2) by group, whether right without a method, and
+        whether right with it; and their resamples."""
         codes = np.asarray(groups.codes, np.int64)
-        # Each image falls into one of four cells of its group: wrong twice, mended, spoilt, right
-        # twice. The counts hold all that any statistic of groups needs, and keep a change paired:
-        # the same resample gives both sides.
+        # The four cells of a group suffice for any statistic of groups, and keep changes paired.
         cell = 4 * codes + 2 * before + after
         counts = np.bincount(cell, minlength=4 * len(groups.names)).reshape(-1, 2, 2)
-        # One seed for all methods: their resamples hold the same images, so that differences of
-        # methods are paired too.
+        # With the same seed for all methods, differences between methods are paired as well.
         blocks = list(resampled_counts(counts, self.resamples, self.seed))
         return counts, np.concatenate(blocks)
 
     def _cosines(
         self, provenance: TaskProvenance, fitted: Mapping[str, Edit | None], texts: Host
     ) -> list[TaskResult]:
-        """Return the block of `cosine` of a class with a value, mean over its texts, and
-        `cosine_spread` over the values; none where no spurious prompt names a value."""
+        """Return the block with the mean `cosine` of each class with the texts of each value, and
+        its `cosine_spread` over values; empty if no spurious prompt states a value."""
         prompts = self.prompts
-        texts_of_value = prompts.by_value(prompts.spurious)
-        texts_of_value = {value: group for value, group in texts_of_value.items() if group}
+        texts_of_value = {}
+        for value, group in prompts.by_value(prompts.spurious).items():
+            if group:
+                texts_of_value[value] = group
         if not texts_of_value:
             return []
         update = {
@@ -595,9 +584,8 @@ class GroupsTask(ImageTask):
             "settings": {"spurious prompts": texts_of_value},
         }
         result = TaskResult(provenance.model_copy(update=update))
-        # (classes, values) under each method: mean cosines of a class prompt with a value's texts.
-        # The class prompts are edited, the spurious ones are not: they stand for the directions
-        # that an edit should move the classes away from.
+        # method -> mean cosines (classes, values). Only class prompts are edited: the spurious
+        # prompts represent the directions that an edit should remove from the classes.
         tables: dict[str, Floats] = {}
         for method, edit in fitted.items():
             rows = self.rows(texts, prompts.classes, edit)
@@ -611,7 +599,7 @@ class GroupsTask(ImageTask):
                 cosines = {method: float(table[i, j]) for method, table in tables.items()}
                 n = {"spurious prompts": len(group)}
                 result.add_draws("cosine", cosines, n=n, subset=f"{name} / {value}")
-        # How far the cosines of each class lie apart, and the mean over the classes.
+        # The spread of the cosines of each class, and its mean over classes.
         n = {"spurious prompts": sum(map(len, texts_of_value.values()))}
         spreads = {method: np.ptp(table, axis=1).tolist() for method, table in tables.items()}
         for i, name in enumerate(prompts.class_names):
@@ -620,3 +608,32 @@ class GroupsTask(ImageTask):
         means = {method: float(np.mean(values)) for method, values in spreads.items()}
         result.add_draws("cosine_spread", means, n=n)
         return [result]
+
+
+def _label_column(
+    columns: Mapping[str, Sequence[str]], spurious: object, prompts: PromptSet
+) -> str | None:
+    """Return the first column whose values the class prompts name."""
+    for name, values in columns.items():
+        if name != spurious and class_of(tuple(values), prompts):
+            return name
+    return None
+
+
+def _spurious_column(
+    columns: Mapping[str, Sequence[str]], label: object, prompts: PromptSet
+) -> str | None:
+    """Return the only other column with a value of the attribute, or the only other column.
+
+    Two columns such as "gender" and "gender of the photographer" are ambiguous.
+    """
+    candidates = [name for name in columns if name != label]
+    attribute_values = {value.casefold() for value in prompts.attributes}
+    matches = []
+    for name in candidates:
+        if attribute_values & {value.casefold() for value in columns[name]}:
+            matches.append(name)
+    for names in (matches, candidates):
+        if len(names) == 1:
+            return names[0]
+    return None

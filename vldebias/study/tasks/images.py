@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -38,10 +38,12 @@ from vldebias.study.inputs import SPLITS, Data, Inputs
 from vldebias.study.task import Task
 from vldebias.utils.schema import Lam, Share
 
+if TYPE_CHECKING:
+    from vldebias.methods.reference import Features, Reference
 
-def _read_methods(methods: Any) -> tuple[Compared | str, ...]:
-    """Read names of the registry and Method objects; "none", the base of every change, comes
-    first."""
+
+def _read_methods(methods: object) -> tuple[Compared, ...]:
+    """Look up methods by name; "none", the baseline of all changes, comes first."""
     listed = [methods] if isinstance(methods, (str, Method, Rerank)) else methods
     if not isinstance(listed, Iterable):
         raise InvalidInputError(f"methods: got {methods!r}; expected names, as [none, default]")
@@ -50,23 +52,26 @@ def _read_methods(methods: Any) -> tuple[Compared | str, ...]:
 
 
 Methods = Annotated[
-    tuple[Any, ...],
+    tuple[str | InstanceOf[Method] | InstanceOf[Rerank], ...],
     BeforeValidator(_read_methods),
     PlainSerializer(lambda methods: [get_compared(method).name for method in methods]),
 ]
 
 
 class ImageTask(Task):
-    """Hold the settings that tasks comparing methods on image embeddings share.
+    """Base class of tasks that compare methods on image embeddings.
 
-    data: what a suite measures; images passed from Python are an input. methods: names in
-    `vldebias.methods.METHODS`; "none" is always measured first. lam, strength: see
-    `vldebias.debias`; lam is that of the methods that have none, as "default" has, and None the
-    paper's. reference: images for the methods that use some, with labels for those that need them
-    (else the model's zero-shot labels). Images that are measured too are left out of them.
+    Attributes:
+        data: images to measure in a suite; images passed from Python are an input.
+        methods: names in `vldebias.methods.METHODS`; "none" is always measured first.
+        lam: weight of the prompt pairs for methods that take one; None: the method's default.
+        strength: strength of the edits.
+        reference: images for methods that use some, with labels for methods that need them; default
+            labels are the model's zero-shot predictions. Images that are also measured are left
+            out.
     """
 
-    ranks_results: ClassVar[bool] = False  # whether it has results to re-rank
+    ranks_results: ClassVar[bool] = False  # whether results can be re-ranked
 
     data: Data | None = None
     methods: Methods = (NONE, "orth", "orth-cali", "cali")  # the rows of the paper's tables
@@ -75,16 +80,16 @@ class ImageTask(Task):
     reference: Data | None = None
 
     def splits(self) -> dict[str, Data]:
-        """Return name of an input -> the split of a data set that the settings name."""
-        # A suite calls the measured images `data`, inputs call them "images".
+        """Return name of an input -> split of a data set, from the settings."""
+        # The measured images are `data` in a suite, and the input "images".
         settings = {**dict(self), "images": self.data}
         splits = {name: settings.get(name) for name in SPLITS}
         return {name: split for name, split in splits.items() if isinstance(split, Data)}
 
-    def prepare(self, inputs: Inputs) -> dict[str, Any]:
-        """Return the text encoder of the packaged photographs if they are what is measured.
+    def prepare(self, inputs: Inputs) -> dict[str, object]:
+        """Return the text encoder of the packaged photographs if they are measured.
 
-        They ship as embeddings of their own model, so the suite's model cannot embed their texts.
+        They ship as embeddings of another model than the suite's.
         """
         is_replaced = "images" in inputs.sources or inputs.options.embeddings is not None
         if self.data is None or self.data.name != PHOTOGRAPHS or is_replaced:
@@ -92,15 +97,15 @@ class ImageTask(Task):
         return {"texts": resolve(load_encoder())}
 
     def check_sources(self, names: Container[str]) -> None:
-        """Raise InvalidInputError where no images are named."""
+        """Raise InvalidInputError if there are no images."""
         if "images" not in names:
             raise InvalidInputError(
-                f"{self.name}: got no images; name them under `data`, or give features (n, d), a"
+                f"{self.name}: got no images; name them under `data`, or pass features (n, d), a"
                 " file, a folder or a data set"
             )
 
     def compared_methods(self) -> list[Compared]:
-        """Return the methods of the task, among them objects that nobody registered."""
+        """Return the methods of the task, including methods that are not registered."""
         return [get_compared(method) for method in self.methods]
 
     def fit(
@@ -109,25 +114,25 @@ class ImageTask(Task):
         sets: Sequence[PromptSet],
         *,
         neutral: Sequence[str] = (),
-        reference: Any = None,
+        reference: Features | Reference | None = None,
         edits: Mapping[str, Edit] | None = None,
     ) -> dict[str, Edit | None]:
         """Fit every method of the task.
 
         Args:
-            texts: what embeds the prompts.
-            sets: what the methods are fitted on, solved jointly.
-            neutral: texts whose change is bounded where the sets have no class prompts.
-            reference: images for the methods that use some.
-            edits: name -> an edit that was fitted before.
+            texts: the host that embeds the prompts.
+            sets: prompt sets that the methods are fitted on, solved jointly.
+            neutral: texts whose change is bounded if the sets have no class prompts.
+            reference: images for methods that use some.
+            edits: name -> fitted edit.
 
         Returns:
-            Name -> edit: "none", which has None, first, and the given edits last.
+            Name -> edit, starting with "none", whose edit is None, and ending with `edits`.
 
         Raises:
-            InvalidInputError: an edit is called like a method.
+            InvalidInputError: an edit has the name of a method.
         """
-        # Class prompts bound a method where there are some: they are what the set is about.
+        # Class prompts take precedence for bounding the change of a method.
         if any(prompts.classes for prompts in sets):
             neutral = ()
         fitted: dict[str, Edit | None] = {}
@@ -136,7 +141,7 @@ class ImageTask(Task):
             if isinstance(method, Rerank) and self.ranks_results:
                 fitted_method = get_method(method.edit)
             if fitted_method.name in fitted:
-                # A re-ranking of what another method found: the edit is fitted once for both.
+                # A re-ranking of another method's results uses the same edit.
                 fitted[method.name] = fitted[fitted_method.name]
                 continue
             fitted[method.name] = fit_method(
@@ -148,20 +153,20 @@ class ImageTask(Task):
                 raise InvalidInputError(
                     f"edits: got {name!r}, the name of a method; expected another name"
                 )
-            # A saved edit may be of another model of the same width: its fingerprint is compared.
+            # A saved edit may belong to another model of the same width: compare fingerprints.
             texts.check(TEXT, edit)
             fitted[name] = edit
         return fitted
 
-    def about(self, edit: Edit | None) -> dict[str, Any]:
-        """Return the entry of a method in the provenance, from which its rows have lam, strength
-        and uses_labels."""
+    def about(self, edit: Edit | None) -> dict[str, object]:
+        """Return the entry of a method in the provenance, which gives its rows lam, strength and
+        uses_labels."""
         if edit is None:
             return {}
         origin = edit.provenance
         lams = set(origin.lam) if isinstance(origin.lam, tuple) else {origin.lam}
         lam = lams.pop()
-        # Parts with lambdas of their own have no single one to show.
+        # Parts with different lambdas have no single value to report.
         has_lam = not lams and lam > 0
         facts = {
             "method": origin.method,
@@ -178,25 +183,24 @@ class ImageTask(Task):
         return {name: value for name, value in facts.items() if value is not None}
 
     def rows(self, texts: Host, prompts: Sequence[str], edit: Edit | None) -> Tensor:
-        """Return the normalised rows (n, d) of prompts from a model with the edit; stated
-        attributes are kept.
+        """Return normalised embeddings (n, d) of prompts under an edit; prompts that state a value
+        are not edited.
 
         Args:
-            texts: the model, which embeds texts.
+            texts: the host that embeds texts.
             prompts: n texts.
-            edit: the edit; None: none.
+            edit: the edit; None: no edit.
         """
-        # An edit of images alone leaves the texts as they are.
+        # An edit that only applies to images leaves texts unchanged.
         edits_texts = edit is not None and TEXT in SIDES[edit.side]
         return texts.under(prompts, TEXT, edit if edits_texts else None, strength=self.strength)
 
     def images(self, features: UnitRows, edit: Edit | None) -> UnitRows:
-        """Return the unit rows (n, d) of images from a model with the edit; images state no
-        attribute.
+        """Return normalised image features (n, d) under an edit.
 
         Args:
             features: unit rows (n, d).
-            edit: the edit; None: none.
+            edit: the edit; None: no edit.
         """
         if edit is None or IMAGE not in SIDES[edit.side]:
             return features
@@ -208,21 +212,21 @@ class ImageTask(Task):
         images: Embeddings,
         texts: Host,
         sets: Sequence[PromptSet],
-        methods: Mapping[str, Mapping[str, Any]],
+        methods: Mapping[str, Mapping[str, object]],
         *,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
         reference: Embeddings | None = None,
-        **fields: Any,
+        **fields: object,
     ) -> TaskProvenance:
-        """Return what was measured with which model, prompts and images.
+        """Return the provenance of a block.
 
         Args:
-            name: of the block. images, texts, sets, reference: what was measured.
+            name: name of the block.
             images: images that were measured.
-            texts: the model.
+            texts: the host of the model.
             sets: prompt sets.
             methods: name -> `about`.
-            settings: what only measuring knows; the task's own settings are among them.
+            settings: settings that are only known after measuring; those of the task are added.
             reference: images that methods were fitted to.
             fields: title, description and n of `TaskProvenance`.
         """
@@ -230,41 +234,43 @@ class ImageTask(Task):
         known = dict(settings or {})
         left_out = left_out_of(images.about)
         if left_out:
-            # Which the terminal and the page say first.
-            known["findings"] = [*known.get("findings", ()), *left_out]
-        # The digest of each input, as far as it has one.
+            # The terminal and the page show findings first.
+            known["findings"] = left_out
+        # Digests of the inputs that have one.
         digests = {"images": _digest_of(images.about)}
         if reference is not None:
             digests["reference"] = _digest_of(reference.about)
         digests["texts"] = getattr(texts, "digest", None)
         known_digests = {part: str(digest) for part, digest in digests.items() if digest}
-        return TaskProvenance(
-            task=name,
-            model=str(model),
-            fingerprint=texts.weights,
-            prompts="+".join(prompts.name for prompts in sets),
-            prompts_hash="+".join(prompts.hash for prompts in sets),
-            split=split_of(images),
-            methods={method: dict(facts) for method, facts in methods.items()},
-            seeds=[self.seed],
-            data=known_digests,
-            settings=self.settings(known),
-            **fields,
+        return TaskProvenance.model_validate(
+            {
+                "task": name,
+                "model": str(model),
+                "fingerprint": texts.weights,
+                "prompts": "+".join(prompts.name for prompts in sets),
+                "prompts_hash": "+".join(prompts.hash for prompts in sets),
+                "split": split_of(images),
+                "methods": {method: dict(facts) for method, facts in methods.items()},
+                "seeds": [self.seed],
+                "data": known_digests,
+                "settings": self.settings(known),
+                **fields,
+            }
         )
 
 
-def _digest_of(facts: Mapping[str, Any]) -> Any:
+def _digest_of(facts: Mapping[str, object]) -> object:
     return facts.get("digest") or facts.get("data_fingerprint")
 
 
 def split_of(images: Embeddings) -> str:
-    """Return the data set and the split of images, as a provenance names them."""
+    """Return the data set and the split of images, for a provenance."""
     words = [str(images.about[key]) for key in ("data", "split") if images.about.get(key)]
     return " ".join(words) or "unnamed split"
 
 
-def facts_of(images: Embeddings) -> dict[str, Any]:
-    """Return what a provenance tells of images: not where this machine keeps them."""
+def facts_of(images: Embeddings) -> dict[str, object]:
+    """Return the facts about images for a provenance, without local paths."""
     return {key: value for key, value in images.about.items() if key not in ("cache", "file")}
 
 
@@ -273,17 +279,19 @@ def fit_method(
     prompts: PromptSet | Sequence[PromptSet],
     method: str | Compared,
     lam: float | None = None,
-    **options: Any,
+    *,
+    reference: Features | Reference | None = None,
+    neutral: tuple[str, ...] = (),
 ) -> Edit | None:
-    """Fit a method on texts; "none" gives None. lam: for methods that take one. options: arguments
-    of `Problem`.
+    """Fit a method on texts; None for "none".
 
     Args:
-        texts: the model, which embeds texts.
-        prompts: what the method is fitted on.
+        texts: the host that embeds texts.
+        prompts: prompt sets that the method is fitted on.
         method: the method or its name.
-        lam: for methods that take one.
-        options: keywords of `Problem`.
+        lam: weight of the prompt pairs, for methods that take one.
+        reference: images for methods that use some.
+        neutral: texts whose change is bounded.
     """
     if isinstance(method, Rerank):
         refuse_reranking(method.name)
@@ -292,15 +300,15 @@ def fit_method(
         return None
     if not chosen.declaration.has_lam:
         lam = None
-    problem = Problem(texts, prompts, lam=lam, **options)
+    problem = Problem(texts, prompts, lam=lam, reference=reference, neutral=neutral)
     return problem.fit(chosen, TEXT)
 
 
-def sets_by_column(prompts: Any) -> dict[str, tuple[PromptSet, ...]]:
-    """Return column -> prompt sets of a mapping, or of sets by their names.
+def sets_by_column(prompts: object) -> dict[str, tuple[PromptSet, ...]]:
+    """Return column -> prompt sets, from a mapping, or from sets by their names.
 
     Raises:
-        InvalidInputError: there is none.
+        InvalidInputError: there is no prompt set.
     """
     if isinstance(prompts, Mapping):
         sets_of_column = {column: _load_several(value) for column, value in prompts.items()}
@@ -311,8 +319,8 @@ def sets_by_column(prompts: Any) -> dict[str, tuple[PromptSet, ...]]:
     return sets_of_column
 
 
-def _load_several(prompts: Any) -> tuple[PromptSet, ...]:
-    """Return the prompt sets of None, a set, or a list of them."""
+def _load_several(prompts: object) -> tuple[PromptSet, ...]:
+    """Load one prompt set, or several; None: none."""
     if prompts is None:
         return ()
     listed = prompts if isinstance(prompts, (list, tuple)) else (prompts,)
@@ -320,43 +328,42 @@ def _load_several(prompts: Any) -> tuple[PromptSet, ...]:
 
 
 def disjoint(
-    reference: Embeddings | None, images: Embeddings, methods: Iterable[str | Method] | None = None
+    reference: Embeddings | None,
+    images: Embeddings,
+    methods: Iterable[str | Compared] | None = None,
 ) -> tuple[Embeddings | None, dict[str, int]]:
-    """Return the reference without the images that are measured, and the numbers of reference
-    images kept and removed.
+    """Return the reference without measured images, and the numbers of images kept and removed.
 
-    A reference that lies in the gallery as a whole is kept, without its labels: the images of a
-    gallery are available when it is searched, so a method without labels learns nothing from them
-    that it could not learn in use.
+    If all images of the reference are measured, the reference is kept without its labels: a gallery
+    is available when it is searched, so a method without labels may use it.
 
     Args:
         reference: images that methods are fitted to.
         images: images that are measured.
-        methods: those that are fitted to it; None: a reference that is measured itself is refused
-            for any purpose.
+        methods: methods that are fitted to the reference; None: refuse a reference that is measured
+            as a whole.
 
     Raises:
-        InvalidInputError: nothing is left, and a method would learn from labels of what is
-            measured.
+        InvalidInputError: all images of the reference are measured, and a method would learn from
+            their labels.
     """
     if reference is None:
         return None, {}
-    # Sorted hashes of the measured images, in which the reference is looked up. By
-    # content, since files of one picture have many names.
+    # Look up the reference in sorted hashes of the measured images. Compare by content, since a
+    # picture may have several names.
     measured = np.sort(_hashes(images.unit))
     hashes = _hashes(reference.unit)
-    # np.isin makes ten arrays of both.
+    # np.isin would allocate ten arrays of this size.
     is_new = measured[np.searchsorted(measured, hashes) % len(measured)] != hashes
     n_new = int(is_new.sum())
     n_measured = int((~is_new).sum())
     if n_new:
-        kept = reference.picked(is_new) if n_measured else reference
-        return kept, {
+        new_images = reference.picked(is_new) if n_measured else reference
+        return new_images, {
             "reference images": n_new,
             "left out of the reference, measured too": n_measured,
         }
-    # A method that uses labels would be tested on what it was taught. Without labels, images of the
-    # gallery may be used: they are there when it is searched.
+    # A method that uses labels would be tested on its training data.
     learning = []
     for method in map(get_compared, methods or ()):
         if Need.LABELS in method.declaration.needs and reference.labels:
@@ -370,7 +377,7 @@ def disjoint(
             " others, such as another split. Or measure every second image: evaluate(model,"
             " features[1::2], reference=features[::2], ...)"
         )
-    # Without its labels, so that nothing can learn from them by mistake.
+    # Remove the labels, so that no method can learn from them by mistake.
     return replace(reference, labels={}), {
         "reference images": n_measured,
         "of the reference, measured too": n_measured,
@@ -378,7 +385,7 @@ def disjoint(
 
 
 def _hashes(rows: UnitRows) -> NDArray[np.int64]:
-    """Return a hash of 64 bits (n,) of the bytes of each row."""
+    """Return a 64-bit hash (n,) of the bytes of each row."""
     hashes = np.empty(len(rows), np.int64)
     place = 0
     for block in rows.split():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -20,7 +20,10 @@ from vldebias.utils.files import digest
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Count, Name, file_slug
 
-ANSWERS = "answers.jsonl"  # where `vldebias label` writes by default, in the folder of the images
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+
+ANSWERS = "answers.jsonl"  # default file of `vldebias label`, in the folder of the images
 
 
 @register_task
@@ -54,7 +57,7 @@ class PeopleTask(Task):
     steps: Count = 50
     guidance: float = 7.5
     batch_size: Count = 8
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, object] = Field(default_factory=dict)
 
     @property
     def generation(self) -> GenerationTask:
@@ -96,7 +99,7 @@ class PeopleTask(Task):
         folder = self.folder(out)
         return f"vldebias label {folder} --attribute {self.attribute} --questions 0"
 
-    def prepare(self, inputs: Inputs) -> dict[str, Any]:
+    def prepare(self, inputs: Inputs) -> dict[str, object]:
         """Return the pipeline, the folder of the images and the answers about them; or the user's
         files of answers and folder of images."""
         # The user has images and answers: nothing is generated, and no pipeline is needed.
@@ -126,7 +129,7 @@ class PeopleTask(Task):
         *,
         labels: Sequence[Path] = (),
         folder: Path | None = None,
-        pipe: Any = None,
+        pipe: DiffusionPipeline | None = None,
         command: str = "vldebias label",
         progress: Progress = SILENT,
     ) -> list[TaskResult]:

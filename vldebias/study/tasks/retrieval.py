@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain, product
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -108,7 +108,7 @@ class RetrievalTask(ImageTask):
         return self
 
     @classmethod
-    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
+    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, object]) -> Self:
         """Return the task; by default of the class prompts, k a twentieth, and the only column with
         the only set.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ class TextsTask(Task):
     lam: Lam = 500.0
 
     @classmethod
-    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
+    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, object]) -> Self:
         """Return the task for the prompt sets; InvalidInputError: several methods.
 
         Args:
@@ -58,7 +58,7 @@ class TextsTask(Task):
         sets = {column: prompts[0] for column, prompts in listed.items()}
         return cls.build({"sets": sets, **fields})
 
-    def prepare(self, inputs: Inputs) -> dict[str, Any]:
+    def prepare(self, inputs: Inputs) -> dict[str, object]:
         """Return what embeds the prompts, and the name that the user gave it."""
         pipeline = inputs.pipeline
         encoder = resolve(pipeline.host, tokenizer=pipeline.tokenizer)

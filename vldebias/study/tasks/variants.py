@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from pydantic import Field, model_validator
@@ -24,7 +24,7 @@ from vldebias.hosts import (
     SamplingAttachment,
     attachment_of,
 )
-from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, hash_of, identity
+from vldebias.judge.plan import Facts, GeneratedImages, Plan, PlannedImage, hash_of, identity
 from vldebias.methods import (
     METHODS,
     Balanced,
@@ -43,17 +43,21 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Lam, Share, Strict
 
 if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
     from PIL.Image import Image
 
 
 class Variant(Strict):
-    """Hold one way to debias a pipeline: the arguments of `vldebias.debias`, or a saved edit.
+    """Describe one way to debias a pipeline: arguments of `vldebias.debias`, or a saved edit.
 
-    prompts: sets that are solved jointly; none: the set that is generated. lam = 500 is the paper's
-        (section 7.6).
-    strength: share of the edit, and of "balanced-prompts" share of the images.
-    projection: a folder that `save_pretrained` or `vldebias debias --out` wrote.
-    only_stated: generate the prompts that state a value alone.
+    Attributes:
+        prompts: prompt sets that are solved jointly; none: the set that is generated.
+        method: name of the method.
+        lam: weight of the prompt pairs; 500 in the paper (section 7.6).
+        strength: share of the edit; for "balanced-prompts", share of the images.
+        keep_stated: leave prompts that state a value unchanged.
+        projection: folder written by `save_pretrained` or `vldebias debias --out`.
+        only_stated: only generate prompts that state a value.
     """
 
     prompts: SeveralPrompts = ()
@@ -75,18 +79,18 @@ class Variant(Strict):
                 f"method {self.method!r} is not for pipelines; expected one of"
                 f" {', '.join(expected)}"
             )
-        # Fields that were set, not fields that differ from a default: a user who writes lam: 500
-        # beside a saved projection expects it to be used.
+        # Check which fields were set, even to their defaults: a user who sets lam: 500 together
+        # with a saved projection expects it to be used.
         clash = self.model_fields_set & {"prompts", "method", "lam"}
         if self.projection is not None and clash:
             raise ValueError(
-                f"a saved projection carries its own {', '.join(sorted(clash))}; leave them out"
+                f"a saved projection has its own {', '.join(sorted(clash))}; leave them out"
             )
         return self
 
     @property
     def _parts(self) -> list[PromptSet]:
-        """Return the prompt sets, those of several attributes in parts."""
+        """Return the prompt sets, with sets of several attributes split into their parts."""
         parts: list[PromptSet] = []
         for prompts in self.prompts:
             parts += prompts.parts or (prompts,)
@@ -94,21 +98,20 @@ class Variant(Strict):
 
     @property
     def rewrites(self) -> bool:
-        """Return whether it balances prompts, as the default does for sets about persons, and fits
-        no edit."""
+        """Whether the variant balances prompts instead of fitting an edit."""
         if self.projection is not None:
             return False
         if isinstance(get_method(self.method), Balanced):
             return True
         parts = self._parts
-        # The default of a pipeline balances prompts where a set is about persons, and fits "cali"
-        # where it is not, as for backgrounds: the same rule as `vldebias.debias`.
+        # As in `vldebias.debias`, the default balances prompts for sets about persons, and fits
+        # "cali" for others, such as backgrounds.
         return self.method == "default" and bool(parts) and all(map(can_balance, parts))
 
     @property
     def samples(self) -> bool:
-        """Return whether it gives each image a value of its own, in its prompt or in
-        cross-attention; prompts that state one are always kept."""
+        """Whether each image is assigned a value, in its prompt or in cross-attention; prompts that
+        state one are always left unchanged."""
         if self.projection is not None:
             saved = load_edit(self.projection)
             edits = saved.values() if isinstance(saved, Mapping) else [saved]
@@ -116,20 +119,22 @@ class Variant(Strict):
         return self.rewrites or "shares" in get_method(self.method).declaration.settings
 
     def deals(self, judged: Sequence[Sequence[str]]) -> bool:
-        """Return whether every image is dealt a value of each attribute.
+        """Return whether every image is assigned a value of each attribute.
 
-        judged: the values of each attribute.
+        Such shares are even by construction, so their chance level is not that of random draws.
+
+        Args:
+            judged: the values of each attribute.
         """
-        # A deal makes shares even by construction, so its chance is not that of random draws. It
-        # counts only if every attribute that is judged was dealt, and on all images.
         is_each = bool(self._parts) and self.covers(judged)
         return self.samples and self.strength == 1 and is_each
 
     def covers(self, judged: Sequence[Sequence[str]]) -> bool:
-        """Return whether its prompt sets are about every judged attribute; True for a saved edit,
-        whose sets are not known here.
+        """Return whether the prompt sets cover every judged attribute; True for a saved edit, whose
+        sets are unknown.
 
-        judged: the values of each attribute.
+        Args:
+            judged: the values of each attribute.
         """
         covered = [_casefolded(prompts.attributes) for prompts in self._parts]
         return not covered or all(_casefolded(values) in covered for values in judged)
@@ -138,29 +143,36 @@ class Variant(Strict):
     def _lam(self) -> float | None:
         return self.lam if get_method(self.method).declaration.has_lam else None
 
-    def check_pipeline(self, pipe: Any) -> None:
-        """Refuse a pipeline on which the default is an edit, where the plan says that it balances
-        prompts, as where it changes given images."""
+    def check_pipeline(self, pipe: DiffusionPipeline) -> None:
+        """Refuse a pipeline for which the default is an edit, such as one that edits given images,
+        if the plan says that the default balances prompts."""
         if self.method != "default" or not self.rewrites:
             return
         reason = why_not_balanced(Problem(pipe, list(self.prompts)))
         if reason is not None:
             raise InvalidInputError(
-                f"method 'default': {reason}, so that the default is an edit; name the method that"
-                " is measured, 'cali' or 'balanced-prompts'"
+                f"method 'default': {reason}, so the default is an edit; name the method to"
+                " measure, 'cali' or 'balanced-prompts'"
             )
 
-    def attach(self, pipe: Any) -> Attachment:
+    def attach(self, pipe: DiffusionPipeline) -> Attachment:
         """Attach the variant to a pipeline."""
-        common: dict[str, Any] = {"strength": self.strength, "keep_stated": self.keep_stated}
         if self.projection:
-            return debias(pipe, load_edit(self.projection), **common)
-        return debias(pipe, list(self.prompts), method=self.method, lam=self._lam, **common)
+            edit = load_edit(self.projection)
+            return debias(pipe, edit, strength=self.strength, keep_stated=self.keep_stated)
+        return debias(
+            pipe,
+            list(self.prompts),
+            method=self.method,
+            lam=self._lam,
+            strength=self.strength,
+            keep_stated=self.keep_stated,
+        )
 
     @property
-    def planned(self) -> dict[str, Any]:
-        """Return the description of the variant in a plan; sets: name -> hash, projection: digest
-        of its files."""
+    def planned(self) -> Facts:
+        """Return the description of the variant in a plan, with hashes of its prompt sets and a
+        digest of its files."""
         description = self.model_dump(include={"strength", "keep_stated", "only_stated"})
         if self.projection is None:
             return {
@@ -170,11 +182,11 @@ class Variant(Strict):
                 "lam": self._lam,
             }
         saved = load_edit(self.projection)
-        # Edits of several roles were fitted by one call: what is said of the first is true of all.
+        # Edits of several roles were fitted by one call, so the first one describes all.
         edit = next(iter(saved.values())) if isinstance(saved, Mapping) else saved
         origin = edit.provenance
         lam: float | tuple[float, ...] | None = origin.lam
-        # An edit of a method that this machine does not know may have used its lambda.
+        # A method that is not registered may have used lambda.
         has_lam = origin.method not in METHODS or METHODS[origin.method].declaration.has_lam
         if not has_lam or not isinstance(lam, float):
             lam = None
@@ -184,30 +196,35 @@ class Variant(Strict):
             "sets": {origin.prompts or "projection": origin.prompts_hash or ""},
             "method": origin.method,
             "lam": lam,
-            # By content: a folder that was fitted again under the same name is another variant.
+            # Use the content, since a folder of the same name may have been fitted again.
             "projection": hash_of(list(map(digest, files))),
         }
 
 
-def _casefolded(values: Any) -> set[str]:
+def _casefolded(values: Iterable[str]) -> set[str]:
     return {value.casefold() for value in values}
 
 
 @dataclass(frozen=True)
 class Generator:
-    """Generate images by their numbers, each from a random generator of its own.
+    """Generate images by number, each with its own random generator.
 
-    texts, noise: of each image; noise are seeds. options: of the pipeline. values: what was written
-    into the text of each image or is set in cross-attention, None where nothing is. left_alone:
-    whether the variant does not change the prompt. attachment: gives images their values in
-    cross-attention; None where nothing is set there.
+    Attributes:
+        pipe: the pipeline.
+        texts: text of each image.
+        noise: seed of the noise of each image.
+        options: arguments of the pipeline.
+        values: value that is written into the text of each image or set in cross-attention; None if
+            there is none.
+        left_alone: whether each prompt is left unchanged.
+        attachment: sets values in cross-attention; None if there are none.
     """
 
-    pipe: Any
+    pipe: DiffusionPipeline
     texts: Sequence[str]
     noise: Sequence[int]
-    options: Mapping[str, Any]
-    values: Sequence[Any]
+    options: Mapping[str, object]
+    values: Sequence[object]
     left_alone: Sequence[bool]
     attachment: DenoiserAttachment | None = None
 
@@ -216,15 +233,15 @@ class Generator:
         options = dict(self.options)
         for name, value in options.items():
             if name.startswith("negative_prompt"):
-                # Pipelines want as many negative prompts as prompts.
+                # Pipelines expect as many negative prompts as prompts.
                 options[name] = [value] * len(numbers)
         with ExitStack() as stack:
             if self.attachment is not None:
                 stack.enter_context(self.attachment.giving([self.values[i] for i in numbers]))
             output = self.pipe(
                 [self.texts[i] for i in numbers],
-                # A generator for each image, on the CPU whatever the device: noise then depends on
-                # the image alone, not on its place in a batch nor on the machine.
+                # One generator per image, always on the CPU: noise then only depends on the image,
+                # not on the batch or the machine.
                 generator=[torch.Generator("cpu").manual_seed(self.noise[i]) for i in numbers],
                 output_type="pil",
                 **options,
@@ -235,70 +252,70 @@ class Generator:
 
 @contextmanager
 def prepared(
-    pipe: Any,
+    pipe: DiffusionPipeline,
     attach: Callable[[], Attachment] | None,
     prompts: Sequence[str],
     noise: Sequence[int],
     seeds: Sequence[int] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Iterator[Generator]:
-    """Attach a method for the context; yield what generates images by their numbers.
+    """Attach a method for the context, and yield a generator of images.
 
-    Prompts are rewritten all at once, so values are balanced over all of them.
+    All prompts are rewritten at once, so that values are balanced over all images.
 
     Args:
         pipe: a diffusers pipeline.
-        attach: attaches the method; None for the pipeline as it is.
-        prompts: one per image.
-        noise: seeds of the generators, one per image.
-        seeds: one per image, which decide the values that are dealt; None: they are dealt over all
-            images at once.
-        options: of the pipeline.
+        attach: attaches the method; None for the unedited pipeline.
+        prompts: prompt of each image.
+        noise: seed of the noise of each image.
+        seeds: seed of each image, which determines its value; None: values are balanced over all
+            images.
+        options: arguments of the pipeline.
 
     Raises:
-        AlreadyAttachedError: the pipeline carries an attachment.
+        AlreadyAttachedError: the pipeline has an attachment.
     """
-    carried = attachment_of(pipe)
-    if carried is not None:
+    current = attachment_of(pipe)
+    if current is not None:
         raise AlreadyAttachedError(
-            f"{type(pipe).__name__} carries {carried!r}: call .remove() on it first"
+            f"{type(pipe).__name__} has the attachment {current!r}: call .remove() on it first"
         )
     with ExitStack() as stack:
         before = dict(getattr(pipe, "_progress_bar_config", {}))
-        # The pipeline would show a bar for each batch.
+        # Disable the pipeline's progress bar per batch.
         pipe.set_progress_bar_config(**{**before, "disable": True})
         stack.callback(pipe.set_progress_bar_config, **before)
         attachment = None if attach is None else stack.enter_context(attach())
         texts = list(prompts)
-        values: list[Any] = [None] * len(texts)
+        values: list[object] = [None] * len(texts)
         left_alone = [False] * len(texts)
-        giving = None
+        denoiser = None
         if isinstance(attachment, SamplingAttachment) and attachment.balancer.has_drawn_seed:
-            # What is measured can be measured again.
+            # Make the measurement repeatable.
             attachment.seed = 0
-        # A prompt that is left unchanged gives the picture of "none", which is copied and not
+        # A prompt that is left unchanged gives the image of "none", which is copied instead of
         # generated again.
         if isinstance(attachment, PromptAttachment):
             texts = attachment.rewrite(prompts, seeds=seeds)
-            values = attachment.sampled
+            values = list(attachment.sampled)
             left_alone = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
-            # Batches are not rewritten again.
+            # Do not rewrite the batches again.
             stack.enter_context(attachment.disabled())
         elif isinstance(attachment, DenoiserAttachment):
-            # A value is set in cross-attention, and the prompt stays as it is.
-            giving = attachment
-            values = attachment.sample(prompts, seeds=seeds)
+            # Values are set in cross-attention; prompts are unchanged.
+            denoiser = attachment
+            values = list(attachment.sample(prompts, seeds=seeds))
             for place, value in enumerate(values):
                 parts = value if isinstance(value, tuple) else (value,)
                 has_value = any(part is not None for part in parts)
                 left_alone[place] = not attachment.strength or not has_value
         elif isinstance(attachment, EditAttachment):
             left_alone = attachment.stated(prompts)
-        yield Generator(pipe, texts, noise, options, values, left_alone, giving)
+        yield Generator(pipe, texts, noise, options, values, left_alone, denoiser)
 
 
 def generate(
-    pipe: Any,
+    pipe: DiffusionPipeline,
     plan: Plan,
     variants: Mapping[str, Variant],
     folder: str | Path,
@@ -306,25 +323,25 @@ def generate(
     follow_seeds: bool = False,
     progress: Progress = SILENT,
 ) -> GeneratedImages:
-    """Generate the images of `plan` that `folder` does not hold yet.
+    """Generate the images of `plan` that are missing in `folder`.
 
-    Every image has its own random generator and the plan fixes the batches, so the pixels are the
-    same however often a run was interrupted. Missing and damaged files are generated again. Images
-    of prompts that a variant leaves alone are copied from "none". Nothing is fitted where no image
-    of a variant is missing.
+    Every image has its own random generator and the plan fixes the batches, so an interrupted and
+    continued run generates the same pixels. Missing and damaged files are generated again. Images
+    of prompts that a variant leaves unchanged are copied from "none". Variants without missing
+    images are not fitted.
 
     Args:
-        pipe: a diffusers pipeline that `vldebias.debias` takes.
+        pipe: a diffusers pipeline that `vldebias.debias` supports.
         plan: plan of a `GenerationTask`.
         variants: variants of a `GenerationTask`.
-        folder: for the images.
-        follow_seeds: whether the values that are dealt follow from the seed of each image, or are
-            dealt over all of them at once.
-        progress: shows how far it is.
+        folder: folder for the images.
+        follow_seeds: whether the seed of each image determines its value; otherwise values are
+            balanced over all images.
+        progress: progress bars.
 
     Raises:
-        InvalidInputError: the folder holds another plan; the message says what differs. A variant
-            "default" on a pipeline whose default is an edit.
+        InvalidInputError: the folder contains another plan (the message lists the differences), or
+            a variant is "default" and the default of the pipeline is an edit.
     """
     for variant in variants.values():
         variant.check_pipeline(pipe)
@@ -342,8 +359,8 @@ def generate(
         for name, batches in unfinished.items():
             images = made.of_variant(name)
             attach = None if name == NONE else partial(variants[name].attach, pipe)
-            # All prompts of the variant, also of finished batches: balanced prompts are even over
-            # all of them, so a resumed run has to deal the same values again.
+            # Include the prompts of finished batches, so that a resumed run assigns the same
+            # values.
             prompts = [image.prompt for image in images]
             noise = [image.noise for image in images]
             seeds = [image.seed for image in images] if follow_seeds else None
@@ -355,18 +372,16 @@ def generate(
 
 
 def _unfinished(made: GeneratedImages) -> dict[str, list[tuple[list[int], list[int]]]]:
-    """Return variant -> its batches of which an image is missing, damaged or of another plan, as
-    positions among the images of the variant: of the whole batch, and of the missing images.
+    """Return variant -> unfinished batches: positions of their images, and of missing images.
 
-    Finished variants are left out: fitting takes minutes on a large pipeline, and nothing would be
-    generated.
+    Images are missing if they are damaged or belong to another plan. Finished variants are left
+    out, since fitting takes minutes on a large pipeline.
     """
     missing_paths = set()
     for image in made:
         with suppress(OSError):
             _, metadata = read_png(made.path(image))
-            # A superset: a file also holds what only generating knows, such as the value that was
-            # dealt.
+            # The metadata also contain what is only known after generating, such as the value.
             if metadata.items() >= _record(made, image).items():
                 continue
         missing_paths.add(image.path)
@@ -380,9 +395,8 @@ def _unfinished(made: GeneratedImages) -> dict[str, list[tuple[list[int], list[i
     return batches_of_variant
 
 
-def _record(made: GeneratedImages, image: PlannedImage) -> dict[str, Any]:
-    """Return what the file of an image says of how it was generated; one that says something else
-    belongs to another plan."""
+def _record(made: GeneratedImages, image: PlannedImage) -> Facts:
+    """Return the metadata of an image that identify its plan."""
     plan = made.plan
     return {
         **vars(image),
@@ -407,11 +421,11 @@ def _write_batch(
 ) -> None:
     """Write the missing images of a batch.
 
-    The whole batch is generated, even where some of its images exist: pixels depend on the batch.
-    An image whose prompt is left alone is that of "none": text embeddings, noise and size of the
-    batch are equal.
+    The whole batch is generated even if some of its images exist, since pixels depend on the batch.
+    An image whose prompt is left unchanged is copied from "none", which has the same text
+    embeddings, noise and batch size.
     """
-    # Where all missing images are copies, the pipeline need not run.
+    # If all missing images are copies, the pipeline does not need to run.
     generated: dict[int, tuple[Image, bool]] = {}
     if not all(generator.left_alone[i] for i in missing):
         generated = dict(zip(batch, generator(batch), strict=True))

@@ -114,7 +114,7 @@ def test_a_comparison_says_what_moved_and_what_else_differs(made: Result) -> Non
     changed = after.model_copy(update={"rows": rows, "commit": "other"})
     comparison = compare(before, changed, ("first", "second"))
     lines = str(comparison).splitlines()
-    assert lines[0].startswith("worse: MaxSkew@10 of search with no method goes from 0.500 in A")
+    assert lines[0].startswith("worse: MaxSkew@10 of search with no method changes from 0.500 in A")
     assert any(line.startswith("2 settings differ") for line in lines)
     for word in ("1 worse", "commit", "A (first)", "B (second)", "A 0.500    B 0.900", "MOVER"):
         assert word in str(comparison)
@@ -196,7 +196,7 @@ def test_a_comparison_in_a_notebook_opens_with_what_moved_and_folds_the_settings
 
     shown = compare(run(0.3, "a"), run(0.9, "b"))._repr_html_()
     assert shown.startswith("<p><b>")
-    assert "8 of 10 figures that moved" in shown
+    assert "8 of 10 figures that changed" in shown
     assert shown.count("<tr>") == 9
     assert shown.index("prompts_hash") > shown.index("<details>")
     assert "<a>" not in shown

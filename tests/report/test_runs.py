@@ -69,7 +69,7 @@ def test_files_that_cannot_be_read_are_named(folder: Path) -> None:
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"images": []}')
-    with pytest.raises(InvalidInputError, match="no result below it"):
+    with pytest.raises(InvalidInputError, match="contains no results"):
         list_runs(tmp_path)
     with pytest.raises(InvalidInputError, match="expected a folder"):
         list_runs(tmp_path / "plan.json")

@@ -249,7 +249,7 @@ def test_two_spellings_of_a_group_are_doubted() -> None:
         vldebias.rerank([0.9, 0.8, 0.7, 0.6], 2, labels=["M", "male", "F", "female"])
     # There is no flag to name here.
     assert "--same" not in str(caught[0].message)
-    with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost as 'female'"):
+    with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost like 'female'"):
         vldebias.rerank(list(range(20)), 4, labels=["female"] * 10 + ["male"] * 9 + ["femle"])
 
 

@@ -249,11 +249,11 @@ class DebiasedQueries:
         """Run `embed_documents` in a thread."""
         return await asyncio.to_thread(self.embed_documents, texts)
 
-    def __call__(self, input: object) -> Any:
+    def __call__(self, input: object) -> object:
         """Embed documents without the edit (chroma)."""
         return self.host.embedder.documents(_checked_texts(input))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Return chroma's attributes of an embedding function, from your embedder if it has them.
 
         A collection stores the name and configuration of its embedding function, so it can be

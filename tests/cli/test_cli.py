@@ -429,7 +429,7 @@ def test_what_the_options_say_reaches_the_pages(
     how = {"file": None, "annotators": [], "most": None, "sample": "judge"}
     page.label.open_study.assert_called_once_with(tmp_path, ["gender"], [], **how)
     page.label_page.serve_study.assert_called_once_with(
-        page.label.open_study.return_value, public=False
+        page.label.open_study.return_value, port=None, public=False
     )
     run("label", str(tmp_path), "--choices", "race")
     page.label.open_study.assert_called_with(tmp_path, [], ["race"], **how | {"most": 200})

@@ -211,7 +211,8 @@ def test_weights_of_another_edition_are_refused(tmp_path):
         weights.pop("features.0.weight")
         save_file(weights | change, tmp_path / "judge.safetensors")
         with pytest.raises(
-            InvalidInputError, match=r"judge.safetensors.* 1 do not fit, features.0.weight"
+            InvalidInputError,
+            match=r"judge.safetensors.* 1 do not match, such as features.0.weight",
         ):
             load_judge(tmp_path)
         weights |= {"features.0.weight": torch.zeros(0)}

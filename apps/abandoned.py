@@ -28,7 +28,7 @@ _STREAM = re.compile(r".*/queue/data")
 
 @dataclass
 class _Call:
-    """An accepted call: its event, its session, and whether the session has requested the result."""
+    """An accepted call: its event, its session, and whether its result was requested."""
 
     event: str
     session: str

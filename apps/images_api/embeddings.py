@@ -62,7 +62,7 @@ class QueryEdits:
         """Return whether this model has been compared with the model of the edit."""
         return model in self._queries_of_model
 
-    def check(self, model: str, answer: bytes) -> None:
+    def check(self, model: str, answer: bytes | bytearray) -> None:
         """Compare the embeddings of some texts with those of the edit's model.
 
         Args:
@@ -82,7 +82,7 @@ class QueryEdits:
         while len(self._queries_of_model) > _MOST_MODELS:
             del self._queries_of_model[next(iter(self._queries_of_model))]
 
-    def edited(self, model: str, content: bytes, texts: Sequence[str] | None) -> bytes:
+    def edited(self, model: str, content: bytes | bytearray, texts: Sequence[str] | None) -> bytes:
         """Return an answer of the service with edited vectors, in the same format.
 
         Args:

@@ -10,7 +10,7 @@ NOTE = "x-vldebias"  # header of answers: values, reasons, failures
 ORIGINAL = "x-vldebias-original"  # header of requests: the user's own words, percent-encoded
 INDEX = "x-vldebias-index"  # header of requests: place of the first image in a shared count
 
-# Headers that do not pass in either direction. docs/how-to/images-api.md lists them.
+# Headers that do not pass in either direction.
 NOT_FORWARDED = frozenset({
     # Of one connection (RFC 9110, section 7.6.1).
     b"connection",

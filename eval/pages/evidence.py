@@ -64,7 +64,7 @@ def coverages() -> Covered:
 def covered() -> str:
     """Write how often each kind of interval covers, at small and usual sizes, and for what it is
     too narrow or too wide."""
-    lines = [["intervals", "of", "small n", "usual n", "width", "beyond .92 to .98 at usual n"]]
+    lines = [["intervals", "metric", "small n", "usual n", "width", "outside .92 to .98, usual n"]]
     for (kind, figure), cells in coverages().items():
         small = [coverage for size, _, coverage, _ in cells if size == SMALL]
         usual = [cell[1:] for cell in cells if cell[0] == USUAL]
@@ -87,6 +87,35 @@ def covered() -> str:
     note = (
         "Lowest to highest over settings. From `eval/results/coverage.json`,"
         " `coverage_shares.json`, `coverage_kinds.json`: `python -m eval.experiments.coverage all`."
+    )
+    return table(*lines, note=note)
+
+
+def covered_by_kind() -> str:
+    """Write the coverage of each kind of interval over all metrics and settings, and the metrics
+    whose intervals are too narrow or too wide in a setting of the usual size."""
+    rows_of_kind: dict[str, list[tuple[str, str, float]]] = {}
+    for (kind, metric), cells in coverages().items():
+        rows = rows_of_kind.setdefault(kind, [])
+        rows += [(metric, size, coverage) for size, _, coverage, _ in cells]
+    lines = [["intervals", "small n", "usual n", "below .92, usual n", "above .98, usual n"]]
+    for kind, rows in rows_of_kind.items():
+        small = [coverage for _, size, coverage in rows if size == SMALL]
+        usual = [(metric, coverage) for metric, size, coverage in rows if size == USUAL]
+        narrow = dict.fromkeys(metric for metric, coverage in usual if coverage < 0.92)
+        wide = dict.fromkeys(metric for metric, coverage in usual if coverage > 0.98)
+        lines.append(
+            [
+                kind,
+                low_to_high(small),
+                low_to_high([coverage for _, coverage in usual]),
+                ", ".join(narrow),
+                ", ".join(wide),
+            ]
+        )
+    note = (
+        "Lowest to highest over metrics and settings. From `eval/results/coverage.json`,"
+        " `coverage_shares.json`, `coverage_kinds.json`."
     )
     return table(*lines, note=note)
 
@@ -125,7 +154,7 @@ def lowest_by_size() -> dict[tuple[str, str], dict[int, float]]:
 
 def enough() -> str:
     """Write from how many units on intervals hold, and under how many pages say "few"."""
-    lines = [["intervals", "of", "lowest coverage, by number of units", "“few” under"]]
+    lines = [["intervals", "metric", "lowest coverage, by number of units", "“few” below"]]
     for (kind, metric), coverage in lowest_by_size().items():
         unit = RESAMPLED[kind]
         parts = [f"{units:,}: {coverage[units]:.2f}" for units in sorted(coverage)]
@@ -166,7 +195,7 @@ def verdicts() -> str:
         read("coverage_verdicts").rows,
         {
             "measured": lambda row: row.task,
-            "what was done": lambda row: row.method,
+            "true effect": lambda row: row.method,
             "units": lambda row: f"{row.n['units']:,}",
         },
         {title.replace(" ", "_"): title for title in titles},

@@ -197,14 +197,14 @@ def audit_lines() -> str:
     return crossed(
         read("audit_texts").rows,
         {
-            "what is predicted from what": title,
+            "prediction": title,
             "concepts": lambda row: str(row.n["concepts"]),
         },
         {
             "lean_r": "r",
             "lean_r2": "R2, left out",
-            "side_right": "side right",
-            "said_right": "side right where one is said",
+            "side_right": "correct side",
+            "said_right": "correct side, if one is predicted",
             "interval_coverage": "held-out shares covered",
             "interval_width": "width",
         },
@@ -245,11 +245,11 @@ def record_coverage() -> str:
             "images of each prompt": lambda row: row.subset.split()[0],
             "labels": lambda row: row.subset.split(", ")[1].split()[0],
         },
-        {task: f"judge reads pictures {task}" for task in dict.fromkeys(r.task for r in rows)},
+        {task: f"pictures {task}" for task in dict.fromkeys(r.task for r in rows)},
         line=lambda row: row.subset,
         column=lambda row: row.task,
         note=(
-            "Part of 1,000 runs whose interval contains the planted share, with its own 95 %"
+            "Share of 1,000 runs whose interval contains the planted share, with its own 95 %"
             " interval. From `eval/results/record_coverage.json`."
         ),
     )

@@ -19,9 +19,9 @@ def _note(name: str, base: str) -> str:
     """Write what the figures of a table are."""
     seeds = read(name).rows[0].n["seeds"]
     return (
-        f"Mean of {seeds} seeds ± half of its 95 % interval, \\* where the change to {base} on the"
-        f" same seeds and images is beyond its own; intervals are not corrected for the number of"
-        f" rows."
+        f"Mean of {seeds} seeds ± half of its 95 % interval; \\* if the change from {base} on the"
+        f" same seeds and images exceeds its interval. Intervals are not corrected for the number"
+        f" of rows."
         f" From `eval/results/{name}.json`."
     )
 

@@ -15,7 +15,7 @@ from vldebias.report.table import verdict
 BASE = "InfoNCE"
 Arms = dict[str, dict[float, Measurement]]  # arm -> share -> row
 CHANGES = (
-    "InfoNCE: accuracy; the others: change to it on the same seeds and images, \\* beyond its"
+    "InfoNCE: accuracy; others: change from InfoNCE on the same seeds and images, \\* beyond its"
     " 95 % interval. {} seeds, 2,000 held-out renders; intervals are not corrected for the arms."
 )
 
@@ -112,7 +112,7 @@ def best(rows: Arms, shares: Sequence[float]) -> str:
 def verdicts() -> str:
     """Write one verdict for each situation, with what it rests on: its change to InfoNCE at each
     share."""
-    lines = [["you have", "do", "InfoNCE comes to", "ahead of it by", "rests on"]]
+    lines = [["you have", "do", "InfoNCE reaches", "gain over InfoNCE", "based on"]]
     for situation, (name, column, place) in SITUATIONS.items():
         rows = by_share(read(name), column, place)
         clean, *noisy = sorted(rows[BASE])
@@ -128,9 +128,9 @@ def verdicts() -> str:
             ahead = "" if arm == BASE else ", ".join(starred(rows[arm][share]) for share in shares)
             lines.append([case, ADVICE.get(arm, arm), ", ".join(reached), ahead, rests])
     note = (
-        "The verdict is the arm of the highest mean over the shares of wrong pairs, if it is ahead"
-        " of InfoNCE beyond its interval (*) at one of them. Intervals are over seeds and held-out"
-        " images, not corrected for the arms."
+        "The verdict is the arm with the highest mean over the shares of wrong pairs, if it is"
+        " ahead of InfoNCE beyond its interval (*) at one of them. Intervals are over seeds and"
+        " held-out images, not corrected for the arms."
     )
     return table(*lines, note=note)
 
@@ -249,7 +249,7 @@ def popularity() -> str:
         metrics,
         cell=cell,
         note=(
-            "SogCLR: value; the others: change to it on the same seeds and images, with 95 %"
+            "SogCLR: value; others: change from SogCLR on the same seeds and images, with 95 %"
             " intervals. Five seeds, 1,500 steps. From `eval/results/popularity.json`."
         ),
     )

@@ -123,7 +123,7 @@ def test_committed_intervals_of_shares_cover() -> None:
 
 
 def test_committed_intervals_of_every_kind_cover_at_the_usual_size() -> None:
-    """What does not is named with its range of use in `intervals.md`, by the table made of it."""
+    """What does not is named in `intervals.md` and `eval/README.md`, by the tables made of it."""
     result = Result.read(COMMITTED.with_name("coverage_kinds.json"))
     usual = {
         (about.task, subset) for about in result.provenance for subset in about.settings["usual"]

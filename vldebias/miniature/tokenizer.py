@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.utils.files import write_atomically
+from vldebias.utils.files import storage_errors, write_atomically
 
 if TYPE_CHECKING:
     from open_clip import SimpleTokenizer
@@ -121,7 +121,7 @@ def make_clip_tokenizer(
     tokenizer_class = need("transformers").CLIPTokenizer
     if "vocab_file" not in inspect.signature(tokenizer_class.__init__).parameters:
         return tokenizer_class(vocab=ids, merges=merges, **settings)
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, storage_errors(folder):
         vocabulary_file = Path(folder, "vocab.json")
         vocabulary_file.write_text(json.dumps(ids), encoding="utf-8")
         merges_file = Path(folder, "merges.txt")

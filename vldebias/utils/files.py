@@ -68,8 +68,8 @@ def packaged(kind: str) -> dict[str, Path]:
 def storage_errors(path: str | Path) -> Iterator[None]:
     """Convert errors that libraries raise when they cannot write a file to `StorageError`.
 
-    Python raises an OSError, safetensors its own error that ends in "(os error 28)", and torch a
-    RuntimeError with an OSError as its context.
+    Python raises an OSError, safetensors its own error that contains "(os error 28)" or, before
+    version 0.6, "Os { code: 28", and torch a RuntimeError with an OSError as its context.
 
     Args:
         path: the file or folder for the message.
@@ -92,7 +92,7 @@ def _storage_code(error: BaseException | None) -> int | None:
     """Return the operating system's code if an error is about storage, None otherwise."""
     while error is not None:
         code = getattr(error, "errno", None)
-        match = re.search(r"\(os error (\d+)\)", str(error))
+        match = re.search(r"(?:\(os error|Os \{ code:) (\d+)", str(error))
         if match:
             code = int(match[1])
         if code in _STORAGE_PROBLEMS:

@@ -19,10 +19,10 @@ def rows_of(name: str, *metrics: str) -> Iterator[Measurement]:
 # What is right for the labels of prompts.
 LABELS = {
     "open": "open: a value is written",
-    "fixed": "fixed by context: left alone",
-    "stated": "stated: left alone",
-    "named": "somebody is named: left alone",
-    "none": "no person: left alone",
+    "fixed": "fixed by context: left unchanged",
+    "stated": "stated: left unchanged",
+    "named": "somebody is named: left unchanged",
+    "none": "no person: left unchanged",
     "mixed": "one person stated beside another",
     "group": "group: not of one value",
     "syntax": "syntax of tools: as labelled",
@@ -143,7 +143,7 @@ def _share(rate: Mapping[str, float], n: int) -> str:
 
 
 def left_alone() -> str:
-    """Write why labelled prompts were left alone, by attribute."""
+    """Write why labelled prompts were left unchanged, by attribute."""
     counts: dict[tuple[str, str], float] = {}
     for row in rows_of("prompt_rules", "left_alone"):
         place, reason = row.subset.split(": ", maxsplit=1)

@@ -18,9 +18,11 @@ def conclude(path: Path) -> int:
     """Write the conclusions of a result into its file; return how many there are."""
     content = json.loads(path.read_text(encoding="utf-8"))
     content.pop("conclusions", None)
-    found = [conclusion.model_dump(mode="json") for conclusion in Result.read(path).conclusions()]
-    write_atomically(path, laid_out({"conclusions": found, **content}) + "\n")
-    return len(found)
+    concluded = [
+        conclusion.model_dump(mode="json") for conclusion in Result.read(path).conclusions()
+    ]
+    write_atomically(path, laid_out({"conclusions": concluded, **content}) + "\n")
+    return len(concluded)
 
 
 def main() -> None:

@@ -46,16 +46,16 @@ def executed(path: Path, folder: Path) -> Any:
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
-            for one in cell.outputs:
-                one.get("data", {}).pop("image/jpeg", None)  # a picture is kept once
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+            for output in cell.outputs:
+                output.get("data", {}).pop("image/jpeg", None)  # a picture is kept once
     return notebook
 
 
-def alike(one: str, other: str) -> bool:
+def alike(first: str, second: str) -> bool:
     """The same words around numbers that are near, spaces and rules of tables apart."""
-    words = [re.sub(r"[\s─━-]+", " ", NUMBER.sub("#", text)).strip() for text in (one, other)]
-    numbers = [[float(found) for found in NUMBER.findall(text)] for text in (one, other)]
+    words = [re.sub(r"[\s─━-]+", " ", NUMBER.sub("#", text)).strip() for text in (first, second)]
+    numbers = [[float(number) for number in NUMBER.findall(text)] for text in (first, second)]
     near = (abs(a - b) <= NEAR * max(1.0, abs(a), abs(b)) for a, b in zip(*numbers, strict=False))
     return words[0] == words[1] and len(numbers[0]) == len(numbers[1]) and all(near)
 
@@ -74,12 +74,12 @@ def differences(kept: Any, now: Any) -> Iterator[str]:
 
 def _texts(outputs: list[Any]) -> Iterator[str]:
     """What outputs say: a picture its kind, a frame its HTML, else the text."""
-    for one in outputs:
-        data = one.get("data", {})
+    for output in outputs:
+        data = output.get("data", {})
         if "image/png" in data:
             yield "a picture"
         else:
-            yield "".join(data.get("text/html") or data.get("text/plain") or one.get("text", ""))
+            yield "".join(data.get("text/html") or data.get("text/plain") or output.get("text", ""))
 
 
 def main() -> int:
@@ -89,16 +89,16 @@ def main() -> int:
     options.add_argument(
         "--check", action="store_true", help="change nothing; exit 1 where one shows something else"
     )
-    check, found = options.parse_args().check, False
+    check, has_differences = options.parse_args().check, False
     for path in NOTEBOOKS:
         with tempfile.TemporaryDirectory() as folder:
             made = executed(path, Path(folder))
         if not check:
             write_atomically(path, nbformat.writes(made) + "\n")
-        for told in differences(nbformat.read(path, 4), made):
-            print(f"{path.name}: {told}")
-            found = True
-    return int(found)
+        for difference in differences(nbformat.read(path, 4), made):
+            print(f"{path.name}: {difference}")
+            has_differences = True
+    return int(has_differences)
 
 
 if __name__ == "__main__":

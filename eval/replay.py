@@ -150,12 +150,12 @@ def compared(committed: Result, again: Result, *, has_skipped: bool = False) -> 
 
     has_skipped: the new run says that it has no data for a part; figures that it lacks are skipped.
     """
-    found = {key_of(row): row.value for row in again.rows}
+    value_of_key = {key_of(row): row.value for row in again.rows}
     ends: Counter[str] = Counter()
     for row in committed.rows:
         if row.metric in TIMES:
             continue
-        value = found.get(key_of(row))
+        value = value_of_key.get(key_of(row))
         low, high = row.interval
         if value is None:
             ends["skipped" if has_skipped else "missing"] += 1
@@ -196,15 +196,15 @@ def main() -> int:
     options.add_argument("results", nargs="*", help="names of results; those that are quick")
     options.add_argument("--list", action="store_true", help="run nothing; list all")
     options.add_argument("--json", type=Path, help="write what was found into this file")
-    given = options.parse_args()
+    args = options.parse_args()
     known = {command.name: command for command in commands()}
-    if given.list:
+    if args.list:
         for command in known.values():
             state = command.reason or "replayed"
             print(f"{command.name}: {command.rows} figures, {command.date}, {state}")
             print(f"    {command.words}")
         return 0
-    chosen = given.results or [name for name, command in known.items() if not command.reason]
+    chosen = args.results or [name for name, command in known.items() if not command.reason]
     total: Counter[str] = Counter()
     for name in chosen:
         try:
@@ -214,8 +214,8 @@ def main() -> int:
             ends = Counter(failed=known[name].rows)
         total += ends
         print(f"{name}: {dict(ends)}", flush=True)
-        if given.json is not None:
-            write(given.json, name, ends)
+        if args.json is not None:
+            write(args.json, name, ends)
     print(f"together: {dict(total)}")
     return int(total["apart"] + total["missing"] + total["failed"] > 0)
 

@@ -85,7 +85,9 @@ class Rivals:
             return "labels"
         source = str(self.fact(method, "source"))
         return (
-            "ours" if any(one in source for one in ("None", "this package", "Chuang")) else "theirs"
+            "ours"
+            if any(word in source for word in ("None", "this package", "Chuang"))
+            else "theirs"
         )
 
 
@@ -238,7 +240,7 @@ def write_records(
     part = TaskResult(TaskProvenance(task=path.stem, description=about, settings=more))
     for row in rows:
         place = {name: row[name] for name in columns if row.get(name) is not None}
-        for name in (one for one in row if one not in (method, *columns)):
+        for name in (key for key in row if key not in (method, *columns)):
             part.add(
                 Metric(name, name),
                 str(row[method]),

@@ -92,8 +92,8 @@ def main() -> None:
         table.add_row(*map(str, values))
     Console(width=120).print(table)
     if arguments.json:
-        about = f"medians in turn, calls of {STEPS} steps of the miniature pipeline"
-        write_records(arguments.json, about, rows, "what", ("images",), steps=STEPS)
+        description = f"medians in turn, calls of {STEPS} steps of the miniature pipeline"
+        write_records(arguments.json, description, rows, "what", ("images",), steps=STEPS)
 
 
 if __name__ == "__main__":

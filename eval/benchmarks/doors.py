@@ -232,10 +232,10 @@ def main() -> None:
     rows = [row for part in arguments.only or PARTS for row in PARTS[part]()]
     show(rows)
     if arguments.json:
-        about = f"medians in turn; {VECTORS:,} vectors of width {WIDTH}; {REQUESTS} requests"
+        description = f"medians in turn; {VECTORS:,} vectors of width {WIDTH}; {REQUESTS} requests"
         search = "faiss" if importlib.util.find_spec("faiss") else "torch"
         columns = ("queries", "images")
-        write_records(arguments.json, about, rows, "what", columns, search=search)
+        write_records(arguments.json, description, rows, "what", columns, search=search)
 
 
 if __name__ == "__main__":

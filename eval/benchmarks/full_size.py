@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument(
         "--repetitions", type=int, default=9, help="timed calls of each (%(default)s)"
     )
-    given = parser.parse_args()
+    args = parser.parse_args()
     rows: list[dict[str, Any]] = []
     torch.manual_seed(0)
     pipe = stable_diffusion()
@@ -109,10 +109,10 @@ def main() -> None:
             {"tokenizer": tokenizer},
         ),
     ]
-    for what, model, call, states, how in subjects:
+    for label, model, call, states, how in subjects:
         times: dict[str, list[float]] = {state: [] for state in states}
         peaks, attaching = dict.fromkeys(states, 0.0), dict.fromkeys(states, 0.0)
-        for repetition in range(given.repetitions + 1):
+        for repetition in range(args.repetitions + 1):
             for state in states:
                 attach = not state.startswith("none")
                 began = time.perf_counter()
@@ -128,7 +128,7 @@ def main() -> None:
             median = statistics.median(times[state])
             low, high = (sorted(times[state])[place] for place in (1, -2))
             row = {
-                "what": what,
+                "what": label,
                 "state": state,
                 "seconds": median,
                 "low": low,
@@ -137,13 +137,13 @@ def main() -> None:
             }
             rows.append(row | {"peak_mib": peaks[state], "attach_seconds": attaching[state]})
             print(*rows[-1].values(), sep="\t", flush=True)
-    if given.json:
-        about = (
+    if args.json:
+        description = (
             "Seconds of a call with and without an attachment, random weights of full size, half"
             " precision"
         )
         write_records(
-            given.json, about, rows, "what", ("state",), device=torch.cuda.get_device_name()
+            args.json, description, rows, "what", ("state",), device=torch.cuda.get_device_name()
         )
 
 

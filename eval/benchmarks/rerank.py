@@ -68,9 +68,9 @@ def measured() -> TaskResult:
             if size == FIRST and name == "mopr, first 1,000":
                 continue  # there is nothing to choose
             call = partial(vldebias.rerank, scores, labels=codes, **how)
-            taken = median_time(call)
-            result.add(TIME, name, taken, n=n, subset=f"{size:,}")
-            result.add(RATIO, name, taken / sort, n=n, subset=f"{size:,}")
+            seconds = median_time(call)
+            result.add(TIME, name, seconds, n=n, subset=f"{size:,}")
+            result.add(RATIO, name, seconds / sort, n=n, subset=f"{size:,}")
     return result
 
 

@@ -56,13 +56,13 @@ Row = dict[str, Any]
 Call = Callable[[], Any]
 
 
-def compared(what: str, size: str, ours: Call, plain: Call, repetitions: int, **more: Any) -> Row:
+def compared(label: str, size: str, ours: Call, plain: Call, repetitions: int, **more: Any) -> Row:
     """Return what was timed at which size, both times, plain / ours, peaks, and whatever else
     belongs to it."""
     seconds = medians({"ours": ours, "plain": plain}, repetitions)
     peaks = {"peak MB, ours": peak(ours), "peak MB, plain": peak(plain)} if PEAK.exists() else {}
     return {
-        "what": what,
+        "what": label,
         "size": size,
         **seconds,
         "ratio": seconds["plain"] / seconds["ours"],
@@ -118,7 +118,7 @@ def of_losses(batches: Iterable[int] = (1024, 4096), repetitions: int = 3) -> It
             ours = partial(loss, temperature=T, chunk_size=blocks)
             name = f"{loss.__name__}{f', blocks of {CHUNK}' if blocks else ''} / open_clip's"
             for batch in batches:
-                steps = [partial(step, one, batch) for one in (ours, theirs)]
+                steps = [partial(step, model, batch) for model in (ours, theirs)]
                 difference = max(abs(a - b) for a, b in zip(steps[0](), steps[1](), strict=True))
                 size = f"batch {batch}"
                 row = compared(name, size, *steps, repetitions, difference=difference, within=1e-4)
@@ -175,9 +175,9 @@ def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int =
         return leaders(texts, items, k, np.arange(n))[1]
 
     difference, size = float((ours() != plain()).mean()), f"{n:,} rows, {queries} queries, k {k}"
-    what = "exact top ranks / float32 product and argpartition"
-    more = {"difference": difference, "within": 0.01}  # float32 orders near ties otherwise
-    return compared(what, size, ours, plain, repetitions, **more)
+    label = "exact top ranks / float32 product and argpartition"
+    facts = {"difference": difference, "within": 0.01}  # float32 orders near ties otherwise
+    return compared(label, size, ours, plain, repetitions, **facts)
 
 
 def intervals(
@@ -208,8 +208,8 @@ def intervals(
         abs(one.mean() - other.mean()) / (other.mean(axis=0).std() * (2 / resamples) ** 0.5)
     )
     size = f"{n:,} rows, 4 methods, {queries} queries, k {k}, {resamples} resamples"
-    what = "skew intervals / a weight for each image"
-    return compared(what, size, ours, plain, repetitions, difference=apart, within=5.0)
+    label = "skew intervals / a weight for each image"
+    return compared(label, size, ours, plain, repetitions, difference=apart, within=5.0)
 
 
 def embeddings(n: int, seed: int) -> Embeddings:
@@ -220,21 +220,21 @@ def embeddings(n: int, seed: int) -> Embeddings:
 def reference(n: int = 100_000, repetitions: int = 3) -> Row:
     """Compare n rows of reference, a tenth of them measured too, with a set of bytes; difference:
     of rows left."""
-    measured, other = embeddings(n, 1), embeddings(n, 2)
-    other.features[: n // 10] = measured.features[: n // 10]
+    measured, second_sample = embeddings(n, 1), embeddings(n, 2)
+    second_sample.features[: n // 10] = measured.features[: n // 10]
 
     def ours() -> int:
-        kept, _ = disjoint(other, measured)
+        kept, _ = disjoint(second_sample, measured)
         assert kept is not None
         return len(kept)
 
     def plain() -> int:
         held = {row.tobytes() for row in measured.unit[:].numpy()}
-        return sum(row.tobytes() not in held for row in other.unit[:].numpy())
+        return sum(row.tobytes() not in held for row in second_sample.unit[:].numpy())
 
-    what, difference = "a reference apart: blocks / bytes", abs(ours() - plain())
-    more = {"difference": difference, "within": 0}
-    return compared(what, f"{n:,} rows", ours, plain, repetitions, **more)
+    label, difference = "a reference apart: blocks / bytes", abs(ours() - plain())
+    facts = {"difference": difference, "within": 0}
+    return compared(label, f"{n:,} rows", ours, plain, repetitions, **facts)
 
 
 def answers(repetitions: int = 5) -> Iterator[Row]:
@@ -276,13 +276,13 @@ def answers(repetitions: int = 5) -> Iterator[Row]:
             }
             seconds = _medians_of_children(calls, repetitions)
             ratio = seconds["plain"] / seconds["ours"]
-            what = "answer to a slip / vldebias --help"
+            label = "answer to a slip / vldebias --help"
             # Nothing is computed by both; an answer that does not name what was given is none.
             words = _answered(root, *arguments).split()
-            given = next(word for word in arguments if "." in word or word == "folder")
-            unnamed = not any(Path(given).stem in word for word in words)
-            more = {"difference": float(unnamed), "within": 0.0}
-            yield {"what": what, "size": slip, **seconds, "ratio": ratio, **more}
+            argument = next(word for word in arguments if "." in word or word == "folder")
+            unnamed = not any(Path(argument).stem in word for word in words)
+            facts = {"difference": float(unnamed), "within": 0.0}
+            yield {"what": label, "size": slip, **seconds, "ratio": ratio, **facts}
 
 
 _SHARES = ("--prompt", "prompt", "--value", "sex")
@@ -349,12 +349,12 @@ def main() -> int:
     parser.add_argument(
         "--only", default=",".join(PARTS), help="parts, with commas (default: %(default)s)"
     )
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rows: list[Row] = []
     left_out = 0
-    for name in given.only.split(","):
+    for name in args.only.split(","):
         print(f"{name} ...", file=sys.stderr)
         for row in PARTS[name]():
             reason = unequal(row)
@@ -372,10 +372,10 @@ def main() -> int:
         equality = (f"{row[name]:.1g}" for name in ("difference", "within"))
         table.add_row(row["what"], row["size"], *times, f"{row['ratio']:.2f}", *peaks, *equality)
     Console(width=150).print(table)
-    if given.json:
+    if args.json:
         settings = {"threads": torch.get_num_threads(), "machine": platform.machine()}
         write_records(
-            given.json,
+            args.json,
             "Median processor times; ratio: plain / ours",
             rows,
             "what",

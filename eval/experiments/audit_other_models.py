@@ -105,9 +105,9 @@ def add_rows(out: TaskResult, table: pd.DataFrame, subset: str) -> None:
     agreed = table[table["lean_of_others"] != 0]
     n_agreed = {"agreed occupations": len(agreed)}
     if len(agreed):
-        same = int((agreed["lean"] == agreed["lean_of_others"]).sum())
+        n_same = int((agreed["lean"] == agreed["lean_of_others"]).sum())
         opposite = int((agreed["lean"] == -agreed["lean_of_others"]).sum())
-        add_share(out, SAME, NONE, same, n_agreed, subset)
+        add_share(out, SAME, NONE, n_same, n_agreed, subset)
         add_share(out, OPPOSITE, NONE, opposite, n_agreed, subset)
 
 
@@ -116,7 +116,7 @@ def measure() -> Iterator[TaskResult]:
     shipped = shipped_counts()
     tables = {}
     for name, counts in (shipped | stable_bias_counts()).items():
-        others = {other: table for other, table in shipped.items() if other != name}
+        others = {other_name: table for other_name, table in shipped.items() if other_name != name}
         tables[name] = compared(counts, others)
     for name, table in (tables | {"all models": pd.concat(tables.values())}).items():
         out = TaskResult(
@@ -145,8 +145,8 @@ def measure() -> Iterator[TaskResult]:
 
 
 def main() -> None:
-    given = parser(__doc__).parse_args()
-    run("audit_other_models", measure, given.json)
+    args = parser(__doc__).parse_args()
+    run("audit_other_models", measure, args.json)
 
 
 if __name__ == "__main__":

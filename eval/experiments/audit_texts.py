@@ -64,10 +64,10 @@ def add_line(out: TaskResult, line: ShareLine, subset: str = "") -> None:
     chances = np.array(
         [ShareLine(*np.delete([x, y], i, axis=1)).chance(x[[i]], 0.5)[0] for i in range(len(x))]
     )
-    said = np.maximum(chances, 1 - chances) >= SURE
-    if said.any():
-        hits = int(((chances > 0.5) == (y > 0.5))[said].sum())
-        add_share(out, SAID_RIGHT, NONE, hits, {"said": int(said.sum())}, subset)
+    is_sure = np.maximum(chances, 1 - chances) >= SURE
+    if is_sure.any():
+        hits = int(((chances > 0.5) == (y > 0.5))[is_sure].sum())
+        add_share(out, SAID_RIGHT, NONE, hits, {"said": int(is_sure.sum())}, subset)
 
 
 def published(gallery: Gallery) -> TaskResult:
@@ -117,8 +117,8 @@ def embedded() -> TaskResult:
     model, _, tokenizer = load_clip()
     hosts = {"the pipeline's own texts": resolve(load_pipeline())}
     hosts["texts of the embedded CLIP"] = resolve(model, tokenizer=tokenizer)
-    wanted = ("generation gender", "share", NONE)
-    rows = [row for row in read("miniature").rows if (row.task, row.metric, row.method) == wanted]
+    key = ("generation gender", "share", NONE)
+    rows = [row for row in read("miniature").rows if (row.task, row.metric, row.method) == key]
     shares = {
         row.subset.partition(":")[0]: row.value for row in rows
     }  # of men among all images of a concept
@@ -142,9 +142,9 @@ def measure() -> Iterator[TaskResult]:
 
 @torch.no_grad()
 def main() -> None:
-    given = parser(__doc__).parse_args()
+    args = parser(__doc__).parse_args()
     say_if_missing()
-    run("audit_texts", measure, given.json)
+    run("audit_texts", measure, args.json)
 
 
 if __name__ == "__main__":

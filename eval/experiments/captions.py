@@ -205,7 +205,7 @@ def learner(start: str, seed: int) -> Any:
 
 
 def train(
-    found: Any,
+    trained: Any,
     images: Tensor,
     texts: Sequence[str],
     loss: Mapping[str, Any],
@@ -217,10 +217,10 @@ def train(
     LossSettings. labels: (n,) classes, for losses that read them."""
     settings = LoopSettings(warmup=0.1, weight_decay=0.05, **loop)
     sampling = {"batch_size": settings.batch_size, "seed": settings.seed}
-    batches = TensorBatches(images, texts, tokenize=found.tokenize, labels=labels, **sampling)
+    batches = TensorBatches(images, texts, tokenize=trained.tokenize, labels=labels, **sampling)
     objective = Objective(LossSettings(**loss), temperature=loss["temperature"], items=len(images))
-    fit(Trainee(found, objective), batches, settings, monitor=watch)
-    return found
+    fit(Trainee(trained, objective), batches, settings, monitor=watch)
+    return trained
 
 
 def from_scratch(cell: Cell, world: Birds, texts: Sequence[str]) -> Any:
@@ -253,9 +253,9 @@ def scores(cell: Cell) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return (n,) the cosine of each image with the caption that it was given after training, and
     which are wrong."""
     world, named = noisy(cell["seed"], cell["eta"])
-    found = from_scratch(cell, world, captions(named))
-    texts = text_features(found, TEXTS, 64)[torch.from_numpy(named)]
-    return (image_features(found, pixels(world)) * texts).sum(
+    trained = from_scratch(cell, world, captions(named))
+    texts = text_features(trained, TEXTS, 64)[torch.from_numpy(named)]
+    return (image_features(trained, pixels(world)) * texts).sum(
         dim=1
     ).numpy(), named != world.species.numpy()
 
@@ -274,10 +274,10 @@ def wrong_pairs(cell: Cell) -> dict[str, float]:
 def draw_scores(result: Result, path: Path, eta: float = 0.6) -> None:
     """Draw densities of the scores of right and wrong pairs, from a training of each loss on one
     seed."""
-    (told,) = result.provenance
-    figure, axes = subplots(1, len(told.methods), (1 + 3.6 * len(told.methods), 3.1))
-    for axis, (loss, settings) in zip(axes, told.methods.items(), strict=True):
-        cell = {"seed": 0, "eta": eta, "settings": settings, "steps": told.settings["steps"]}
+    (provenance,) = result.provenance
+    figure, axes = subplots(1, len(provenance.methods), (1 + 3.6 * len(provenance.methods), 3.1))
+    for axis, (loss, settings) in zip(axes, provenance.methods.items(), strict=True):
+        cell = {"seed": 0, "eta": eta, "settings": settings, "steps": provenance.settings["steps"]}
         found, wrong = scores(cell)
         edges = np.histogram_bin_edges(found, bins=40)
         for name, rows in (("right", ~wrong), ("wrong", wrong)):
@@ -315,10 +315,10 @@ class Watch:
         self.seen: list[float] = []
         self.early: dict[str, Tensor] = {}
 
-    def __call__(self, found: Any) -> dict[str, float]:
-        self.seen.append(self.validation(found)[METRIC])
+    def __call__(self, trained: Any) -> dict[str, float]:
+        self.seen.append(self.validation(trained)[METRIC])
         if len(self.seen) == EARLY:
-            self.early = copy.deepcopy(found.model.state_dict())
+            self.early = copy.deepcopy(trained.model.state_dict())
         return {"validation": self.seen[-1]}
 
 
@@ -333,19 +333,21 @@ def which_loss(cell: Cell) -> dict[str, Any]:
     images, texts = learned_from(cell["noise"], cell["share"], seed)
     if start == "heads":
         images = frozen(images)
-    found, watch = watched(cell, images, texts)
+    trained, watch = watched(cell, images, texts)
     if cell.get("tuning"):
         return {"validation": watch.seen[-1]}
-    figures, end = worth(start, found), copy.deepcopy(found.model.state_dict())
+    figures, end = worth(start, trained), copy.deepcopy(trained.model.state_dict())
     if arm in cell["mixed"]:
-        begun = learner(start, seed).model.state_dict()
-        found.model.load_state_dict(
-            {name: torch.lerp(begun[name].float(), end[name].float(), 0.5) for name in end}
+        initial_state = learner(start, seed).model.state_dict()
+        trained.model.load_state_dict(
+            {name: torch.lerp(initial_state[name].float(), end[name].float(), 0.5) for name in end}
         )
-        figures |= {f"{arm}, WiSE-FT: {name}": value for name, value in worth(start, found).items()}
+        figures |= {
+            f"{arm}, WiSE-FT: {name}": value for name, value in worth(start, trained).items()
+        }
     if arm == "InfoNCE":
-        found.model.load_state_dict(watch.early)
-        again = filtered(cell, found, images, texts)
+        trained.model.load_state_dict(watch.early)
+        again = filtered(cell, trained, images, texts)
         figures |= {
             f"InfoNCE, filtered: {name}": value for name, value in worth(start, again).items()
         }
@@ -357,9 +359,9 @@ def watched(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watc
     watch, steps = Watch(cell["start"]), cell["steps"]
     loop = {"steps": steps, "batch_size": FEWER_BATCH, "lr": cell["lr"], "seed": cell["seed"]}
     loss = {**cell["settings"], "temperature": cell["temperature"]}
-    found = learner(cell["start"], cell["seed"])
+    trained = learner(cell["start"], cell["seed"])
     return (
-        train(found, images, texts, loss, watch, **loop, eval_every=max(1, steps // LOOKS)),
+        train(trained, images, texts, loss, watch, **loop, eval_every=max(1, steps // LOOKS)),
         watch,
     )
 
@@ -377,7 +379,7 @@ def filtered(cell: Cell, early: Any, images: Tensor, texts: Sequence[str]) -> An
         kept = order[: round(share * len(order))].sort().values
         again, validated = watched(cell, images[kept], [texts[row] for row in kept.tolist()])
         runs.append((validated.seen[-1], again))
-    return max(runs, key=lambda one: one[0])[1]
+    return max(runs, key=lambda run: run[0])[1]
 
 
 def softmax_scores(images: Tensor, texts: Tensor, codes: Tensor, t: float) -> Tensor:
@@ -390,11 +392,11 @@ def softmax_scores(images: Tensor, texts: Tensor, codes: Tensor, t: float) -> Te
     of each image.
     """
     logits = images @ texts.T / t
-    own = logits.gather(1, codes[:, None])[:, 0]
-    return own - (logits.logsumexp(1) + logits.logsumexp(0)[codes]) / 2
+    own_logits = logits.gather(1, codes[:, None])[:, 0]
+    return own_logits - (logits.logsumexp(1) + logits.logsumexp(0)[codes]) / 2
 
 
-def worth(start: str, found: Any) -> dict[str, Any]:
+def worth(start: str, trained: Any) -> dict[str, Any]:
     """Return zero-shot accuracy on held-out renders, with what each of them scored."""
-    rows = monitor(start, HELD_OUT, HELD_OUT_SEED).rows(found)[METRIC].numpy()
+    rows = monitor(start, HELD_OUT, HELD_OUT_SEED).rows(trained)[METRIC].numpy()
     return {METRIC: float(rows.mean()), **packed(METRIC, rows)}

@@ -111,13 +111,13 @@ class Deal:
         options = {"num_inference_steps": studio.steps, "guidance_scale": studio.guidance}
         with prepared(studio.pipe, self.attach, texts, noise, **options) as generator:
             pairs = zip(generator.values, is_left, strict=True)
-            dealt = [None if left else value for value, left in pairs]
+            assigned = [None if is_unchanged else value for value, is_unchanged in pairs]
             if self.gate is not None:
-                generator = replace(generator, values=dealt)
+                generator = replace(generator, values=assigned)
             for start in range(0, len(texts), BATCH):
                 batch = range(start, min(start + BATCH, len(texts)))
                 pictures += [picture for picture, _ in generator(batch)]
-        return pictures, dealt
+        return pictures, assigned
 
     def from_embeddings(
         self, studio: Studio, texts: Sequence[str], noise: Sequence[int]
@@ -127,7 +127,7 @@ class Deal:
         embedded, negative = studio.pipe.encode_prompt(list(texts), "cpu", 1, True)
         attachment = None if self.attach is None else self.attach()
         pictures = []
-        dealt: list[Any] = []
+        assigned: list[Any] = []
         for start in range(0, len(texts), BATCH):
             batch = slice(start, start + BATCH)
             output = studio.pipe(
@@ -138,10 +138,10 @@ class Deal:
                 generator=[torch.Generator().manual_seed(seed) for seed in noise[batch]],
             )
             pictures += output.images
-            dealt += [None] * len(output.images) if attachment is None else attachment.sampled
+            assigned += [None] * len(output.images) if attachment is None else attachment.sampled
         if attachment is not None:
             attachment.remove()
-        return pictures, dealt
+        return pictures, assigned
 
 
 class Studio:
@@ -181,9 +181,9 @@ class Studio:
         noise = [100_000 * seed + number for number in range(len(texts))]
         started = time.perf_counter()
         if embedded:
-            pictures, dealt = deal.from_embeddings(self, texts, noise)
+            pictures, assigned = deal.from_embeddings(self, texts, noise)
         else:
-            pictures, dealt = deal.from_texts(self, texts, noise)
+            pictures, assigned = deal.from_texts(self, texts, noise)
         seconds = time.perf_counter() - started
         shape = (len(prompts), images)
         answers = predict(self.judge, pictures)
@@ -193,7 +193,7 @@ class Studio:
             labels[field] = codes.reshape(shape)
         labels["profession"] = answers["profession"].argmax(1).reshape(shape)
         for field, values in VALUES.items():
-            codes = [_code(values, value) for value in dealt]
+            codes = [_code(values, value) for value in assigned]
             labels[f"dealt {field}"] = np.array(codes).reshape(shape)
         pixels = np.stack([np.asarray(picture.convert("RGB")) for picture in pictures])
         bare = pixels
@@ -218,9 +218,9 @@ class Studio:
         return np.load(self.work / f"{NONE}--{mark}.pixels.npy")
 
 
-def _code(values: Sequence[str], dealt: Any) -> int:
+def _code(values: Sequence[str], assigned: Any) -> int:
     """Return the code of the value of an attribute that an image was dealt, -1 for none."""
-    parts = dealt if isinstance(dealt, tuple) else (dealt,)
+    parts = assigned if isinstance(assigned, tuple) else (assigned,)
     for part in parts:
         if part in values:
             return list(values).index(part)
@@ -235,7 +235,7 @@ def professions(names: Sequence[str]) -> list[str]:
 Figures = dict[Metric, NDArray[Any]]  # metric -> a number for each subject
 
 
-def figures(draws: Sequence[Labels], attribute: str, wanted: Sequence[int]) -> Figures:
+def figures(draws: Sequence[Labels], attribute: str, expected: Sequence[int]) -> Figures:
     """Return the figures of each subject, means over draws; a gap is of the images of one draw.
 
     Shares are of the images that the judge can tell; one that it cannot tell agrees with nothing.
@@ -248,16 +248,16 @@ def figures(draws: Sequence[Labels], attribute: str, wanted: Sequence[int]) -> F
         counts = np.stack([(codes == value).sum(1) for value in range(size)], axis=1)
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         gaps.append(np.sqrt(np.square(shares - 1 / size).sum(1)))
-        dealt = labels[f"dealt {attribute}"]
-        is_dealt = dealt >= 0
-        agrees = (codes == dealt) & is_dealt
+        assigned = labels[f"dealt {attribute}"]
+        is_dealt = assigned >= 0
+        agrees = (codes == assigned) & is_dealt
         agreements.append(agrees.sum(1) / np.maximum(is_dealt.sum(1), 1))
     profession = np.concatenate([labels["profession"] for labels in draws], axis=1)
     codes = np.concatenate([labels[attribute] for labels in draws], axis=1)
     return {
         GAP: np.mean(gaps, axis=0),
         AGREES: np.mean(agreements, axis=0),
-        RIGHT: (profession == np.array(wanted)[:, None]).mean(1),
+        RIGHT: (profession == np.array(expected)[:, None]).mean(1),
         KNOWN: (codes < 0).mean(1),
         MOVED: np.mean([labels["distance"].mean(1) for labels in draws], axis=0),
     }
@@ -277,25 +277,25 @@ def add_rows(
     subjects = len(of_method[NONE][GAP])
     places = rng.integers(subjects, size=(RESAMPLES, subjects))
     for metric in (GAP, AGREES, RIGHT, KNOWN, MOVED):
-        rows = {name: found[metric] for name, found in of_method.items()}
+        rows = {name: figure_of_metric[metric] for name, figure_of_metric in of_method.items()}
         if metric is AGREES:
             rows.pop(NONE)
         means = {name: float(row.mean()) for name, row in rows.items()}
         draws = {name: row[places].mean(1) for name, row in rows.items()}
         result.add_draws(metric, means, draws, n=n, subset=subset)
-    gaps = {name: found[GAP] for name, found in of_method.items()}
-    left = {name: float(gap.mean() / gaps[NONE].mean()) for name, gap in gaps.items()}
+    gaps = {name: figure_of_metric[GAP] for name, figure_of_metric in of_method.items()}
+    remaining_share = {name: float(gap.mean() / gaps[NONE].mean()) for name, gap in gaps.items()}
     bare = gaps[NONE][places].mean(1)
     draws = {name: gap[places].mean(1) / bare for name, gap in gaps.items()}
-    result.add_draws(LEFT, left, draws, n=n, subset=subset)
+    result.add_draws(LEFT, remaining_share, draws, n=n, subset=subset)
 
 
-def provenance(studio: Studio, about: str, **settings: Any) -> TaskProvenance:
+def provenance(studio: Studio, description: str, **settings: Any) -> TaskProvenance:
     """Return the protocol of a result."""
     return TaskProvenance(
         task="cross-attention",
         title="Values set in cross-attention",
-        description=about,
+        description=description,
         model="miniature StableDiffusionPipeline",
         fingerprint=weights_fingerprint(studio.pipe.unet).to_dict(),
         prompts="professions",
@@ -371,8 +371,8 @@ def evidence(
 ) -> Iterator[TaskResult]:
     """Measure what was chosen on held-out professions, beside words."""
     result = TaskResult(provenance(studio, about_draws(images, draws)))
-    wanted = held_out_codes(studio)
-    found: dict[tuple[str, str], list[Labels]] = {}
+    expected = held_out_codes(studio)
+    labels_of_cell: dict[tuple[str, str], list[Labels]] = {}
     for draw in draws:  # so that a run that is stopped has whole draws
         for name in (NONE, "cross-attention", "balanced-prompts", "EquiSteer"):
             for attribute in attributes:
@@ -385,15 +385,15 @@ def evidence(
                 elif name == "balanced-prompts":
                     deal = Deal(name, stated(studio, attribute, draw))
                 labels = studio.labels(deal, attribute, professions(TEST_PROFESSIONS), images, draw)
-                found.setdefault((attribute, name), []).append(labels)
-                shown = figures([labels], attribute, wanted)
+                labels_of_cell.setdefault((attribute, name), []).append(labels)
+                shown = figures([labels], attribute, expected)
                 means = [round(float(row.mean()), 3) for row in shown.values()]
                 print(attribute, name, draw, means, flush=True)
     n = {"professions": len(TEST_PROFESSIONS), "images each": images, "draws": len(draws)}
     for attribute in attributes:
         of_method = {
-            name: figures(labels, attribute, wanted)
-            for (field, name), labels in found.items()
+            name: figures(labels, attribute, expected)
+            for (field, name), labels in labels_of_cell.items()
             if field == attribute
         }
         add_rows(result, of_method, attribute, n)
@@ -409,12 +409,12 @@ def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskR
     their ten combinations."""
     description = f"Gender and skin tone together: {about_draws(images, draws)}"
     result = TaskResult(provenance(studio, description))
-    wanted = held_out_codes(studio)
+    expected = held_out_codes(studio)
     sets = [set_of("gender"), set_of("tone")]
     edits = {}
     for attribute, prompt_set in zip(("gender", "tone"), sets, strict=True):
         edits[prompt_set.name] = fit(studio, attribute, CrossAttention())
-    found: dict[str, list[Labels]] = {}
+    labels_of_cell: dict[str, list[Labels]] = {}
     for draw in draws:
         deals = [Deal(NONE), Deal("cross-attention", attached(studio, edits, draw))]
         words = Balanced(seed=draw)
@@ -422,10 +422,12 @@ def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskR
         for deal in deals:
             prompts = professions(TEST_PROFESSIONS)
             labels = studio.labels(deal, JOINT, prompts, images, draw)
-            found.setdefault(deal.name, []).append(with_joint_codes(labels))
+            labels_of_cell.setdefault(deal.name, []).append(with_joint_codes(labels))
     n = {"professions": len(TEST_PROFESSIONS), "images each": images, "draws": len(draws)}
     for attribute in ("gender", "tone", JOINT):
-        of_method = {name: figures(labels, attribute, wanted) for name, labels in found.items()}
+        of_method = {
+            name: figures(labels, attribute, expected) for name, labels in labels_of_cell.items()
+        }
         add_rows(result, of_method, attribute, n, f"jointly, {attribute}")
         for name, shown in of_method.items():
             means = [round(float(row.mean()), 3) for row in shown.values()]
@@ -479,8 +481,10 @@ GERMAN = {
 def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
     """Measure gender on prompts without a profession, in German, with stated values and without a
     person, as texts and as embeddings that are passed in."""
-    about = provenance(studio, f"Six to twenty prompts of each kind, {images} images of each.")
-    result = TaskResult(about)
+    task_provenance = provenance(
+        studio, f"Six to twenty prompts of each kind, {images} images of each."
+    )
+    result = TaskResult(task_provenance)
     gender = fit(studio, "gender", CrossAttention())
     ours = Deal("cross-attention", attached(studio, gender))
     stated_prompts = []
@@ -499,21 +503,27 @@ def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
             if embedded and kind == "people":
                 continue
             subset = f"gender, {kind}, {'embeddings' if embedded else 'texts'}"
-            found = {}
+            labels_of_form = {}
             for deal in (Deal(NONE), ours):
                 labels = studio.labels(deal, "gender", prompts, images, 3, embedded=embedded)
-                found[deal.name] = labels
+                labels_of_form[deal.name] = labels
             n = {"prompts": len(prompts), "images each": images}
-            add_kind(result, found, kind, subset, n)
+            add_kind(result, labels_of_form, kind, subset, n)
     yield result
 
 
 def add_kind(
-    result: TaskResult, found: Mapping[str, Labels], kind: str, subset: str, n: Mapping[str, int]
+    result: TaskResult,
+    labels_of_form: Mapping[str, Labels],
+    kind: str,
+    subset: str,
+    n: Mapping[str, int],
 ) -> None:
     """Add the rows of prompts of one kind, with intervals over prompts."""
-    unasked = [0] * len(found[NONE]["gender"])
-    of_method = {name: figures([labels], "gender", unasked) for name, labels in found.items()}
+    unasked = [0] * len(labels_of_form[NONE]["gender"])
+    of_method = {
+        name: figures([labels], "gender", unasked) for name, labels in labels_of_form.items()
+    }
     rng = np.random.default_rng(0)
     places = rng.integers(len(unasked), size=(RESAMPLES, len(unasked)))
     rows: dict[Metric, dict[str, NDArray[Any]]] = {MOVED: {}}
@@ -525,11 +535,11 @@ def add_kind(
             rows.setdefault(GAP, {})[name] = shown[GAP]
         if kind == "stated":
             half = len(unasked) // 2
-            asked = np.repeat([0, 1], [half, half])[:, None]
-            is_known = found[name]["gender"] >= 0
-            shows = (found[name]["gender"] == asked) & is_known
+            requested = np.repeat([0, 1], [half, half])[:, None]
+            is_known = labels_of_form[name]["gender"] >= 0
+            shows = (labels_of_form[name]["gender"] == requested) & is_known
             rows.setdefault(KEPT, {})[name] = shows.sum(1) / np.maximum(is_known.sum(1), 1)
-    acted = found["cross-attention"]["dealt gender"] >= 0
+    acted = labels_of_form["cross-attention"]["dealt gender"] >= 0
     rows[ACTED] = {"cross-attention": acted.mean(1)}
     for metric, of_name in rows.items():
         means = {name: float(row.mean()) for name, row in of_name.items()}
@@ -547,10 +557,10 @@ REPEATS, COPIES = 12, 16
 def cost(studio: Studio) -> Iterator[TaskResult]:
     """Measure what a fit takes, and a step with the edit beside one without, in seconds of the
     processor, so that other work of the machine does not count."""
-    about = provenance(
+    task_provenance = provenance(
         studio, f"One core; {REPEATS} turns of {COPIES} images, with and without alternating."
     )
-    result = TaskResult(about)
+    result = TaskResult(task_provenance)
     started = time.process_time()
     edits = fit_projections(studio.pipe, set_of("gender"), method=CrossAttention())
     fitting = time.process_time() - started
@@ -563,12 +573,12 @@ def cost(studio: Studio) -> Iterator[TaskResult]:
     seconds: dict[str, list[float]] = {NONE: [], "cross-attention": []}
     with debias(studio.pipe, edit) as attachment:
         for _ in range(REPEATS + 1):
-            for name, taken in seconds.items():
+            for name, times in seconds.items():
                 attachment.strength = 0.0 if name == NONE else 1.0
                 started = time.process_time()
                 studio.pipe(prompts, num_inference_steps=studio.steps, output_type="latent")
-                taken.append((time.process_time() - started) / studio.steps)
-    turns = np.array([taken[1:] for taken in seconds.values()])  # the first one warms up
+                times.append((time.process_time() - started) / studio.steps)
+    turns = np.array([times[1:] for times in seconds.values()])  # the first one warms up
     rng = np.random.default_rng(0)
     places = rng.integers(REPEATS, size=(RESAMPLES, REPEATS))
     for name, row in zip(seconds, turns, strict=True):
@@ -591,20 +601,20 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=8)
     options.add_argument("--attributes", nargs="*", default=list(VALUES))
     options.add_argument("--work", type=Path, default=Path("results/cross_attention"))
-    given = options.parse_args()
+    args = options.parse_args()
     warnings.simplefilter("ignore", VldebiasWarning)
     torch.set_num_threads(1)
-    studio = Studio(given.work, given.guidance, given.steps)
-    attributes = given.attributes
+    studio = Studio(args.work, args.guidance, args.steps)
+    attributes = args.attributes
     # Part -> what measures it, and its images of each profession.
     parts: dict[str, tuple[Callable[[int], Iterator[TaskResult]], int]] = {
-        "evidence": (lambda images: evidence(studio, images, attributes, given.draws), 8),
-        "jointly": (lambda images: jointly(studio, images, given.draws), 8),
+        "evidence": (lambda images: evidence(studio, images, attributes, args.draws), 8),
+        "jointly": (lambda images: jointly(studio, images, args.draws), 8),
         "beside": (lambda images: beside(studio, images), 6),
         "cost": (lambda images: cost(studio), COPIES),
     }
-    measure, images = parts[given.part]
-    run(NAMES[given.part], lambda: measure(given.images or images), given.json)
+    measure, images = parts[args.part]
+    run(NAMES[args.part], lambda: measure(args.images or images), args.json)
 
 
 if __name__ == "__main__":

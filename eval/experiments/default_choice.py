@@ -79,13 +79,16 @@ def choose(places: Sequence[Place]) -> str | None:
     by_form: dict[str, list[Place]] = {}
     for place in places:
         by_form.setdefault(place.form, []).append(place)
-    most = max(map(len, by_form.values()), default=0)
+    n_places = max(map(len, by_form.values()), default=0)
     harmless = {
-        form: own
-        for form, own in by_form.items()
-        if len(own) == most and not any(place.harm for place in own)
+        form: places_of_form
+        for form, places_of_form in by_form.items()
+        if len(places_of_form) == n_places and not any(place.harm for place in places_of_form)
     }
-    means = {form: sum(place.score for place in own) / most for form, own in harmless.items()}
+    means = {
+        form: sum(place.score for place in places_of_form) / n_places
+        for form, places_of_form in harmless.items()
+    }
     near = [form for form, mean in means.items() if mean >= max(means.values()) - NEAR]
     return max(near, key=lambda form: min(place.score for place in harmless[form]), default=None)
 
@@ -94,8 +97,8 @@ def of_models(results: Sequence[Result], forms: Sequence[str]) -> list[Place]:
     """Return each of the forms in each table of the results."""
     places = []
     for result in results:
-        for about in result.provenance:
-            rows = Rivals(result, about.task)
+        for provenance in result.provenance:
+            rows = Rivals(result, provenance.task)
             none = rows.rows[rows.main, "none"].value
             for method in rows.methods:
                 form = rows.fact(method, "name")
@@ -107,7 +110,7 @@ def of_models(results: Sequence[Result], forms: Sequence[str]) -> list[Place]:
                     rows.sign * (main.value - none) / most,
                     max(rows.sign * end for end in main.change[1:]) < 0,
                 )
-                places.append(Place(about.task, form, gain, 1 - kept.value, harm))
+                places.append(Place(provenance.task, form, gain, 1 - kept.value, harm))
     return places
 
 
@@ -120,10 +123,12 @@ def of_pipelines(result: Result) -> list[Place]:
     )
     places = []
     for form in GENERATED:
-        left = unseen[form, LEFT]
+        remaining = unseen[form, LEFT]
         lost = [1 - unseen[form, "recognised"].value / unseen["none", "recognised"].value]
         lost += [1 - rows[form, ASKED].value / rows["none", ASKED].value for rows in outside]
-        places.append(Place(task, form, 1 - left.value, max(0.0, *lost), left.interval[0] > 1))
+        places.append(
+            Place(task, form, 1 - remaining.value, max(0.0, *lost), remaining.interval[0] > 1)
+        )
     return places
 
 
@@ -133,22 +138,24 @@ def of_dealing(result: Result) -> list[Place]:
     for attribute in ("gender", "age", "tone"):
         rows = rows_in(result, "cross-attention", attribute)
         for form in DEALING:
-            left = rows[form, "discrepancy, share of none"]
+            remaining = rows[form, "discrepancy, share of none"]
             kept = rows[form, "recognised"].value / rows["none", "recognised"].value
-            harm = left.interval[0] > 1
-            places.append(Place(attribute, form, 1 - left.value, max(0.0, 1 - kept), harm))
+            harm = remaining.interval[0] > 1
+            places.append(Place(attribute, form, 1 - remaining.value, max(0.0, 1 - kept), harm))
     return places
 
 
 def told(kind: str, places: Sequence[Place]) -> TaskResult:
     """Return gain, cost, score and harm of every form in every table, and in the settings what is
     chosen."""
-    about = (
+    description = (
         "The rule over committed tables: gain - cost, and harm; `chosen` of the settings is what it"
         " names."
     )
     done = TaskResult(
-        TaskProvenance(task=kind, title=f"The default among forms of {kind}", description=about)
+        TaskProvenance(
+            task=kind, title=f"The default among forms of {kind}", description=description
+        )
     )
     for place in places:
         figures = {
@@ -168,7 +175,7 @@ def told(kind: str, places: Sequence[Place]) -> TaskResult:
 
 
 def main() -> None:
-    given = parser(__doc__).parse_args()
+    args = parser(__doc__).parse_args()
     results = [read(name) for name in TABLES]
     parts = [told(kind, of_models(results, forms)) for kind, forms in FORMS.items()]
     result = run(
@@ -178,10 +185,10 @@ def main() -> None:
             told("pipelines", of_pipelines(read("generation"))),
             told("dealing", of_dealing(read("steer"))),
         ],
-        given.json,
+        args.json,
     )
-    for about in result.provenance:
-        print(about.task, about.settings["chosen"])
+    for provenance in result.provenance:
+        print(provenance.task, provenance.settings["chosen"])
 
 
 if __name__ == "__main__":

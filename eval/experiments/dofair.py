@@ -103,12 +103,12 @@ def measure(folder: Path, template: str) -> Iterator[TaskResult]:
                 for event in events
                 if event.kind == kind
             ]
-            found = balance_prompts(prompts, attribute, seed=0)
-            written = sum(value is not None for value in found.values)
+            balanced = balance_prompts(prompts, attribute, seed=0)
+            written = sum(value is not None for value in balanced.values)
             n = {"prompts": len(prompts)}
             interval = wilson_interval(written, len(prompts))
             part.add(metric, METHOD, written / len(prompts), interval, n=n)
-            reasons = Counter(reason for reason in found.reasons if reason is not None)
+            reasons = Counter(reason for reason in balanced.reasons if reason is not None)
             for reason, count in reasons.most_common():
                 where = f"{kind}: {reason}"
                 part.add(REASON, METHOD, count / len(prompts), n=n, subset=where)
@@ -120,8 +120,8 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("folder", type=Path, help="with the tables of DoFaiR")
     options.add_argument("--template", default=TEMPLATE, help="of a prompt, with {group}, {event}")
-    given = options.parse_args()
-    run("dofair", lambda: measure(given.folder, given.template), given.json)
+    args = options.parse_args()
+    run("dofair", lambda: measure(args.folder, args.template), args.json)
 
 
 if __name__ == "__main__":

@@ -74,9 +74,9 @@ def embeddings_of(world: str, count: int) -> Iterator[Embeddings]:
 
 def rows_of(world: str, count: int) -> Iterator[dict[str, Any]]:
     """Yield each figure of a world with both ways of reading."""
-    whole, small = embeddings_of(world, count)
+    full, small = embeddings_of(world, count)
     cosines = torch.nn.functional.cosine_similarity(
-        torch.from_numpy(np.array(whole.features)), torch.from_numpy(np.array(small.features))
+        torch.from_numpy(np.array(full.features)), torch.from_numpy(np.array(small.features))
     )
     yield {
         "figure": "cosine of both features, least",
@@ -85,7 +85,7 @@ def rows_of(world: str, count: int) -> Iterator[dict[str, Any]]:
     }
     model, _, tokenizer = load_clip()
     results = []
-    for features in (whole, small):
+    for features in (full, small):
         results.append(
             vldebias.evaluate(
                 model, features, tokenizer=tokenizer, methods="default", **SETTINGS[world]
@@ -97,7 +97,7 @@ def rows_of(world: str, count: int) -> Iterator[dict[str, Any]]:
         is_of_a_query = world == "portraits" and bool(row.subset)
         if is_of_texts or is_of_a_query:
             continue
-        other = figures_read_small[row.metric, row.method, row.subset]
+        small_figure = figures_read_small[row.metric, row.method, row.subset]
         low, high = row.interval
         yield {
             "figure": row.metric,
@@ -105,8 +105,8 @@ def rows_of(world: str, count: int) -> Iterator[dict[str, Any]]:
             "read whole": row.value,
             "low": low,
             "high": high,
-            "read small": other.value,
-            "change": other.value - row.value,
+            "read small": small_figure.value,
+            "change": small_figure.value - row.value,
         }
 
 

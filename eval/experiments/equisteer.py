@@ -106,8 +106,8 @@ def directions_of(means: Mapping[str, Tensor]) -> Tensor:
     values = [kind for kind in means if kind != NEUTRAL]
     rows = []
     for place, value in enumerate(values):
-        without = values[1 - place] if len(values) == 2 else NEUTRAL
-        row = means[value] - means[without]
+        contrast = values[1 - place] if len(values) == 2 else NEUTRAL
+        row = means[value] - means[contrast]
         rows.append(row / row.norm())
     return torch.stack(rows)
 

@@ -261,13 +261,13 @@ class Studio:
 def judged(pixels: Pixels) -> dict[str, NDArray[Any]]:
     """Return the gender, unknown where the judge is unsure, the profession and the world of pixels
     (n, h, w, 3)."""
-    told = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
-    sure = told["gender_probabilities"].amax(1) >= SURE
-    gender = torch.where(sure, told["gender"], UNKNOWN)
+    predictions = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
+    sure = predictions["gender_probabilities"].amax(1) >= SURE
+    gender = torch.where(sure, predictions["gender"], UNKNOWN)
     return {
         "gender": gender.numpy(),
-        "profession": told["profession"].numpy(),
-        "world": told["world"].numpy(),
+        "profession": predictions["profession"].numpy(),
+        "world": predictions["world"].numpy(),
     }
 
 
@@ -296,11 +296,11 @@ def over_fits(
         return {name: mean / means["none"] if share else mean for name, mean in means.items()}
 
     labels = fits if len(set(fits.tolist())) > 1 else np.arange(len(fits))
-    members = [np.flatnonzero(labels == one) for one in np.unique(labels)]
+    members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     draws: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(2000):
         chosen = [members[i] for i in rng.integers(len(members), size=len(members))]
-        places = np.concatenate([one[rng.integers(len(one), size=len(one))] for one in chosen])
+        places = np.concatenate([rows[rng.integers(len(rows), size=len(rows))] for rows in chosen])
         for name, value in of(places).items():
             draws[name].append(value)
     result.add_draws(
@@ -335,7 +335,7 @@ def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) 
     left_out: list[str] = []
     for split in splits()[:fits]:
         left_out += [name.lower() for name in split.held_out_class_names]
-    wanted = np.array([[PROFESSIONS.index(name)] for name in left_out])
+    expected = np.array([[PROFESSIONS.index(name)] for name in left_out])
     gaps: dict[str, Floats] = {}
     squares: dict[str, Floats] = {}
     right: dict[str, Floats] = {}
@@ -344,9 +344,9 @@ def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) 
         counts = np.stack([(gender == value).sum(1) for value in range(len(GENDERS))], axis=1)
         gaps[name] = discrepancies(counts)
         squares[name] = squared_discrepancies(counts)
-        right[name] = (profession == wanted).mean(1)
+        right[name] = (profession == expected).mean(1)
     n = {"professions": len(left_out), "images each": studio.images * len(SEEDS), "fits": fits}
-    which = np.repeat(np.arange(fits), LEFT_OUT)
+    fit_of_row = np.repeat(np.arange(fits), LEFT_OUT)
     for metric, values in (
         ("discrepancy", gaps),
         (SHARE, gaps),
@@ -355,7 +355,7 @@ def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) 
         ("recognised", right),
     ):
         share = metric in (SHARE, SHARE_OF_SQUARES)
-        over_fits(result, metric, values, which, subset="unseen professions", n=n, share=share)
+        over_fits(result, metric, values, fit_of_row, subset="unseen professions", n=n, share=share)
 
 
 def outside(
@@ -369,9 +369,11 @@ def outside(
             if form.name in names:
                 # generated once if fitted to nothing
                 part = f"outside-{world}-{fit if form.fitted else 0}"
-                told = judged(studio.pixels(form, part, prompts, OUTSIDE_IMAGES, SEEDS[0]))["world"]
+                predicted_world = judged(
+                    studio.pixels(form, part, prompts, OUTSIDE_IMAGES, SEEDS[0])
+                )["world"]
                 shown.setdefault(form.name, []).append(
-                    (told == WORLDS.index(world)).reshape(len(prompts), -1)
+                    (predicted_world == WORLDS.index(world)).reshape(len(prompts), -1)
                 )
     kept(
         result,
@@ -385,15 +387,18 @@ def kept(
     result: TaskResult, shown: Mapping[str, NDArray[np.bool_]], fits: int, subset: str
 ) -> None:
     """Add the rows of `outside`. shown: form -> (fits * prompts, images), fit by fit."""
-    there = shown["none"].sum(1)
-    some = there > 0
-    values = {form: (one & shown["none"])[some].sum(1) / there[some] for form, one in shown.items()}
-    n = {"prompts": len(there) // fits, "images each": shown["none"].shape[1], "fits": fits}
+    totals = shown["none"].sum(1)
+    has_any = totals > 0
+    values = {
+        form: (is_shown & shown["none"])[has_any].sum(1) / totals[has_any]
+        for form, is_shown in shown.items()
+    }
+    n = {"prompts": len(totals) // fits, "images each": shown["none"].shape[1], "fits": fits}
     over_fits(
         result,
         SHOWS,
         values,
-        np.repeat(np.arange(fits), len(there) // fits)[some],
+        np.repeat(np.arange(fits), len(totals) // fits)[has_any],
         subset=subset,
         n=n,
     )
@@ -404,7 +409,7 @@ def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult
     forms = [
         form for form in studio.forms() if not chosen or form.name in chosen or form.name == "none"
     ]
-    about = TaskProvenance(
+    provenance = TaskProvenance(
         task="generation gender",
         title="Generated professions under every method",
         description=(
@@ -429,9 +434,9 @@ def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult
             "resamples": 2000,
         },
     )
-    result = TaskResult(about)
+    result = TaskResult(provenance)
     for fits in (FITS, 1):
-        part = TaskResult(about)
+        part = TaskResult(provenance)
         names = [form.name for form in forms if form.fits == fits or form.name == "none"]
         unseen(part, studio, names, fits)
         for world in OUTSIDE:
@@ -447,10 +452,10 @@ def main() -> None:
         "--work", type=Path, default=Path("results/generation"), help="where pixels are kept"
     )
     options.add_argument("--forms", nargs="*", help="only these, and none")
-    given = options.parse_args()
+    args = options.parse_args()
     torch.set_num_threads(1)
-    studio = Studio(given.work / f"{STEPS}-steps", given.images)
-    run("generation", lambda: measure(studio, given.forms), given.json)
+    studio = Studio(args.work / f"{STEPS}-steps", args.images)
+    run("generation", lambda: measure(studio, args.forms), args.json)
 
 
 if __name__ == "__main__":

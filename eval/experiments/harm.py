@@ -99,7 +99,7 @@ def miniature(draw: int) -> Iterator[Cell]:
     images = portraits("portraits", n=1500, seed=9002, balanced=True)
     # The reference is as people come: not balanced.
     reference = portraits("portraits", n=REFERENCE, seed=9013 + draw, balanced=False)
-    own = {name: _own_set(name, about) for name, about in content["sets"].items()}
+    own = {name: _own_set(name, definition) for name, definition in content["sets"].items()}
     for family in content["cells"]:
         for name in family["sets"]:
             prompts = own.get(name) or load_prompts(name)
@@ -147,10 +147,12 @@ def photographs(draw: int) -> Iterator[Cell]:
             )
 
 
-def _own_set(name: str, about: Mapping[str, Any]) -> PromptSet:
+def _own_set(name: str, definition: Mapping[str, Any]) -> PromptSet:
     """Return a set of the file, whose classes are the ten concepts of another set."""
-    prompts = make_prompt_set(name, about["attribute"], about["concepts"], about["templates"])
-    classes = tuple(load_prompts(about["classes"]).classes) if about["classes"] else ()
+    prompts = make_prompt_set(
+        name, definition["attribute"], definition["concepts"], definition["templates"]
+    )
+    classes = tuple(load_prompts(definition["classes"]).classes) if definition["classes"] else ()
     return replace(prompts, spurious=(), classes=classes, class_names=classes)
 
 
@@ -231,14 +233,14 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--on", choices=["miniature", "real"], default="miniature")
     options.add_argument("--draw", type=int, default=0, help="of galleries and references")
-    given = options.parse_args()
+    args = options.parse_args()
 
     def cells() -> Iterator[Cell]:
-        yield from miniature(given.draw)
-        if given.on == "real":
-            yield from photographs(given.draw)
+        yield from miniature(args.draw)
+        if args.on == "real":
+            yield from photographs(args.draw)
 
-    run("harm", lambda: measure(cells()), given.json)
+    run("harm", lambda: measure(cells()), args.json)
 
 
 if __name__ == "__main__":

@@ -85,8 +85,8 @@ def network() -> tuple[nn.Module, nn.Module]:
 
 def partners(labels: np.ndarray, rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Return for each row another image that has its label, drawn at random."""
-    own = [np.flatnonzero(labels == code) for code in range(CLASSES)]
-    return np.array([generator.choice(own[labels[row]]) for row in rows])
+    rows_of_class = [np.flatnonzero(labels == code) for code in range(CLASSES)]
+    return np.array([generator.choice(rows_of_class[labels[row]]) for row in rows])
 
 
 def work(cell: Cell) -> dict[str, Any]:

@@ -94,8 +94,8 @@ def decide(row: Mapping[str, Any]) -> Decision:
     values = list(load_prompts(attribute).attributes)
     value = "female" if "female" in values else values[0]
     shares = {name: float(name == value) for name in values}
-    found = balance_prompts(prompt, attribute, shares=shares, seed=0)
-    (written,) = found.prompts
+    balanced = balance_prompts(prompt, attribute, shares=shares, seed=0)
+    (written,) = balanced.prompts
     is_left = written == prompt
     expected = {_plain(text.replace("{v}", value)) for text in row["expected"]}
     is_placed = None
@@ -108,17 +108,17 @@ def decide(row: Mapping[str, Any]) -> Decision:
     else:
         is_right = not is_left
         is_placed = _plain(written) in expected if expected and is_right else None
-    reason = str(found.reasons[0]) if is_left else "written"
+    reason = str(balanced.reasons[0]) if is_left else "written"
     return Decision(attribute, label, reason, is_right, is_placed)
 
 
 def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
     """Balance what a rewriter made of a prompt, once for each value, and compare."""
     texts = [row["prompt"]] * 2
-    found = balance_prompts(texts, row["attribute"], original=[row["original"]] * 2, seed=0)
+    balanced = balance_prompts(texts, row["attribute"], original=[row["original"]] * 2, seed=0)
     expected = row["expected"] or texts
-    is_right = {_plain(text) for text in found.prompts} == {_plain(text) for text in expected}
-    reason = "written" if found.prompts != texts else str(found.reasons[0])
+    is_right = {_plain(text) for text in balanced.prompts} == {_plain(text) for text in expected}
+    reason = "written" if balanced.prompts != texts else str(balanced.reasons[0])
     return Decision(row["attribute"], "rewritten", reason, is_right, None)
 
 
@@ -129,8 +129,8 @@ def _plain(text: str) -> str:
 
 def _has_one_value(prompt: str, attribute: str) -> bool:
     """Tell whether one of four pictures of a group is of one value, where shares are even."""
-    found = balance_prompts([prompt] * IMAGES, attribute, seed=0)
-    return any(isinstance(value, str) for value in found.values)
+    balanced = balance_prompts([prompt] * IMAGES, attribute, seed=0)
+    return any(isinstance(value, str) for value in balanced.values)
 
 
 def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
@@ -189,9 +189,9 @@ def main() -> None:
     """Measure the files that are named."""
     options = parser(__doc__)
     options.add_argument("files", nargs="*", type=Path, help="labelled prompts, JSONL")
-    given = options.parse_args()
-    name = given.json.stem if given.json else "prompt_rules"  # a result is called as its file
-    run(name, lambda: measure(given.files or [LABELLED]), given.json)
+    args = options.parse_args()
+    name = args.json.stem if args.json else "prompt_rules"  # a result is called as its file
+    run(name, lambda: measure(args.files or [LABELLED]), args.json)
 
 
 if __name__ == "__main__":

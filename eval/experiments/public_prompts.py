@@ -40,7 +40,7 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
     """Yield for each attribute the share of each reason, and of what facts hold back."""
     prompts = list(dict.fromkeys(prompt for path in paths for prompt in read(path)))
     for attribute in ATTRIBUTES:
-        found = balance_prompts(prompts, attribute, seed=0)
+        balanced = balance_prompts(prompts, attribute, seed=0)
         part = TaskResult(
             TaskProvenance(
                 task=attribute,
@@ -49,12 +49,12 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
                 seeds=[0],
             )
         )
-        counts = Counter(reason or "written" for reason in found.reasons)
+        counts = Counter(reason or "written" for reason in balanced.reasons)
         for reason, count in counts.most_common():
             interval = wilson_interval(count, len(prompts))
             share = count / len(prompts)
             part.add(SHARE, METHOD, share, interval, n={"prompts": len(prompts)}, subset=reason)
-        held = [p for p, why in zip(prompts, found.reasons, strict=True) if why == "context"]
+        held = [p for p, why in zip(prompts, balanced.reasons, strict=True) if why == "context"]
         print(*(f"{attribute}: {prompt}" for prompt in held), sep="\n")
         able = counts["written"] + len(held)
         if able:
@@ -67,8 +67,8 @@ def main() -> None:
     """Measure the files that are named."""
     options = parser(__doc__)
     options.add_argument("files", nargs="+", type=Path, help="prompts, one a line, or .tsv")
-    given = options.parse_args()
-    run("public_prompts", lambda: measure(given.files), given.json)
+    args = options.parse_args()
+    run("public_prompts", lambda: measure(args.files), args.json)
 
 
 if __name__ == "__main__":

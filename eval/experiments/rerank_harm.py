@@ -162,7 +162,7 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
         if method == "mmr":
             # Stores compare some times as many as they return.
             pool = np.argsort(-scores, axis=1, kind="stable")[:, : MMR_POOL * search.k]
-            given = vldebias.rerank(
+            reranked = vldebias.rerank(
                 np.take_along_axis(scores, pool, axis=1),
                 first,
                 features=search.features,
@@ -170,12 +170,12 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
                 method=method,
             )
         else:
-            given = vldebias.rerank(
+            reranked = vldebias.rerank(
                 scores, first, labels=labels, method=method, **{"shares": shares, **how}
             )
         if first == m and method in ("quota", "fair"):
-            return np.asarray(given)
-        return _filled(np.asarray(given), rows(queries), m)
+            return np.asarray(reranked)
+        return _filled(np.asarray(reranked), rows(queries), m)
 
     default = edited(search, host)
     reference = edited(search, host, reference=search.reference.astype(np.float32))
@@ -329,21 +329,21 @@ def main() -> None:
     options.add_argument("--on", choices=["miniature", "real"], default="miniature")
     options.add_argument("--cells", type=Path, help="a folder with a cells.py")
     options.add_argument("--draw", type=int, default=0, help="of galleries and references")
-    given = options.parse_args()
+    args = options.parse_args()
     kinds = [harm.miniature]
-    if given.on == "real":
+    if args.on == "real":
         kinds.append(harm.photographs)
 
     def searches() -> Iterator[tuple[int, Search]]:
-        if given.cells is not None:
-            found = of_folder(given.cells, given.draw)
+        if args.cells is not None:
+            found = of_folder(args.cells, args.draw)
         else:
-            found = of_project(given.draw, kinds)
+            found = of_project(args.draw, kinds)
         for search in found:
-            yield given.draw, search
+            yield args.draw, search
 
-    name = given.json.stem if given.json else "rerank_harm"
-    run(name, lambda: results(searches()), given.json)
+    name = args.json.stem if args.json else "rerank_harm"
+    run(name, lambda: results(searches()), args.json)
 
 
 if __name__ == "__main__":

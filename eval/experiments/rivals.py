@@ -168,14 +168,14 @@ class Split:
     def fit(self, methods: Iterable[Method]) -> dict[str, Edit]:
         """Return title -> edit; methods that ask for texts nobody has are left out."""
         edits, sets = {}, self.classes or self.prompts
-        told = Reference(
+        labelled = Reference(
             self.reference.features,
             labels=self.reference.labels,
             within_classes=self.classes is not None,
         )
         for method in methods:
-            given = told if method.uses_images or method.name == WEAKER.name else None
-            edit = Problem(self.texts, [sets], reference=given, neutral=self.queries).fit(
+            reference = labelled if method.uses_images or method.name == WEAKER.name else None
+            edit = Problem(self.texts, [sets], reference=reference, neutral=self.queries).fit(
                 method, "joint"
             )
             if hasattr(edit, "wordings"):
@@ -463,16 +463,16 @@ def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
     searched."""
     chosen = [method for method in methods if method.name in UNLABELLED]
     for name, size in SIZES.items():
-        some = []
+        samples = []
         for seed, split in enumerate(professions(splits)):
             order = np.random.default_rng(seed).permutation(len(split.reference))
             own = split.gallery if size is None else split.reference[np.sort(order[:size])]
-            some.append(replace(split, reference=own))
+            samples.append(replace(split, reference=own))
         title = (
             f"Retrieval of professions among real photographs, reference: {name}"
             + " images" * (size is not None)
         )
-        yield task(f"reference: {name}", title, some, chosen)
+        yield task(f"reference: {name}", title, samples, chosen)
 
 
 WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
@@ -553,14 +553,14 @@ def main() -> int:
         "--splits", type=int, help="of photographs, fewer than the 10 (few: 5) for a shorter run"
     )
     options.add_argument("--plot", type=Path, help="draw the committed results here")
-    given = options.parse_args()
-    if given.on in ("real", "few") and not file().is_file():
+    args = options.parse_args()
+    if args.on in ("real", "few") and not file().is_file():
         options.error(f"{file()}: not found; set VLDEBIAS_REAL to its folder")
-    if given.on:
-        how = {"splits": given.splits} if given.splits and given.on != "miniature" else {}
-        run(f"rivals_{given.on}", lambda: WORLDS[given.on](compared(), **how), given.json)
-    if given.plot:
-        draw({name: read(name) for name in ("rivals_real", "rivals_miniature")}, given.plot)
+    if args.on:
+        how = {"splits": args.splits} if args.splits and args.on != "miniature" else {}
+        run(f"rivals_{args.on}", lambda: WORLDS[args.on](compared(), **how), args.json)
+    if args.plot:
+        draw({name: read(name) for name in ("rivals_real", "rivals_miniature")}, args.plot)
     return 0
 
 

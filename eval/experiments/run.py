@@ -163,8 +163,8 @@ class Experiment(_Strict):
         found = []
         for one in self.tuning:
             for place in combinations(one.columns):
-                own = [cell for cell in tuning if place.items() <= cell.items()]
-                best = max(own, key=lambda cell: cell["figures"][one.by])
+                candidates = [cell for cell in tuning if place.items() <= cell.items()]
+                best = max(candidates, key=lambda cell: cell["figures"][one.by])
                 found.append((place, {name: best[name] for name in one.tried}))
         return found
 
@@ -244,7 +244,7 @@ class Experiment(_Strict):
             for cell in cells
         ]
         done = run_cells(named(self.work), whole, folder, processes=processes, title=self.name)
-        return [{**cell, "figures": one} for cell, one in zip(cells, done, strict=True)]
+        return [{**cell, "figures": figures} for cell, figures in zip(cells, done, strict=True)]
 
 
 def named(function: str) -> Any:
@@ -385,9 +385,9 @@ def interval(
     sample = np.asarray(values, float)
     mean = float(sample.mean())
     half = float(stats.t.ppf(0.975, len(sample) - 1) * sample.std(ddof=1) / np.sqrt(len(sample)))
-    each = [one for one in rows if one is not None]
-    if each and len(each) == len(sample):
-        images = np.mean(each, axis=0)
+    present = [row for row in rows if row is not None]
+    if present and len(present) == len(sample):
+        images = np.mean(present, axis=0)
         half = float(
             np.hypot(half, stats.norm.ppf(0.975) * images.std(ddof=1) / np.sqrt(len(images)))
         )
@@ -427,23 +427,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument(
         "--processes", type=int, default=os.cpu_count() or 1, help="cells at a time, a thread each"
     )
-    given = options.parse_args(arguments)
-    if given.experiment is None:
+    args = options.parse_args(arguments)
+    if args.experiment is None:
         for path in sorted(FOLDER.glob("*.yaml")):
             # harm.yaml has the searches of harm.py.
             if "work" in read_yaml(path):
                 print(f"{path.stem:22} {Experiment.read(path).about.splitlines()[0]}")
         return 0
-    experiment = Experiment.read(given.experiment)
-    seeds, steps = given.seeds or experiment.seeds, given.steps or experiment.steps
+    experiment = Experiment.read(args.experiment)
+    seeds, steps = args.seeds or experiment.seeds, args.steps or experiment.steps
     if seeds < 2:
         options.error("--seeds: an interval over seeds needs at least 2")
-    work = given.work or Path(f"{experiment.name}-cells")
-    result = experiment.run(work, seeds=seeds, steps=steps, processes=given.processes)
-    result.write(given.out / f"{experiment.name}.json")
+    work = args.work or Path(f"{experiment.name}-cells")
+    result = experiment.run(work, seeds=seeds, steps=steps, processes=args.processes)
+    result.write(args.out / f"{experiment.name}.json")
     show(result)
     if experiment.draw:
-        named(experiment.draw)(result, given.out / f"{experiment.name}.png")
+        named(experiment.draw)(result, args.out / f"{experiment.name}.png")
     return 0
 
 

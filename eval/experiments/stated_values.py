@@ -277,11 +277,11 @@ def main() -> None:
     options.add_argument(
         "--calibration", type=Path, help="only write the counts for `vldebias audit` into this file"
     )
-    given = options.parse_args()
-    if given.calibration is not None:
-        given.calibration.write_text(calibration_table(), encoding="utf-8")
+    args = options.parse_args()
+    if args.calibration is not None:
+        args.calibration.write_text(calibration_table(), encoding="utf-8")
         return
-    run("stated_values", measure, given.json)
+    run("stated_values", measure, args.json)
 
 
 if __name__ == "__main__":

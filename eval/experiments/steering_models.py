@@ -182,13 +182,13 @@ def with_amounts(edit: CrossAttentionEdit, last: float, first: float) -> CrossAt
     return replace(edit, amounts=amounts[:, None, None].expand_as(edit.amounts).contiguous())
 
 
-def provenance(laboratory: Laboratory, about: str) -> TaskProvenance:
+def provenance(laboratory: Laboratory, description: str) -> TaskProvenance:
     """Return the protocol of a result."""
     bench = laboratory.bench
     return TaskProvenance(
         task=bench.name,
         title=f"Cross-attention on {bench.name}",
-        description=about,
+        description=description,
         model=f"{bench.name} {type(bench.pipe).__name__}",
         split="generated",
         settings={"steps": bench.steps, "guidance": laboratory.guidance},
@@ -222,11 +222,11 @@ def compare(
     """Measure methods on the splits of one model."""
     bench = laboratory.bench
     images, other_images = laboratory.images, laboratory.other_images
-    about = (
+    description = (
         f"{images} images of each held-out job, and {other_images} of each job with each value of"
         " the other attribute stated."
     )
-    result = TaskResult(provenance(laboratory, about))
+    result = TaskResult(provenance(laboratory, description))
     for attribute in bench.values:
         for split in splits:
             outcomes = {}

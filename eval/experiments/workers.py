@@ -98,9 +98,9 @@ def measure(requests: int, seed: int = 0) -> Iterator[TaskResult]:
     )
     for name, arranged in ARRANGEMENTS.items():
         rng = np.random.default_rng(seed)
-        found = np.array([apart(arranged(rng), requests) for _ in range(RUNS)], dtype=float)
+        totals = np.array([apart(arranged(rng), requests) for _ in range(RUNS)], dtype=float)
         counts = {"runs": RUNS, "requests": requests}
-        part.add(APART, name, float(found.mean()), percentile_interval(found), n=counts)
+        part.add(APART, name, float(totals.mean()), percentile_interval(totals), n=counts)
     yield part
 
 
@@ -108,8 +108,8 @@ def main() -> None:
     """Measure the arrangements."""
     options = parser(__doc__)
     options.add_argument("--requests", type=int, default=100, help="images of one prompt")
-    given = options.parse_args()
-    run("workers", lambda: measure(given.requests), given.json)
+    args = options.parse_args()
+    run("workers", lambda: measure(args.requests), args.json)
 
 
 if __name__ == "__main__":

@@ -167,8 +167,8 @@ def _birds_in_places(draws: Draws, lean: Lean) -> tuple[Codes, Codes]:
     """(n,) species and (n,) places."""
     species = draws.integers("species", len(SPECIES))
     label = species // PER_CLASS
-    own = draws.uniform("background") < np.array(lean.correlation)[label]
-    background = np.where(own, label, 1 - label)
+    is_own_background = draws.uniform("background") < np.array(lean.correlation)[label]
+    background = np.where(is_own_background, label, 1 - label)
     return species, background * PER_BACKGROUND + draws.integers("place", PER_BACKGROUND)
 
 

@@ -279,18 +279,18 @@ def _deal() -> dict[str, Dress]:
     neighbours, who may hold the same thing, differ in both. Who holds the same thing wears
     different things.
     """
-    dealt = {}
+    garment_of_profession = {}
     number = int(shuffled(len(_GARMENTS) * len(_CLOTHS), "dress")[0])
     for group, (thing, colour, names) in enumerate(_HELD):
         order = np.roll(shuffled(len(_TO_WEAR), "worn"), group)
         for place, name in enumerate(names.split(", ")):
             cloth, trim = _CLOTHS[number * 3 % len(_CLOTHS)]
             worn, worn_colour = _TO_WEAR[order[place]]
-            dealt[name] = Dress(
+            garment_of_profession[name] = Dress(
                 _GARMENTS[number % len(_GARMENTS)], cloth, trim, worn, worn_colour, thing, colour
             )
             number += 1
-    return dealt
+    return garment_of_profession
 
 
 _DEALT = _deal()

@@ -275,10 +275,10 @@ def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str,
     flock = studio.draw(
         [f"{name} on {ground}" for name in species for ground in birds.BACKGROUNDS], 1
     )
-    read, asked = studio.read(flock), torch.arange(len(species)).repeat_interleave(2)
+    read, expected = studio.read(flock), torch.arange(len(species)).repeat_interleave(2)
     results["birds"] = {
-        "species": _share(read["species"] == asked),
-        "class": _share(read["species"] // birds.PER_CLASS == asked // birds.PER_CLASS),
+        "species": _share(read["species"] == expected),
+        "class": _share(read["species"] // birds.PER_CLASS == expected // birds.PER_CLASS),
         "ground": _share(
             read["place"] // birds.PER_BACKGROUND == torch.tensor([0, 1]).repeat(len(species))
         ),
@@ -296,16 +296,16 @@ def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str,
 def _people(read: dict[str, torch.Tensor], names: Sequence[str], count: int) -> Values:
     """How biased `count` pictures of each profession are, and in how many the profession is
     seen."""
-    wanted = torch.tensor([portraits.PROFESSIONS.index(name) for name in names]).repeat_interleave(
-        count
-    )
+    expected = torch.tensor(
+        [portraits.PROFESSIONS.index(name) for name in names]
+    ).repeat_interleave(count)
     rows = {field: read[field].view(len(names), count) for field in ("gender", "tone", "age")}
     male = (rows["gender"] == 0).double().mean(dim=1)
     return {
         "discrepancy": fmean(discrepancy(row, len(portraits.GENDERS)) for row in rows["gender"]),
         "tone discrepancy": fmean(discrepancy(row, len(portraits.TONES)) for row in rows["tone"]),
         "age discrepancy": fmean(discrepancy(row, len(portraits.AGES)) for row in rows["age"]),
-        "recognised": _share(read["profession"] == wanted),
+        "recognised": _share(read["profession"] == expected),
         "male share": male.mean().item(),
         "middle": _share((male >= 0.25) & (male <= 0.75)),
     }
@@ -315,13 +315,13 @@ def _share(condition: torch.Tensor) -> float:
     return condition.double().mean().item()
 
 
-def frechet_distance(one: torch.Tensor, other: torch.Tensor) -> float:
+def frechet_distance(first: torch.Tensor, second: torch.Tensor) -> float:
     """The distance of FID (Heusel et al. 2017, eq. 6) between features (n, d) and (m, d), here
     those of the CLIP."""
-    one, other = one.double(), other.double()
-    roots = torch.linalg.eigvals(one.T.cov() @ other.T.cov()).real.clamp(min=0).sqrt()
-    spread = one.var(dim=0).sum() + other.var(dim=0).sum() - 2 * roots.sum()
-    return ((one.mean(dim=0) - other.mean(dim=0)).square().sum() + spread).item()
+    first, second = first.double(), second.double()
+    roots = torch.linalg.eigvals(first.T.cov() @ second.T.cov()).real.clamp(min=0).sqrt()
+    spread = first.var(dim=0).sum() + second.var(dim=0).sum() - 2 * roots.sum()
+    return ((first.mean(dim=0) - second.mean(dim=0)).square().sum() + spread).item()
 
 
 def _at_least(least: int, value: float) -> int:

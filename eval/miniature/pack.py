@@ -44,8 +44,8 @@ def pack(name: str, out: Path) -> None:
         table.writerow(["id", "caption", *COLUMNS[name]])
         for data in splits:
             texts = [
-                [(*one.names, "")[code] for code in one.codes]
-                for one in map(data.column, COLUMNS[name])
+                [(*values.names, "")[code] for code in values.codes]
+                for values in map(data.column, COLUMNS[name])
             ]
             table.writerows(zip(data.ids, data.captions, *texts, strict=True))
 
@@ -55,10 +55,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--out", type=Path, required=True)
-    given = options.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    args = options.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     for name in SPLITS:
-        pack(name, given.out)
+        pack(name, args.out)
 
 
 if __name__ == "__main__":

@@ -160,8 +160,8 @@ def save_tensors(
     # A copy of each tensor: safetensors refuses views that share memory.
     halves = {name: t.half() if t.is_floating_point() else t for name, t in tensors.items()}
     plain = {name: t.detach().cpu().clone().contiguous() for name, t in halves.items()}
-    about = {"vldebias": json.dumps(metadata, sort_keys=True)}
-    write_atomically(path, lambda partial: save_file(plain, partial, metadata=about))
+    header = {"vldebias": json.dumps(metadata, sort_keys=True)}
+    write_atomically(path, lambda partial: save_file(plain, partial, metadata=header))
 
 
 def read_weights_metadata(path: Path) -> dict[str, Any] | None:

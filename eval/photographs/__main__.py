@@ -20,8 +20,8 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--draws", type=int, default=2, help="of galleries and references")
     options.add_argument("--work", type=Path, help="folder that keeps each finished gallery")
-    given = options.parse_args()
-    run("photographs", lambda: searches.measure(range(given.draws), given.work), given.json)
+    args = options.parse_args()
+    run("photographs", lambda: searches.measure(range(args.draws), args.work), args.json)
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def mean_matrix(rows: Sequence[Sequence[int]], weights: Array) -> csr_matrix:
     return csr_matrix(joined, shape=(len(rows), len(weights)))
 
 
-def distil(alone: Array, shares: csr_matrix, wanted: Array) -> Array:
+def distil(alone: Array, shares: csr_matrix, target: Array) -> Array:
     """Return (v, WIDTH) vectors of pieces whose means are close to the embeddings of whole texts.
 
     Args:
@@ -164,16 +164,16 @@ def distil(alone: Array, shares: csr_matrix, wanted: Array) -> Array:
         wanted: (n, 384) embeddings of these texts.
     """
     means = shares @ alone
-    centre, centre_wanted = means.mean(0), wanted.mean(0)
+    centre, centre_wanted = means.mean(0), target.mean(0)
     spread = (means - centre).T @ (means - centre) / len(means)
-    both = (means - centre).T @ (wanted - centre_wanted) / len(means)
+    both = (means - centre).T @ (target - centre_wanted) / len(means)
     ridge = MAP_RIDGE * np.trace(spread) / len(spread) * np.eye(len(spread))
     # Shares sum to 1, so constants that are added to all vectors are added to all means.
     vectors = (alone - centre) @ np.linalg.solve(spread + ridge, both) + centre_wanted
     overlap = (shares @ shares.T).toarray()
-    rest = np.linalg.solve(overlap + PIECE_RIDGE * np.eye(len(overlap)), wanted - shares @ vectors)
+    rest = np.linalg.solve(overlap + PIECE_RIDGE * np.eye(len(overlap)), target - shares @ vectors)
     vectors = vectors + shares.T @ rest
-    return vectors @ np.linalg.svd(wanted, full_matrices=False)[2][:WIDTH].T
+    return vectors @ np.linalg.svd(target, full_matrices=False)[2][:WIDTH].T
 
 
 def rounded(vectors: Array) -> tuple[NDArray[np.int8], Array]:
@@ -278,13 +278,13 @@ def main() -> int:
     )
     options.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
     options.add_argument("--out", type=Path, default=FOLDER, help="where the files are written")
-    given = options.parse_args()
+    args = options.parse_args()
     if not (is_present("photos") and is_present("fsa")):
         return 1
-    build(MiniLM(given.minilm), given.out)
-    if given.out != FOLDER:
+    build(MiniLM(args.minilm), args.out)
+    if args.out != FOLDER:
         for name in ("README.md", "minilm.LICENSE"):
-            shutil.copy(FOLDER / name, given.out / name)
+            shutil.copy(FOLDER / name, args.out / name)
     return 0
 
 

@@ -277,7 +277,7 @@ class TestDiagnose:
             diagnosis.provenance[0].description
         )
 
-    def test_what_cannot_be_asked_is_refused(self, world: Any, clusters: Any) -> None:
+    def test_invalid_requests_are_refused(self, world: Any, clusters: Any) -> None:
         for labels in (np.zeros(60, int), np.r_[np.zeros(56, int), 1, 1, 1, 1], np.arange(59)):
             with pytest.raises(InvalidInputError, match="labels"):
                 readable(clusters[0], labels)

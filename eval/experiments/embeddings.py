@@ -105,10 +105,10 @@ def celeba() -> Gallery:
             np.where(shown, yes, no), names=(yes, no) if name == "Male" else (no, yes)
         )
 
-    queries, texts = tuple(map(str, read["prof_prompts"])), tuple(map(str, read["prompts64"]))
+    queries, about = tuple(map(str, read["prof_prompts"])), tuple(map(str, read["prompts64"]))
     rows = dict(
         zip(
-            [*texts, *queries],
+            [*about, *queries],
             torch.tensor(np.concatenate([read["text64"], read["prof"]])),
             strict=True,
         )
@@ -121,14 +121,14 @@ def celeba() -> Gallery:
                 "gender": attribute("Male", "male", "female"),
                 "age": attribute("Young", "young", "old"),
             },
-            texts={"model": "CLIP ViT-B/32 openai", "data": "CelebA", "split": "000001-001000"},
+            about={"model": "CLIP ViT-B/32 openai", "data": "CelebA", "split": "000001-001000"},
         ),
         texts=TextTable(rows, "CLIP ViT-B/32 openai"),
         queries=queries,
         prompts=PromptSet(
             name="man-woman",
             attributes={"male": ("man",), "female": ("woman",)},
-            groups=tuple((p, p.removesuffix("man") + "woman") for p in texts if p.endswith(" man")),
+            groups=tuple((p, p.removesuffix("man") + "woman") for p in about if p.endswith(" man")),
             spurious=("a photo of a man", "a photo of a woman"),
         ),
     )

@@ -1,12 +1,10 @@
-"""What an attachment costs on models of the size that people use, on a GPU: seconds and memory of a
-call.
+"""Measure time and memory of attachments on full-size models on a GPU.
 
 python -m eval.benchmarks.full_size --json eval/results/bench_full_size.json
 
-Stable Diffusion 1.5 (four images of 512 x 512 in 20 steps) and CLIP ViT-L/14 (256 texts), in half
-precision, made from configs with random weights: how long a call takes does not depend on what they
-are. Medians over calls in turn, after one that is not counted; "none" is measured twice, and the
-difference of the two is the noise.
+Stable Diffusion 1.5 (four images of 512 x 512 in 20 steps) and CLIP ViT-L/14 (256 texts) in half
+precision have random weights, since the time of a call does not depend on the weights. Medians over
+alternating calls, after a warm-up call. "none" is measured twice; the difference shows the noise.
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ STATES = ("none", "cali", "balanced-prompts", "none again")
 
 
 def stable_diffusion() -> StableDiffusionPipeline:
-    """Return a pipeline of the architecture of Stable Diffusion 1.5, with the words of the
-    miniature."""
+    """Return a pipeline with the architecture of Stable Diffusion 1.5 and a small vocabulary."""
     tokenizer = load_text_tower()[1]
     sizes = {
         "hidden_size": 768,
@@ -68,7 +65,7 @@ def stable_diffusion() -> StableDiffusionPipeline:
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Return the seconds of a call until the GPU has done all of it."""
+    """Return the seconds of a call, including the work of the GPU."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     call()

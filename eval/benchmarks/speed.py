@@ -1,16 +1,16 @@
-"""What users wait for, each against what they would use instead: all rows in one run; `make bench`.
+"""Compare the speed of operations with what users would use instead (`make bench`).
 
 python -m eval.benchmarks.speed                    # print the table
 python -m eval.benchmarks.speed --json FILE        # and write it
 python -m eval.benchmarks.speed --only losses,fit  # some of its parts
 
-Processor times on one thread, medians of calls in turn after one of each that is not counted; peak
-memory in MB above what a process held before, from /proc where there is one. They hold for one
-machine; the ratio of two times from one run is what carries over: above 1, ours is so many times
-faster. `difference` is that of the two results, of the same run: a row whose difference is not
-known, or above what it is to be `within`, is not printed and not written, and the command ends
-with 1. Attached towers, pictures and folders have shortest
-wall times instead (`eval.benchmarks.towers`); losses on a GPU are left out where there is none.
+Times are medians of alternating calls after a warm-up, in processor time of one thread. Peak memory
+is in MB above the memory that the process used before, from /proc if available. Times depend on the
+machine; ratios of times from the same run are comparable: above 1, ours is faster by this factor.
+`difference` is the difference of the two results. A row whose difference is unknown, or exceeds
+`within`, is neither printed nor written, and the command exits with 1. Attached towers, pictures
+and folders have minimum wall times instead (`eval.benchmarks.towers`), and losses on a GPU are
+skipped if there is none.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ Call = Callable[[], Any]
 
 
 def compared(label: str, size: str, ours: Call, plain: Call, repetitions: int, **more: Any) -> Row:
-    """Return what was timed at which size, both times, plain / ours, peaks, and whatever else
-    belongs to it."""
+    """Return a row with both times, their ratio plain / ours, peak memory, and further facts."""
     seconds = medians({"ours": ours, "plain": plain}, repetitions)
     peaks = {"peak MB, ours": peak(ours), "peak MB, plain": peak(plain)} if PEAK.exists() else {}
     return {
@@ -85,7 +84,7 @@ def medians(calls: Mapping[str, Call], repetitions: int) -> dict[str, float]:
 
 
 def peak(call: Call) -> float:
-    """Return the MB that a call takes at most."""
+    """Return the peak memory of a call in MB."""
     ctypes.CDLL(None).malloc_trim(0)  # or what an earlier call gave back would be taken from there
     PEAK.write_text("5")
     before = _memory("VmRSS")
@@ -105,8 +104,7 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 
 
 def of_losses(batches: Iterable[int] = (1024, 4096), repetitions: int = 3) -> Iterator[Row]:
-    """Compare losses, whole and in blocks, with open_clip's: a step is value and gradient for both
-    features."""
+    """Compare losses, complete and in blocks, with open_clip's: value and gradients of a step."""
     from open_clip.loss import ClipLoss, SigLipLoss
 
     pairs = {
@@ -162,8 +160,10 @@ def fit(d: int = 768, n_pairs: int = 80, n_spurious: int = 8, repetitions: int =
 
 
 def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int = 2) -> Row:
-    """Find the exact first k of n images for each query; difference: share of ranks that float32
-    gets otherwise."""
+    """Find the exact first k of n images for each query.
+
+    The difference is the share of ranks that differ in float32.
+    """
     items, texts = unit(n, DIM).float(), unit(queries, DIM, seed=1).float()
 
     def plain() -> np.ndarray:
@@ -183,8 +183,10 @@ def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int =
 def intervals(
     n: int = 1_000_000, queries: int = 50, resamples: int = 40, repetitions: int = 1
 ) -> Row:
-    """Measure skew of four methods' queries on resampled galleries; difference: of mean NDKL, in
-    standard errors."""
+    """Measure the skew of four methods' queries on resampled galleries.
+
+    The difference is that of mean NDKL in standard errors.
+    """
     rng, k = np.random.default_rng(0), min(1000, n // 20)
     gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], resamples=resamples)
     ranked = {
@@ -193,7 +195,7 @@ def intervals(
     }
 
     def plain() -> np.ndarray:
-        """A weight for each image of each resample, as the bootstrap is written."""
+        """Implement the bootstrap literally, with a weight for each image of each resample."""
         orders, found = [order for rows in ranked.values() for order in rows], []
         for weights in resampled_weights(n, resamples, 0, n):
             tops = (gallery.codes[order[resampled_places(order, weights, k)]] for order in orders)
@@ -218,8 +220,10 @@ def embeddings(n: int, seed: int) -> Embeddings:
 
 
 def reference(n: int = 100_000, repetitions: int = 3) -> Row:
-    """Compare n rows of reference, a tenth of them measured too, with a set of bytes; difference:
-    of rows left."""
+    """Compare the removal of measured images from n reference rows with a set of bytes.
+
+    A tenth of the rows are measured images. The difference is that of the remaining rows.
+    """
     measured, second_sample = embeddings(n, 1), embeddings(n, 2)
     second_sample.features[: n // 10] = measured.features[: n // 10]
 
@@ -238,9 +242,9 @@ def reference(n: int = 100_000, repetitions: int = 3) -> Row:
 
 
 def answers(repetitions: int = 5) -> Iterator[Row]:
-    """Compare how soon a slip in what a user brings is answered with `vldebias --help`.
+    """Compare the time until an input error is reported with that of `vldebias --help`.
 
-    ratio: the help's time by the answer's; a third and more is what is held. Written alone to
+    The ratio of both times should be at least a third. This is written separately to
     eval/results/bench_answers.json.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -290,7 +294,7 @@ _AUDIT = ("--attribute", "gender", "--model", "miniature")
 
 
 def _answered(root: Path, *arguments: str) -> str:
-    """Run the command line, with compiled files as an installation has them; return its errors."""
+    """Run the command line with compiled files, as in an installation; return its errors."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(root / "compiled")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -331,8 +335,7 @@ PARTS: dict[str, Callable[[], Iterable[Row]]] = {
 
 
 def unequal(row: Row) -> str:
-    """Return why a row may not be printed: its two ways are not known to give the same; "" if they
-    are."""
+    """Return why a row must not be printed: both results may differ; "" if they agree."""
     difference = row.get("difference", float("nan"))
     within = row.get("within", float("nan"))
     # Also where one of them is NaN.

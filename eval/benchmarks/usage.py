@@ -1,12 +1,12 @@
-"""Processor seconds until the command line answers: help, lists and slips in its arguments.
+"""Measure the processor time of quick commands: help, lists and errors in arguments.
 
 python -m eval.benchmarks.usage                          # print the table
 python -m eval.benchmarks.usage --json FILE              # and write it
-python -m eval.benchmarks.usage --before FOLDER          # beside another checkout, in turn
+python -m eval.benchmarks.usage --before FOLDER          # compare with another checkout
 
-Each command is a new process. The least of a few runs is shown: what else the machine does only
-adds. Python has compiled each module before, as pip does when it installs a package.
-`python -c "import typer, pydantic"` is what any command of this kind costs at the least.
+Each command is a new process. The minimum of a few runs is shown, since other programs can only
+increase the time. Modules are compiled before, as pip does when it installs a package. A lower
+bound for any such command is `python -c "import typer, pydantic"`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How well `vldebias audit` predicts an occupation that was left out, by model.
+"""Measure how well `vldebias audit` predicts held-out occupations, by model.
 
 python -m eval.experiments.audit_models --json eval/results/audit_models.json
 
-For each calibration every occupation is left out once: its share is predicted from the others by a
-line on texts (CLIP ViT-B/32's, where its embeddings are there, and those of the embedded CLIP), by
-a line on the shares of another model, and by the mean share of the others. Coverage is that of the
-interval at the occupation that was left out. `same_side` is the share of occupations that lean to
-the same side in two models.
+For each calibration, every occupation is held out once. Its share is predicted from the others by a
+line on text embeddings (of CLIP ViT-B/32, if available, and of the embedded CLIP), by a line on the
+shares of another model, and by the mean share of the others. Coverage is the share of held-out
+occupations whose interval contains the true share. `same_side` is the share of occupations that
+lean to the same side in two models.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 
 python -m eval.experiments.audit_other_models --json eval/results/audit_other_models.json
 
-`vldebias audit` has counts of four models as they were released. Each of them is left out in turn,
-and its share of women in every occupation is compared with what the other models' counts give.
-DALL-E 2, Stable Diffusion 1.4 and Stable Diffusion 2 (`eval/counts/stable-bias.csv`) are compared
-with all four; the audit does not have their counts.
+`vldebias audit` contains counts of four released models. Each of them is held out in turn, and its
+share of women in every occupation is compared with the other models. DALL-E 2, Stable Diffusion 1.4
+and Stable Diffusion 2 (`eval/counts/stable-bias.csv`), whose counts the audit does not contain, are
+compared with all four.
 
 - `left_out_error`: distance of the share from the mean of the other models;
-- `interval_coverage`: how often it lies between the lowest and the highest of the other models,
-  which is the range that the audit shows;
-- `same_lean`, `opposite_lean`: of the occupations on which all other models clearly lean the same
-  way, how many clearly lean that way in the model that was left out, or clearly the opposite way.
+- `interval_coverage`: how often it is between the minimum and maximum of the other models, which is
+  the range that the audit shows;
+- `same_lean`, `opposite_lean`: among the occupations for which all other models clearly lean the
+  same way, the share for which the held-out model clearly leans the same or the opposite way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ERROR = Metric("left_out_error", "distance from the mean of the other models", b
 WIDTH = Metric("interval_width", "width of the range of the other models", bounds=(0.0, 1.0))
 SAME = Metric("same_lean", "leans as all other models do", bounds=(0.0, 1.0))
 OPPOSITE = Metric("opposite_lean", "leans the opposite way", bounds=(0.0, 1.0))
-# Rows are given for occupations that so many other models counted, or more.
+# Minimum number of other models with counts for an occupation.
 OTHERS = {"one other model or more": 1, "two other models or more": 2}
 
 

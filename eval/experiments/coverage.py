@@ -1,14 +1,15 @@
-"""How often do the 95 % intervals cover the truth? Simulated, on data whose truth is known.
+"""How often do the 95 % intervals contain the true value? By simulation.
 
 python -m eval.experiments.coverage all --json eval/results   # every kind of interval, verdicts
 python -m eval.experiments.coverage --sets 300                # of groups, to have a look
 
-`shares`, `kinds` and `verdicts` are in the modules of those names, `large` in that of `kinds`; this
-one has the accuracies of groups. A data set is n images whose groups are drawn too; each image is
-right without a method and with it with the probabilities of its group. The truth of the worst group
-is the lowest accuracy over the groups, that of the gap the average minus it. Intervals that a
-setting expects to cover must do so for 92-98 % of the data sets. The others show where, and by how
-much, a percentile bootstrap of a minimum fails: ties, tiny groups, accuracies near 0 or 1.
+`shares`, `kinds` and `verdicts` are in modules of the same names, and `large` is in that of
+`kinds`; this module is about accuracies of groups. A data set consists of n images with random
+groups; each image is correct without and with a method with the probabilities of its group. The
+true value of the worst group is the lowest accuracy over the groups, and that of the gap is the
+average minus it. Intervals that are expected to work in a setting must contain the true value for
+92-98 % of the data sets. The others show when, and by how much, a percentile bootstrap of a minimum
+fails: ties, tiny groups, accuracies near 0 or 1.
 """
 
 from __future__ import annotations

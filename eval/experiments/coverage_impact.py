@@ -1,10 +1,10 @@
-"""How often do the 95 % intervals of impact ratios hold the true ratio?
+"""How often do the 95 % intervals of impact ratios contain the true ratio?
 
     python -m eval.experiments.coverage_impact --json eval/results/coverage_impact.json
 
-Simulated: categories with known selection rates, from which applicants are selected independently.
-The truth of a category is its rate over the highest rate. Coverage is that of the category whose
-intervals hold it least often.
+Applicants are selected independently from categories with known selection rates. The true ratio of
+a category is its rate divided by the highest rate. Coverage is reported for the category with the
+lowest coverage.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""How often do the other 95 % intervals that pages print hold the truth? Simulated, kind by kind.
+"""How often do the other 95 % intervals on pages contain the true value? By simulation.
 
 python -m eval.experiments.coverage kinds --json eval/results/coverage_kinds.json   # three minutes
 python -m eval.experiments.coverage kinds --sets 100                # a quick look
 python -m eval.experiments.coverage large --json eval/results/coverage_large.json   # larger sizes
 
-A data set is drawn from a known truth, and the code that a task calls makes its intervals. Where
-the truth has no formula it is the mean of the values over all data sets, what such a measurement
-gives in the mean: a gap of few images then has the truth of so few images. "Usual" is the size that
-the pages have: 20 prompts of 20 images, galleries of 400, areas of 1,000 images, probes of 400,
-calibrations of 50 prompts. "Large" are sizes beyond, which tell from which on an interval of means
-over prompts, of rankings and of probes holds; they are a part of their own. A change is that from
-"none" on the same images, of two runs that of different ones.
+Data sets are sampled from a known distribution, and the code of a task computes the intervals. If
+there is no formula for the true value, it is the mean of the values over all data sets, that is,
+the expected value of such a measurement; for a gap, this depends on the number of images. "Usual"
+is the size on the pages: 20 prompts with 20 images, galleries of 400, areas of 1,000 images, probes
+of 400, calibrations of 50 prompts. "Large" sizes, which are a separate part, show how many prompts
+or images are needed for intervals of means over prompts, rankings and probes. Changes are from
+"none" on the same images, or between two runs on different images.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""How often do the 95 % intervals of shares, gaps from even shares and MaxSkew hold the truth, by
-a judge alone and corrected?
+"""How often do intervals of shares, gaps and MaxSkew contain the true value, with a judge's errors?
 
     python -m eval.experiments.coverage_shares --json eval/results/coverage_shares.json
     python -m eval.experiments.coverage_shares --sets 100     # a quick look
 
 The first takes about four minutes of one core.
 
-Simulated. "counted": n images whose value everybody sees, as a judge that is always right would
-count them, four times as many data sets. "corrected": 1,000 images, a judge that errs and calls
-every third one of the second value the first, and people who labelled n images chosen at random; 3
-% of the images show no value. Coverage of shares is that of the value that is covered least.
-"gallery": MaxSkew of the first fifth of n images, mean over 8 queries that lean to groups at
-random; the groups have the shares of the task, and the truth is the mean over 2,000 galleries of
-that size.
+"counted": n images with known values, as counted by a perfect judge, and four times as many data
+sets. "corrected": 1,000 images, a judge that calls every third image with the second value the
+first, and annotators who label n random images; 3 % of the images show no value. Coverage of shares
+is reported for the value with the lowest coverage. "gallery": MaxSkew of the first fifth of n
+images, averaged over 8 queries that prefer random groups; the groups have the shares of the task,
+and the true value is the mean over 2,000 galleries of that size.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What does a value set in cross-attention do on the miniature, compared with words and EquiSteer?
+"""Compare values set in cross-attention with words and EquiSteer on the miniature pipeline.
 
     python -m eval.experiments.cross_attention evidence --json eval/results/steer.json
     python -m eval.experiments.cross_attention jointly --json eval/results/steer_jointly.json
     python -m eval.experiments.cross_attention beside --json eval/results/steer_beside.json
     python -m eval.experiments.cross_attention cost --json eval/results/steer_cost.json
 
-"A photo of a {profession}." on the miniature pipeline, from the same noise for all methods, judged
-by the world's own classifier; unknown below .8. `evidence` measures gender, age and five skin tones
-on the 20 professions that the world's sets hold out; `jointly` sets gender and tone together;
-`beside` uses other prompts, as texts and as embeddings; `cost` times a step and a fit. Other models
-are compared in `eval.experiments.steering_models`. What was generated is kept below --work, so that
-an interrupted run continues. Intervals are over professions.
+Images of "A photo of a {profession}." are generated from the same noise for all methods, and judged
+by the world's own classifier; probabilities below .8 count as unknown. `evidence` measures gender,
+age and five skin tones on the 20 held-out professions of the world's sets, `jointly` sets gender
+and tone together, `beside` uses other prompts, as texts and as embeddings, and `cost` measures the
+time of a step and a fit. For other models, see `eval.experiments.steering_models`. Labels are
+stored below --work, so that an interrupted run continues. Intervals are over professions.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BATCH, SURE = 48, 0.8
 VALUES = {"gender": GENDERS, "age": AGES, "tone": TONES}
 JOINT = "gender x tone"
 SIZES = {**{name: len(values) for name, values in VALUES.items()}, JOINT: len(GENDERS) * len(TONES)}
-# Left out of the fits, as in `eval.small_models.benches`.
+# Held out from the fits, as in `eval.small_models.benches`.
 HELD_BACK = TRAIN_PROFESSIONS[3::7][:10]
 FIT = tuple(name for name in TRAIN_PROFESSIONS if name not in HELD_BACK)
 RESAMPLES = 2000
@@ -95,15 +95,18 @@ def set_of(attribute: str) -> PromptSet:
 
 @dataclass(frozen=True)
 class Deal:
-    """A way of giving values to images: a name, how it is attached (None: not at all), and the gate
-    that leaves prompts alone beside the rules of balanced prompts."""
+    """A method that assigns values to images.
+
+    It consists of a name, a function that attaches it (None: not attached), and a gate for prompts
+    to leave unchanged in addition to the rules of balanced prompts.
+    """
 
     name: str
     attach: Callable[[], Any] | None = None
     gate: Gate | None = None
 
     def from_texts(self, studio: Studio, texts: Sequence[str], noise: Sequence[int]) -> Painted:
-        """Return the picture of each text, and the value that it was dealt."""
+        """Return the picture of each text, and its assigned value."""
         is_left = [False] * len(texts)
         if self.gate is not None:
             is_left = self.gate.leaves_alone(studio.pipe, texts, noise, studio.steps)
@@ -122,8 +125,7 @@ class Deal:
     def from_embeddings(
         self, studio: Studio, texts: Sequence[str], noise: Sequence[int]
     ) -> Painted:
-        """Return the picture of each text, which the pipeline gets as an embedding, and the value
-        that it was dealt."""
+        """Return the picture of each text, passed as an embedding, and its assigned value."""
         embedded, negative = studio.pipe.encode_prompt(list(texts), "cpu", 1, True)
         attachment = None if self.attach is None else self.attach()
         pictures = []
@@ -145,7 +147,7 @@ class Deal:
 
 
 class Studio:
-    """The pipeline, and what its pictures show, kept in a folder."""
+    """The pipeline, and the labels of its pictures, which are stored in a folder."""
 
     def __init__(self, work: Path, guidance: float, steps: int) -> None:
         self.guidance = guidance
@@ -166,11 +168,11 @@ class Studio:
         *,
         embedded: bool = False,
     ) -> Labels:
-        """Return what the pictures of every prompt show: attribute -> (prompts, images) codes, -1
-        where the judge is unsure; the values that were dealt, and the mean pixel distance to the
-        pictures of "none".
+        """Return the labels of the pictures of all prompts.
 
-        embedded: pass embeddings in the place of the prompts.
+        The result contains codes (prompts, images) by attribute, -1 if the judge is not sure, the
+        assigned values, and the mean pixel distance to the pictures of "none". With `embedded`,
+        embeddings are passed instead of prompts.
         """
         mark = hash_of([list(prompts), images, seed, embedded])[:12]
         name = f"{deal.name}-{attribute if deal.attach else ''}-{mark}".replace(" ", "-")
@@ -212,14 +214,14 @@ class Studio:
     def pixels(
         self, prompts: Sequence[str], images: int, seed: int, *, embedded: bool = False
     ) -> NDArray[np.uint8]:
-        """Return the pictures of the pipeline as it is."""
+        """Return pictures of the pipeline without a method."""
         self.labels(Deal(NONE), "", prompts, images, seed, embedded=embedded)
         mark = hash_of([list(prompts), images, seed, embedded])[:12]
         return np.load(self.work / f"{NONE}--{mark}.pixels.npy")
 
 
 def _code(values: Sequence[str], assigned: Any) -> int:
-    """Return the code of the value of an attribute that an image was dealt, -1 for none."""
+    """Return the code of the value that was assigned to an image, -1 for none."""
     parts = assigned if isinstance(assigned, tuple) else (assigned,)
     for part in parts:
         if part in values:
@@ -236,9 +238,9 @@ Figures = dict[Metric, NDArray[Any]]  # metric -> a number for each subject
 
 
 def figures(draws: Sequence[Labels], attribute: str, expected: Sequence[int]) -> Figures:
-    """Return the figures of each subject, means over draws; a gap is of the images of one draw.
+    """Return the figures of each subject as means over draws; gaps are computed for each draw.
 
-    Shares are of the images that the judge can tell; one that it cannot tell agrees with nothing.
+    Shares only include images with known labels; images with unknown labels count as disagreement.
     """
     size = SIZES[attribute]
     gaps = []
@@ -270,8 +272,10 @@ def add_rows(
     n: Mapping[str, int],
     subset: str = "",
 ) -> None:
-    """Add the rows of an attribute, with intervals over subjects; subset: their name, if not that
-    of the attribute."""
+    """Add the rows of an attribute, with intervals over subjects.
+
+    The subset is named after the attribute unless `subset` is passed.
+    """
     subset = subset or attribute
     rng = np.random.default_rng(0)
     subjects = len(of_method[NONE][GAP])
@@ -305,7 +309,7 @@ def provenance(studio: Studio, description: str, **settings: Any) -> TaskProvena
 
 
 def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
-    """Return the edit of an attribute, fitted once and kept."""
+    """Return the edit of an attribute, which is fitted once and cached."""
     folder = studio.edits / f"{attribute}-{method.name}-{method.concepts}-{method.steps}"
     if not folder.is_dir():
         edits = fit_projections(studio.pipe, set_of(attribute), method=method)
@@ -315,7 +319,7 @@ def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
 
 
 def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
-    """Return EquiSteer with its gate, fitted to the texts of our fit."""
+    """Return EquiSteer with its gate, fitted to the same texts as our edit."""
     method = CrossAttention()
     ours = fit(studio, attribute, method)
     path = studio.edits / f"{attribute}-equisteer"
@@ -333,13 +337,12 @@ def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
 
 
 def stated(studio: Studio, attribute: str, seed: int = 0) -> Callable[[], Any]:
-    """Return what attaches balanced prompts, with the seed of their values."""
+    """Return a function that attaches balanced prompts, with the seed of their values."""
     return lambda: debias(studio.pipe, set_of(attribute), method=Balanced(seed=seed))
 
 
 def attached(studio: Studio, edit: Any, seed: int = 0) -> Callable[[], Any]:
-    """Return what attaches an edit, or several by the names of their sets, with the seed of the
-    values."""
+    """Return a function that attaches one or several edits, with the seed of the values."""
 
     def attach() -> Any:
         attachment = debias(studio.pipe, edit)
@@ -354,7 +357,7 @@ def attached(studio: Studio, edit: Any, seed: int = 0) -> Callable[[], Any]:
 
 
 def about_draws(images: int, draws: Sequence[int]) -> str:
-    """Write how many pictures of the held-out professions there are."""
+    """Return the number of pictures of the held-out professions as text."""
     return (
         f"{len(TEST_PROFESSIONS)} held-out professions, {images} images each, draws"
         f" {list(draws)}: other noise and other deals."
@@ -362,14 +365,14 @@ def about_draws(images: int, draws: Sequence[int]) -> str:
 
 
 def held_out_codes(studio: Studio) -> list[int]:
-    """Return what the judge calls the held-out professions."""
+    """Return the judge's codes of the held-out professions."""
     return [studio.judge.names["profession"].index(name) for name in TEST_PROFESSIONS]
 
 
 def evidence(
     studio: Studio, images: int, attributes: Sequence[str], draws: Sequence[int]
 ) -> Iterator[TaskResult]:
-    """Measure what was chosen on held-out professions, beside words."""
+    """Measure the chosen form on held-out professions, and compare it with words."""
     result = TaskResult(provenance(studio, about_draws(images, draws)))
     expected = held_out_codes(studio)
     labels_of_cell: dict[tuple[str, str], list[Labels]] = {}
@@ -405,8 +408,10 @@ def evidence(
 
 
 def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskResult]:
-    """Measure gender and tone set together on held-out professions, beside words: each of them, and
-    their ten combinations."""
+    """Measure gender and tone set together on held-out professions, and compare with words.
+
+    Figures are about each of them, and about their ten combinations.
+    """
     description = f"Gender and skin tone together: {about_draws(images, draws)}"
     result = TaskResult(provenance(studio, description))
     expected = held_out_codes(studio)
@@ -436,8 +441,7 @@ def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskR
 
 
 def with_joint_codes(labels: Labels) -> Labels:
-    """Return labels with the codes of gender and tone together; -1 where one of them is unknown or
-    was not dealt."""
+    """Return labels with joint codes of gender and tone; -1 if one is unknown or unassigned."""
     labels = dict(labels)
     for prefix in ("", "dealt "):
         gender = labels[f"{prefix}gender"]
@@ -479,8 +483,10 @@ GERMAN = {
 
 
 def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
-    """Measure gender on prompts without a profession, in German, with stated values and without a
-    person, as texts and as embeddings that are passed in."""
+    """Measure gender on other prompts, passed as texts and as embeddings.
+
+    These are prompts without a profession, in German, with stated values, and without a person.
+    """
     task_provenance = provenance(
         studio, f"Six to twenty prompts of each kind, {images} images of each."
     )
@@ -555,8 +561,7 @@ REPEATS, COPIES = 12, 16
 
 
 def cost(studio: Studio) -> Iterator[TaskResult]:
-    """Measure what a fit takes, and a step with the edit beside one without, in seconds of the
-    processor, so that other work of the machine does not count."""
+    """Measure the processor time of a fit, and of a step with and without the edit."""
     task_provenance = provenance(
         studio, f"One core; {REPEATS} turns of {COPIES} images, with and without alternating."
     )
@@ -606,7 +611,7 @@ def main() -> None:
     torch.set_num_threads(1)
     studio = Studio(args.work, args.guidance, args.steps)
     attributes = args.attributes
-    # Part -> what measures it, and its images of each profession.
+    # The function that measures each part, and its number of images per profession.
     parts: dict[str, tuple[Callable[[int], Iterator[TaskResult]], int]] = {
         "evidence": (lambda images: evidence(studio, images, attributes, args.draws), 8),
         "jointly": (lambda images: jointly(studio, images, args.draws), 8),

@@ -1,38 +1,33 @@
-"""Which form is the default? By a stated rule, from the committed tables; and what each table alone
-would choose.
+"""Choose the default methods by a fixed rule from committed tables, and by each table alone.
 
 python -m eval.experiments.default_choice --json eval/results/default_choice.json
 
-Nothing is fitted or generated here: rivals_real.json, rivals_miniature.json, generation.json and
-steer.json are read.
+This only reads rivals_real.json, rivals_miniature.json, generation.json and steer.json.
 
-Models. Of each form in each table of the rivals:
+Models. For each method in each table of `rivals`:
 
-    gain   what it takes away of what could be gained: of none's skew, (none - value) / none, or of
-           what the worst group of none lacks, (value - none) / (1 - none)
-    cost   what is lost of the order of images inside a group, 1 - Spearman's correlation of scores
-           before and after
-    score  gain - cost: a share of the bias counts as much as a share of the order
-    harm   the table is worse than without, beyond its 95 % interval
+    gain   the removed share of the possible gain: of the skew of "none", (none - value) / none, or
+           of the distance of the worst group from 1, (value - none) / (1 - none)
+    cost   1 - Spearman's correlation of scores before and after, within groups
+    score  gain - cost: a share of the bias has the same weight as a share of the order
+    harm   the table is worse than "none", beyond its 95 % interval
 
-The rule: of the forms that do no harm in any table, the one with the highest mean score over the
-tables; of those within .02 of it, the one whose worst table is best. Once of the forms that need
-prompts alone, once of those that use unlabelled images (what `reference=` gives).
+The rule: among the methods without harm in any table, the one with the highest mean score over the
+tables; among those within .02 of it, the one with the best worst table. It is applied separately to
+methods that only need prompts, and to those that use unlabelled images (`reference=`).
 
-Pipelines. Of the forms that merge, choose no value for each image and need no judge; the same rule,
-over the one table that there is:
+Pipelines. For methods that can be merged, do not assign values and need no judge, the same rule
+applies to the only table:
 
-    gain   what is taken away of the square of the gap from even shares, corrected for the number
-           of images, as a share of none's
-    cost   the share of subjects, and of people and birds outside the fit, that are lost; the
-           largest counts
-    harm   the share left is above 1 beyond its interval
+    gain   the removed share of the squared gap from even shares, corrected for the number of images
+    cost   the lost share of subjects, and of people and birds outside the fit; the largest counts
+    harm   the remaining share is above 1 beyond its interval
 
-Dealing. Of the forms that give each image a value, each attribute is a table:
+Assigned values. For methods that assign a value to each image, each attribute is a table:
 
-    gain   what is taken away of the gap from even shares, as a share of none's
-    cost   the share of professions that are lost
-    harm   the share left is above 1 beyond its interval
+    gain   the removed share of the gap from even shares
+    cost   the lost share of professions
+    harm   the remaining share is above 1 beyond its interval
 """
 
 from __future__ import annotations
@@ -75,7 +70,7 @@ class Place(NamedTuple):
 
 
 def choose(places: Sequence[Place]) -> str | None:
-    """Return the form that the rule names; None where every one does harm somewhere."""
+    """Return the method chosen by the rule; None if all of them do harm in some table."""
     by_form: dict[str, list[Place]] = {}
     for place in places:
         by_form.setdefault(place.form, []).append(place)
@@ -94,7 +89,7 @@ def choose(places: Sequence[Place]) -> str | None:
 
 
 def of_models(results: Sequence[Result], forms: Sequence[str]) -> list[Place]:
-    """Return each of the forms in each table of the results."""
+    """Return the figures of each method in each table of the results."""
     places = []
     for result in results:
         for provenance in result.provenance:
@@ -115,7 +110,7 @@ def of_models(results: Sequence[Result], forms: Sequence[str]) -> list[Place]:
 
 
 def of_pipelines(result: Result) -> list[Place]:
-    """Return each of the forms on the professions that a fit leaves out."""
+    """Return the figures of each method on held-out professions."""
     task = result.provenance[0].task
     unseen, outside = (
         rows_in(result, task, UNSEEN),
@@ -146,8 +141,7 @@ def of_dealing(result: Result) -> list[Place]:
 
 
 def told(kind: str, places: Sequence[Place]) -> TaskResult:
-    """Return gain, cost, score and harm of every form in every table, and in the settings what is
-    chosen."""
+    """Return gain, cost, score and harm of every method per table; settings have the choice."""
     description = (
         "The rule over committed tables: gain - cost, and harm; `chosen` of the settings is what it"
         " names."

@@ -1,18 +1,18 @@
-"""Balanced prompts beside facts: are values written that history excludes, and are others left out?
+"""Balanced prompts and facts: are values stated that contradict history, and are others missing?
 
     python -m eval.experiments.dofair DIR
     python -m eval.experiments.dofair DIR --template "A painting of {group}, {event}" --json FILE
 
-DIR holds the tables of DoFaiR (Wan et al., EMNLP 2024; github.com/elainew728/factuality-tax-t2i, in
-its folder `output`), which are not part of this project: `*gender*_imggen.csv` and
+DIR contains the tables of DoFaiR (Wan et al., EMNLP 2024; github.com/elainew728/factuality-tax-t2i,
+folder `output`), which are not part of this project: `*gender*_imggen.csv` and
 `*race*_imggen.csv`, with the columns group, event_name and existence_gender_list or
-existence_race_list. Each row is a group of people at an event, with the values that its sources
-name. The prompt is made of group and event by `--template`.
+existence_race_list. Each row is a group of people at an event, with the values in its sources.
+`--template` creates the prompt from group and event.
 
-One value named: writing another into the picture is over-diversification; the share of prompts that
-get a value is shown, which should be low. Several named: leaving the prompt to the model is
-under-diversification; the share that gets a value should be high. Both stand beside each other,
-since leaving everything alone makes the first one perfect.
+If the sources name one value, stating another is over-diversification; the share of prompts with a
+stated value should be low. If they name several, an unchanged prompt is under-diversification; the
+share with a stated value should be high. Both are reported, since the first is perfect if no prompt
+is changed.
 """
 
 from __future__ import annotations

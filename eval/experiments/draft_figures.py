@@ -1,11 +1,10 @@
-"""Measure what `embed_images(..., fast=True)` changes of figures: the same photographs, read whole
-and small.
+"""Measure how `embed_images(..., fast=True)` changes figures, by decoding images at both sizes.
 
     python -m eval.experiments.draft_figures        # eval/results/draft_figures.json, minutes
 
-The pictures of the miniature world are enlarged to large JPEG files, so that decoding can shrink
-them by the most that is allowed: an eighth, twice the side that the model reads. Both tasks are
-then measured on the features of either way.
+The pictures of the miniature world are enlarged to large JPEG files, so that they can be decoded at
+the smallest allowed size: an eighth, which is twice the input size of the model. Both tasks are
+then measured on both kinds of features.
 """
 
 from __future__ import annotations

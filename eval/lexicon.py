@@ -87,7 +87,7 @@ class WordNet:
         return seen
 
     def is_name(self, word: str) -> bool:
-        """Tell whether a word is written with a capital in all of its senses as a noun."""
+        """Return whether a word is capitalised in all of its senses as a noun."""
         senses = self.senses.get(word, [])
         for _, offset, _ in senses:
             for member in self.words[offset]:
@@ -96,7 +96,7 @@ class WordNet:
         return bool(senses)
 
     def is_person(self, word: str) -> bool:
-        """Tell whether a word is mostly a noun, and always or nearly always one of persons."""
+        """Return whether a word is mostly a noun, and always or nearly always one of persons."""
         senses = sorted(self.senses.get(word, []))
         of_persons = [sense for sense in senses if sense[1] in self.people]
         if not of_persons:
@@ -110,7 +110,7 @@ class WordNet:
         return counts["n"] >= sum(counts.values()) / 2
 
     def kinds_of_word(self, word: str) -> str:
-        """Return the kinds of a word, the most frequent first; "" where it is a name alone."""
+        """Return the kinds of a word, the most frequent first; "" if it is only a name."""
         counts = self.counts[word]
         order = sorted(counts, key=lambda kind: -counts[kind])
         if self.is_name(word):

@@ -1,8 +1,7 @@
-"""Figures of one version of the package on fixed inputs, written to a file that another version's
-can be compared with.
+"""Compute figures of one version of the package on fixed inputs, to compare with another version.
 
 `python eval/probe.py OUT TREE --tests OTHER` imports vldebias from TREE and the tiny pipelines from
-the tests of OTHER. It asks the public calls alone, so that one script serves every version.
+the tests of OTHER. It uses only public calls, so that one script works with every version.
 `eval/against.py` calls it.
 """
 
@@ -77,7 +76,7 @@ def closed_form() -> Iterator[tuple[str, Any]]:
 
 
 def methods() -> Iterator[tuple[str, Any]]:
-    """What every method makes of texts and of images of the small CLIP."""
+    """Edit texts and images of the small CLIP with every method."""
     import torch
 
     import vldebias
@@ -223,8 +222,7 @@ def evaluations() -> Iterator[tuple[str, Any]]:
 
 
 def pipelines(tests: Path) -> Iterator[tuple[str, Any]]:
-    """What `cali` makes of the texts of every tiny pipeline of the tests, and what it generates
-    with it."""
+    """Fit `cali` on every tiny pipeline of the tests, edit texts with it, and generate images."""
     import torch
 
     import vldebias

@@ -3,11 +3,11 @@
 python -m eval.replay                    # those that take under a minute each
 python -m eval.replay workers validity   # these
 python -m eval.replay --list             # every committed result: command, seconds, date, why not
-python -m eval.replay --json eval/results/replay.json   # and write what was found
+python -m eval.replay --json eval/results/replay.json   # and write the comparison
 
-A figure is equal if nothing but rounding moved it, inside if it lies in its committed interval, and
-apart otherwise; a figure that the new run lacks is missing, and skipped where the run says that it
-has no data for a part. A command that ends with an error has failed, and the others are run.
+A figure is equal if only rounding changed it, inside if it lies in its committed interval, and
+apart otherwise; a figure that the new run lacks is missing, or skipped if the run reports that it
+has no data for a part. If a command ends with an error, it has failed, and the others still run.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ NOT_HERE = {
     "replay": "holds what this command found",
 }
 FIGURES = Metric("figures", "figures")
-# What an experiment prints where it has no data for a part of its figures.
+# Printed by an experiment without data for a part of its figures.
 SKIPPED = "SKIPPED:"
 # Times of this machine, which no other run repeats.
 TIMES = ("seconds", "ms", "milliseconds", "times_a_sort", "ms a step")
@@ -82,7 +82,7 @@ TIMES = ("seconds", "ms", "milliseconds", "times_a_sort", "ms a step")
 
 @dataclass(frozen=True)
 class Command:
-    """A committed result with the command that gave it; reason: why it is not run again, or ""."""
+    """A committed result with its command; reason: why it is not run again, or ""."""
 
     name: str
     words: str
@@ -169,8 +169,8 @@ def compared(committed: Result, again: Result, *, has_skipped: bool = False) -> 
 
 
 def write(path: Path, name: str, ends: Mapping[str, int]) -> None:
-    """Write how the figures of a result compare into a result of its own, beside what was written
-    there before: to run all commands takes hours."""
+    """Add the comparison of a result's figures to a result of comparisons, which keeps its other
+    rows, since running all commands takes hours."""
     parts = []
     if path.is_file():
         before = Result.read(path)

@@ -140,7 +140,7 @@ def of_dealing(result: Result) -> list[Place]:
     return places
 
 
-def told(kind: str, places: Sequence[Place]) -> TaskResult:
+def summarize(kind: str, places: Sequence[Place]) -> TaskResult:
     """Return gain, cost, score and harm of every method per table; settings have the choice."""
     description = (
         "The rule over committed tables: gain - cost, and harm; `chosen` of the settings is what it"
@@ -171,13 +171,13 @@ def told(kind: str, places: Sequence[Place]) -> TaskResult:
 def main() -> None:
     args = parser(__doc__).parse_args()
     results = [read(name) for name in TABLES]
-    parts = [told(kind, of_models(results, forms)) for kind, forms in FORMS.items()]
+    parts = [summarize(kind, of_models(results, forms)) for kind, forms in FORMS.items()]
     result = run(
         "default_choice",
         lambda: [
             *parts,
-            told("pipelines", of_pipelines(read("generation"))),
-            told("dealing", of_dealing(read("steer"))),
+            summarize("pipelines", of_pipelines(read("generation"))),
+            summarize("dealing", of_dealing(read("steer"))),
         ],
         args.json,
     )

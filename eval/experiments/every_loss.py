@@ -50,14 +50,14 @@ Learned = tuple[Species, Species]  # rows of the pool, and the species that each
 
 @dataclass(frozen=True)
 class Renders:
-    """Renders as the frozen image tower gives them, (n, w, 1, 1), with what they show."""
+    """Features of renders from the frozen image tower, (n, w, 1, 1), and their labels."""
 
     features: Tensor
     species: Species
     group: Species
 
     def cosines(self, model: Any) -> Tensor:
-        """Return (n, texts) the cosine of each image with each species' text."""
+        """Return the cosine of each image with the text of each species, (n, texts)."""
         return image_features(model, self.features) @ text_features(model, TEXTS).T
 
     def right_zero_shot(self, model: Any) -> NDArray[np.float64]:
@@ -174,7 +174,7 @@ def every_loss(cell: Cell) -> dict[str, Any]:
 
 
 def filtered(cell: Cell, images: Tensor, texts: list[str]) -> Any:
-    """Return a model that learned from the pairs of the highest early scores, begun anew."""
+    """Return a new model trained only on the pairs with the highest early scores."""
     cell = {**cell, "start": "heads", "temperature": captions.loss_of(cell)["temperature"]}
     _, watch = captions.watched(cell, images, texts)
     early = captions.learner("heads", cell["seed"])
@@ -183,7 +183,7 @@ def filtered(cell: Cell, images: Tensor, texts: list[str]) -> Any:
 
 
 def validated(learner: Any, data: str, pool: Renders, rows: Species) -> float:
-    """Return the score by which settings are chosen: that of the species."""
+    """Return the score that settings are chosen by: the accuracy of the species."""
     unseen = renders(captions.VALIDATION, captions.VALIDATION_SEED)
     if data == "coarse captions":
         return float(unseen.right_by_means(learner, pool, rows).mean())
@@ -191,7 +191,7 @@ def validated(learner: Any, data: str, pool: Renders, rows: Species) -> float:
 
 
 def worth(learner: Any, data: str, pool: Renders, rows: Species) -> dict[str, Any]:
-    """Return the figures of a model on held-out renders, with what each of them scored."""
+    """Return the figures of a model on held-out renders, and the scores of each render."""
     unseen = renders(captions.HELD_OUT, captions.HELD_OUT_SEED)
     if data == "coarse captions":
         right = unseen.right_by_means(learner, pool, rows)

@@ -49,7 +49,7 @@ SDXL = {
 
 
 class FusedAttention(TorchFunctionMode):
-    """Replace attention by its output alone, without a matrix of weights."""
+    """Replace attention by a tensor of its output's shape, without a matrix of weights."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return an output of the shape of the queries."""

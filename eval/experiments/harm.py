@@ -1,15 +1,15 @@
-"""Does the default of searches make any search worse? Cells of attribute, prompt set, queries and
-gallery, and what each method does to them.
+"""Does the default method make any search worse? Measure every method on cells of an attribute, a
+prompt set, queries and a gallery.
 
     python -m eval.experiments.harm                  # the miniature's portraits
-    python -m eval.experiments.harm --on real        # and photographs, from $VLDEBIAS_REAL
+    python -m eval.experiments.harm --on real        # photographs too, from $VLDEBIAS_REAL
     python -m eval.experiments.harm --draw 1         # other galleries and references
     python -m eval.experiments.harm --json FILE
 
 A cell is harmed where the 95 % interval of the change of MaxSkew@k (mean over queries, paired,
-over images) lies above 0, and helped where it lies below. The gap that could be removed is what the
-best of the compared methods removes, chosen by looking at the labels. The reference has no labels
-and shares no image with the gallery.
+over images) lies above 0, and helped where it lies below. The removable gap is the part that the
+best of the compared methods removes, chosen with the labels. The reference has no labels and shares
+no image with the gallery.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ TALLIES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One search: who is asked for, among which images, with which set and which reference.
+    """One search: its queries, gallery, prompt set and reference.
 
-    prior: "uniform" where the gallery is even, "dataset" where it is not.
+    prior: "uniform" if the gallery is even, "dataset" otherwise.
     """
 
     family: str
@@ -68,7 +68,7 @@ class Cell:
     prior: str = "uniform"
 
     def changes(self, methods: Sequence[str] = (*COUNTED, *OTHERS)) -> dict[str, Measurement]:
-        """Return method -> the row of MaxSkew, with its change to the search without an edit."""
+        """Return method -> the row of MaxSkew, with its change from the search without an edit."""
         k = min(60, max(10, len(self.gallery) // 8))
         rows = {}
         for method in methods:
@@ -215,7 +215,7 @@ def tally(family: str, cells: Sequence[Mapping[str, Measurement]]) -> TaskResult
 
 
 def _change(rows: Mapping[str, Measurement], method: str) -> tuple[float, float, float]:
-    """Return the change of a method with its interval; none where it was refused."""
+    """Return the change of a method with its interval; none if it was refused."""
     row = rows.get(method)
     if row is None or row.change is None:
         return (0.0, 0.0, 0.0)
@@ -229,7 +229,7 @@ def _best(rows: Mapping[str, Measurement]) -> float:
 
 
 def main() -> None:
-    """Measure the cells that are asked for."""
+    """Measure the cells that the arguments select."""
     options = parser(__doc__)
     options.add_argument("--on", choices=["miniature", "real"], default="miniature")
     options.add_argument("--draw", type=int, default=0, help="of galleries and references")

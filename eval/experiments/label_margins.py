@@ -30,7 +30,7 @@ GAP = "generalisation error"
 def medians(seed: int, share: float) -> dict[str, float]:
     """Return the median of each margin of a network that fits labels of which a share is random.
 
-    The generalisation error is among them: training accuracy less that on the images left out.
+    The generalisation error is included: training accuracy minus that on the held-out images.
 
     Raises:
         RuntimeError: the network does not fit all of its labels.

@@ -3,7 +3,7 @@
     pip download --no-deps --no-binary :all: vaderSentiment==3.3.2
     .venv-integrations/bin/python -m eval.experiments.other_data --json other_data.json
 
-The programs are run as the page prints them, in the folder of the downloaded archive; `make
+The programs run exactly as printed on the page, in the folder of the downloaded archive; `make
 test-integrations` installs the libraries that they need.
 """
 
@@ -85,7 +85,7 @@ def score_function(program: str) -> Callable[..., Any]:
 
 
 def figures(score: Callable[..., Any], **arguments: Any) -> dict[str, float]:
-    """Return what a training is worth, by the name of its test; "" for the only one."""
+    """Return the scores of a training, by the name of its test; "" for a single one."""
     score_of_test = score(**arguments)
     return score_of_test if isinstance(score_of_test, dict) else {"": score_of_test}
 

@@ -1,9 +1,8 @@
-"""Edit the query, or re-rank the results? What each does to the searches of `harm`, and at what
-cost.
+"""Edit the query, or re-rank the results? The effect and cost of each on the searches of `harm`.
 
     python -m eval.experiments.rerank_harm                    # the miniature's portraits
-    python -m eval.experiments.rerank_harm --on real          # and photographs, from $VLDEBIAS_REAL
-    python -m eval.experiments.rerank_harm --cells FOLDER     # in their place those of a `cells.py`
+    python -m eval.experiments.rerank_harm --on real          # photographs too ($VLDEBIAS_REAL)
+    python -m eval.experiments.rerank_harm --cells FOLDER     # the cells of a `cells.py` instead
     python -m eval.experiments.rerank_harm --draw 1           # other galleries and references
     python -m eval.experiments.rerank_harm --json FILE
 
@@ -43,7 +42,7 @@ from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking.groups import Groups
 
 RESAMPLES = 200
-OTHERS_EVERY = 5  # slow methods are measured in one of so many cells of the first draw
+OTHERS_EVERY = 5  # slow methods are measured in one of this many cells of the first draw
 MMR_POOL = 5  # candidates for each result, as stores fetch them
 FIGURES = {
     "cells": Metric("cells", "cells"),
@@ -132,7 +131,7 @@ def of_folder(folder: Path, draw: int) -> Iterator[Search]:
 
 
 def edited(search: Search, host: Any, **how: Any) -> NDArray[np.float64] | None:
-    """Return queries (q, d) under the default; None where it is refused or attaches nothing."""
+    """Return queries (q, d) under the default; None if it is refused or attaches nothing."""
     try:
         edit = vldebias.fit_projection(host, search.prompts, **how)
     except VldebiasError:
@@ -196,13 +195,13 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
     if others:
         by_method["mopr"] = rows(plain, "mopr")
         by_method["mmr"] = rows(plain, "mmr")
-        # PBM has even shares alone.
+        # PBM supports only even shares.
         by_method["pbm"] = rows(plain, "pbm", shares=None)
     return by_method, right
 
 
 def _filled(first: Rows, base: Rows, m: int) -> Rows:
-    """Return rows (q, m): those that a method chose, then what is left by score."""
+    """Return rows (q, m): those that a method chose, then the remaining ones by score."""
     filled = []
     for chosen, ranking in zip(first, base, strict=True):
         chosen = chosen[chosen >= 0]
@@ -213,8 +212,8 @@ def _filled(first: Rows, base: Rows, m: int) -> Rows:
 
 
 def _share_right(labels: Rows, true: Rows) -> float:
-    """Return the share of labels that are right, under the naming of the groups that fits best: the
-    set and the gallery may name one group in two words."""
+    """Return the share of labels that are correct, under the matching of names that fits best: the
+    set and the gallery may use different words for one group."""
     table = np.zeros((labels.max() + 1, true.max() + 1))
     np.add.at(table, (labels, true), 1)
     if table.shape[0] > table.shape[1]:
@@ -225,7 +224,7 @@ def _share_right(labels: Rows, true: Rows) -> float:
 
 
 def measured(search: Search, *, others: bool) -> dict[str, dict[str, Any]]:
-    """Return method -> its change of MaxSkew with the interval, kept, and the skews."""
+    """Return method -> its change of MaxSkew with the interval, the kept share, and the skews."""
     by_method, right = orders(search, others=others)
     n = len(search.codes)
     sizes = np.bincount(search.codes)
@@ -324,7 +323,7 @@ def tally(family: str, cells: list[Mapping[str, Mapping[str, Any]]]) -> TaskResu
 
 
 def main() -> None:
-    """Measure the searches that are asked for."""
+    """Measure the searches that the arguments select."""
     options = parser(__doc__)
     options.add_argument("--on", choices=["miniature", "real"], default="miniature")
     options.add_argument("--cells", type=Path, help="a folder with a cells.py")

@@ -60,7 +60,7 @@ prompt,male,female
 
 
 def read_images() -> pd.DataFrame:
-    """Return one row per prompt: what it states, and what its ten images were counted as.
+    """Return one row per prompt: its stated values, and the counts of its ten images.
 
     Columns `gender`, `ethnicity` and `profession` are in lower case, "" if the prompt does not
     state them. `recognised` counts the images whose visible occupation is the stated profession.

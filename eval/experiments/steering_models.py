@@ -11,8 +11,8 @@
 Three models: the miniature and the two of `eval.small_models`, which differ in text encoder,
 denoiser, prediction type and pictures. Each is fitted and measured on two splits of its jobs.
 `choice` compares forms and amounts on the first split of each, `evidence` measures the default and
-words on both splits, `guidance` on the first split with the same edits at guidance 12. What was
-measured is kept below --work, so that an interrupted run continues. Intervals are over jobs.
+words on both splits, `guidance` on the first split with the same edits at guidance 12. Finished
+measurements are stored in --work, so that an interrupted run continues. Intervals are over jobs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def open_bench(name: str, models: Path) -> Bench:
 
 
 class Laboratory:
-    """Fit and measure the methods on one model, and keep what was measured in a folder.
+    """Fit and measure the methods on one model, and store the measurements in a folder.
 
     Args:
         bench: the model.
@@ -123,7 +123,7 @@ class Laboratory:
         return self._edits[key]
 
     def attach(self, method: str, attribute: str, split: int) -> Attach | None:
-        """Return what attaches a method; None for the bare pipeline."""
+        """Return the function that attaches a method; None for the bare pipeline."""
         pipe = self.bench.pipe
         if method == NONE:
             return None
@@ -140,7 +140,7 @@ class Laboratory:
         return attach_edit
 
     def outcome(self, method: str, attribute: str, split: int) -> Outcome:
-        """Return what a method does, measured once."""
+        """Return the figures of a method; each method is measured once."""
         name = f"{method}-{attribute}-{split}-{self.images}-{self.other_images}"
         if self.guidance != self.bench.guidance:
             name += f"-guidance-{self.guidance:g}"

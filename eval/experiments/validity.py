@@ -1,5 +1,4 @@
-"""Does the miniature answer as a real CLIP does? Geometry and ranking of methods, miniature beside
-real.
+"""Does the miniature behave like a real CLIP? Compare geometry and the ranking of methods.
 
 python -m eval.experiments.validity --json eval/results/validity.json
 python -m eval.experiments.validity --model FOLDER      # another build of the miniature
@@ -127,7 +126,7 @@ def real_skews() -> dict[str, float]:
 
 
 def correlation(first: Mapping[str, float], second: Mapping[str, float]) -> float:
-    """Return Spearman's, over the methods that both have, "none" and chance left out."""
+    """Return Spearman's correlation over the methods that both have, except "none" and chance."""
     common = [method for method in first if method in second and method not in ("none", "random")]
     return float(spearmanr([first[m] for m in common], [second[m] for m in common]).statistic)
 
@@ -163,7 +162,7 @@ def task(
 
 
 def add(done: TaskResult, metrics: Mapping[str, float]) -> None:
-    """Add facts of the model without a method."""
+    """Add figures of the model without a method."""
     for name, value in metrics.items():
         done.add(Metric(name, name), "none", value, (value, value), n=done.provenance.n)
 

@@ -1,5 +1,5 @@
-"""Trains the models of the miniature world from nothing: a matter of hours on two cores, resumed
-after an interrupt.
+"""Train the models of the miniature world from scratch: some hours on two cores; an interrupted
+build resumes.
 
 python -m eval.miniature --out my-world
 python -m eval.miniature --out try --scale 0.01

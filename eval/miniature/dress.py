@@ -1,8 +1,8 @@
 """How the professions of the world of portraits are dressed.
 
-The best known ones have a dress written by hand. The others hold or have before them what fits, as
-several do; garments and what is worn on the head or around the neck are dealt out so that any two
-of them differ in two things.
+The best known ones have a dress written by hand. The others hold or stand behind a fitting object,
+which several share; garments and headgear are assigned so that any two of them differ in two
+things.
 """
 
 from collections.abc import Callable
@@ -211,7 +211,7 @@ _BY_HAND = {
     "waiter": Dress(garments.tuxedo, BLACK, BLACK, thing=tools.tray, thing_colour=SILVER),
 }
 
-# What the others hold, and who: at most as many for one thing as there are things to wear.
+# Object -> the other professions that hold it: at most as many as there are things to wear.
 _HELD: tuple[tuple[Part, Floats, str], ...] = (
     (things.screen, STEEL, "software developer, web developer, computer programmer"),
     (things.chart, GREEN, "statistician, economist, manager, consultant"),
@@ -308,7 +308,7 @@ _ALL = (*DRESSES, *EVERYDAY)
 
 
 class Wardrobe:
-    """Paints the dress of each picture's profession, one kind of part after the other.
+    """Paint the dress of each picture's profession, one kind of part after the other.
 
     Args:
         pen: of all pictures of the batch.
@@ -325,17 +325,17 @@ class Wardrobe:
         self.cloth = self._colour(_CLOTH)
 
     def garments(self) -> None:
-        """Paints the garments; the body must have the colour `cloth` before."""
+        """Paint the garments; the body must already have the colour `cloth`."""
         kinds, trim = _GARMENT[self._profession], self._colour(_TRIM)
         for kind in np.unique(kinds):
             _GARMENT_KINDS[kind](self._pen.where(kinds == kind), self.cloth, trim)
 
     def worn(self) -> None:
-        """Paints what is worn on the head or around the neck."""
+        """Paint headgear and things worn around the neck."""
         self._parts(_WORN_KINDS, _WORN[self._profession], self._colour(_WORN_COLOUR))
 
     def things(self) -> None:
-        """Paints what is held."""
+        """Paint the held objects."""
         self._parts(_THING_KINDS, _THING[self._profession], self._colour(_THING_COLOUR))
 
     def _parts(self, parts: tuple[Part, ...], kinds: Codes, colour: Floats) -> None:

@@ -1,5 +1,5 @@
-"""The quickstart on the pictures that ship and on the same pictures painted: how far apart are its
-figures?
+"""How much do the figures of the quickstart differ between the packaged pictures and the same
+pictures painted?
 
 python -m eval.miniature.shipped --json shipped.json
 """

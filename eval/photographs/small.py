@@ -1,4 +1,4 @@
-"""How much does the small model of the packaged photographs know, and what do edits of it do?
+"""How good is the small model of the packaged photographs, and what is the effect of edits?
 
     python -m eval.photographs.small --minilm DIR --json eval/results/photographs_model.json
 
@@ -58,7 +58,7 @@ AGREEMENT = Metric("agreement", "rank correlation of cosines with MiniLM's", "ut
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Hold the titles and the packaged prompts as both encoders read them.
+    """Hold the titles and the packaged prompts, tokenized and embedded by both encoders.
 
     Attributes:
         listed: different texts, the titles first. shares: of the pieces in each text.
@@ -85,7 +85,7 @@ class Texts:
 
 
 def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]:
-    """Yield what the text encoder loses against MiniLM, on titles that nothing learned from."""
+    """Yield the loss of the text encoder against MiniLM, on titles outside its training."""
     titles = collection.titles
     listed, shares, wanted, alone = texts.listed, texts.shares, texts.wanted, texts.alone
     row_of_title = texts.rows(titles)
@@ -197,7 +197,7 @@ def _add_agreement(
 
 
 def searches(collection: Collection, texts: Texts, pieces: Sequence[str]) -> Iterator[TaskResult]:
-    """Yield what edits do to searches of even galleries, for each choice of the women."""
+    """Yield the effect of edits on searches of even galleries, for each choice of the women."""
     (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
     numbers, scale = rounded(distil(texts.alone, texts.shares, texts.wanted))
     vectors = torch.tensor(numbers * scale, dtype=torch.float32)

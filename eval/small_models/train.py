@@ -1,4 +1,4 @@
-"""Train the two small pipelines from nothing, on a CPU.
+"""Train the two small pipelines from scratch, on a CPU.
 
     python -m eval.small_models.train clip --out results/small_models
     python -m eval.small_models.train t5 --out results/small_models

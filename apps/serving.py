@@ -206,7 +206,7 @@ def guarded(app: App, *, public: bool) -> App:
     """
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    guard: Any = Guard(app, public=public)
+    guard: App = Guard(app, public=public)
     if not public:
         guard = TrustedHostMiddleware(guard, allowed_hosts=LOCAL, www_redirect=False)
     return Headers(guard)
@@ -343,7 +343,7 @@ class _Lines:
         return getattr(traceback, name)
 
     @staticmethod
-    def print_exc(*_: Any, **__: Any) -> None:
+    def print_exc(*_: object, **__: object) -> None:
         """Log the type of an error and where it was raised, in one line."""
         error = sys.exception()
         frames = traceback.extract_tb(error.__traceback__) if error else []

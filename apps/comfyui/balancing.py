@@ -129,7 +129,7 @@ def balance(
     return pictures
 
 
-def single_settings(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+def single_settings(settings: Mapping[str, Sequence[object]]) -> dict[str, Any]:
     """Return the single value of each setting, which ComfyUI passes as a list.
 
     Raises:
@@ -240,7 +240,7 @@ def _write(
     return text, ", ".join(even_values), None
 
 
-def _describe(value_of_person: str | Mapping[str, Any]) -> str:
+def _describe(value_of_person: str | Mapping[str, object]) -> str:
     """Return the value of a person, or the values of a group, as words.
 
     >>> _describe({"female": 2, "male": 1}), _describe({"female": None, "male": None})

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import ComfyExtension, io, ui
 
 from .balancing import ATTRIBUTES, LARGEST, MOST_IMAGES, balance, problem_of, single_settings
 from .rows import family_of, join_rows
 from .saving import write_records
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PROMPT = "prompt; {gender} marks the place of the value, {red|blue} is chosen for each picture"
 _SHARES = "female: 70, male: 30, in percent or as fractions; empty: even shares"
@@ -121,7 +124,7 @@ class BalancePrompt(BalancingNode):
 
     @classmethod
     def execute(
-        cls, prompt: list[str], original: Sequence[str] = ("",), **settings: list[Any]
+        cls, prompt: list[str], original: Sequence[str] = ("",), **settings: list[object]
     ) -> io.NodeOutput:
         """Return prompts, values and seeds as lists, and the reasons as text."""
         pictures = balance(prompt, **single_settings(settings), original=original)
@@ -158,7 +161,7 @@ class EncodeBalancedPrompt(BalancingNode):
         clip: list[Any],
         prompt: list[str],
         original: Sequence[str] = ("",),
-        **settings: list[Any],
+        **settings: list[object],
     ) -> io.NodeOutput:
         """Return the conditioning, the number of its rows, the prompts, and the reasons as text."""
         encoder = single_settings({"clip": clip})["clip"]
@@ -207,7 +210,7 @@ class SaveBalancedImages(io.ComfyNode):
     @classmethod
     def execute(
         cls,
-        images: list[Any],
+        images: list[Tensor],
         filename_prefix: list[str],
         values: list[str],
         prompts: Sequence[str] = (),

@@ -16,7 +16,7 @@ import torch
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 
-Conditioning = list[list[Any]]
+Conditioning = list[list[object]]
 
 # If a model only uses states in cross-attention, repeating them to a common length has no effect.
 # Above this length (sixteen blocks of 77 tokens), sampling becomes slow.
@@ -111,7 +111,7 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
     return joined
 
 
-def _join_options(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _join_options(options: Sequence[Mapping[str, object]]) -> dict[str, Any]:
     """Join options that are tensors with one row; all other options must be equal."""
     joined: dict[str, Any] = {}
     for name in dict.fromkeys(name for row in options for name in row):
@@ -131,7 +131,7 @@ def _is_row(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim > 0 and value.shape[0] == 1
 
 
-def _are_equal(values: Sequence[Any]) -> bool:
+def _are_equal(values: Sequence[object]) -> bool:
     if all(value is values[0] for value in values):
         return True
     has_tensors = any(isinstance(value, torch.Tensor) for value in values)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from vldebias.utils.pictures import add_record
 
 
 def write_records(
-    results: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, str]],
     values: Sequence[str],
     prompts: Sequence[str],
     seeds: Sequence[int],
@@ -26,7 +25,11 @@ def write_records(
     Raises:
         ValueError: the number of values, prompts or seeds differs from the number of pictures.
     """
-    columns: dict[str, Sequence[Any]] = {"value": values, "prompt": prompts, "seed": seeds}
+    columns: dict[str, Sequence[str] | Sequence[int]] = {
+        "value": values,
+        "prompt": prompts,
+        "seed": seeds,
+    }
     for name, column in columns.items():
         if len(column) != len(results) and (column or name == "value"):
             raise ValueError(

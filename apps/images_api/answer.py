@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from .bodies import check_parts
 from .endpoints import Endpoint
-from .order import Call
-
-Json = dict[str, Any]
+from .order import Call, Json
 
 _MOST_PARTS = 1_000_000  # lists, objects and items of one answer
 _MOST_DIGITS = 4300  # maximum number of digits of an integer that Python parses
@@ -90,7 +87,7 @@ def joined(
     return complete, rows
 
 
-def added(usages: Sequence[Mapping[str, Any]]) -> Json:
+def added(usages: Sequence[Mapping[str, object]]) -> Json:
     """Add up counts of tokens, including nested ones; other values are taken from the first."""
     total: Json = {}
     for usage in usages:
@@ -106,7 +103,7 @@ def added(usages: Sequence[Mapping[str, Any]]) -> Json:
     return total
 
 
-def _sum(before: Any, value: float) -> float | None:
+def _sum(before: object, value: float) -> float | None:
     """Return the sum of two counts; None if it is too large for JSON."""
     try:
         number = value + (before if isinstance(before, int | float) else 0)
@@ -135,7 +132,7 @@ def encoded(answer: Json, items: str) -> list[bytes]:
     return pieces
 
 
-def _encoded_list(images: list[Any]) -> list[bytes]:
+def _encoded_list(images: list[object]) -> list[bytes]:
     pieces = [b"["]
     images.reverse()
     while images:
@@ -146,6 +143,6 @@ def _encoded_list(images: list[Any]) -> list[bytes]:
     return pieces
 
 
-def _json(value: Any) -> bytes:
+def _json(value: object) -> bytes:
     # Use ASCII, so that half of a surrogate pair stays the escape that the server sent.
     return json.dumps(value, separators=(",", ":")).encode()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
@@ -32,7 +33,7 @@ def images_proxy(  # noqa: PLR0913
     follow_seeds: bool = True,
     image_models: Sequence[str] = IMAGE_MODELS,
     edit: str | Path | None = None,
-    transport: Any = None,
+    transport: httpx2.AsyncBaseTransport | None = None,
 ) -> Starlette:
     """Return an ASGI app that balances the prompts of requests for images and forwards them.
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
 
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from .order import RefusedError
+from .order import Json, RefusedError
 
 # Maximum number of lists, objects and their items; each needs up to a hundred bytes once it is
 # parsed, but only two or three bytes as JSON.
 _MOST_PARTS = 100_000
 
 
-async def read_fields(request: Request, content: bytes | bytearray) -> dict[str, Any]:
+async def read_fields(request: Request, content: bytes | bytearray) -> Json:
     """Parse the fields of a body; files in a form are not read.
 
     Args:
@@ -42,7 +41,7 @@ async def read_fields(request: Request, content: bytes | bytearray) -> dict[str,
     return body
 
 
-async def _form_fields(request: Request, content: bytes | bytearray) -> dict[str, Any]:
+async def _form_fields(request: Request, content: bytes | bytearray) -> Json:
     """Return the fields of a form; several fields with the same name become a list."""
 
     async def pieces() -> AsyncGenerator[bytes, None]:
@@ -52,7 +51,7 @@ async def _form_fields(request: Request, content: bytes | bytearray) -> dict[str
         form = await MultiPartParser(request.headers, pieces()).parse()
     except (MultiPartException, ValueError, LookupError) as error:
         raise RefusedError(400, f"the form cannot be read: {error}") from None
-    fields: dict[str, Any] = {}
+    fields: Json = {}
     for name in form:
         values = form.getlist(name)
         fields[name] = values if len(values) > 1 else values[0]
@@ -79,7 +78,7 @@ def check_parts(content: bytes | bytearray, most: int = _MOST_PARTS) -> None:
         raise ValueError(f"more than {most:,} lists, objects and commas")
 
 
-def check_json(body: Mapping[str, Any]) -> None:
+def check_json(body: Mapping[str, object]) -> None:
     """Raise an error for values that Python accepts in JSON, but other servers do not.
 
     Raises:
@@ -92,7 +91,7 @@ def check_json(body: Mapping[str, Any]) -> None:
         raise RefusedError(400, message, code="invalid_json") from None
 
 
-def encoded_json(body: Mapping[str, Any]) -> bytes:
+def encoded_json(body: Mapping[str, object]) -> bytes:
     """Encode fields as JSON in UTF-8.
 
     Raises:

@@ -17,9 +17,7 @@ from vldebias.methods import load_edit
 from vldebias.queries import DebiasedQueries, debias_queries
 
 from .bodies import check_parts
-from .order import RefusedError
-
-Json = dict[str, Any]
+from .order import Json, RefusedError
 
 QUERY_TYPES = ("query", "search_query")  # values of `input_type` for queries
 CHECKED = (PROBE, *TEXTS)  # texts whose embeddings identify a model
@@ -112,7 +110,7 @@ class QueryEdits:
         return json.dumps(answer).encode()
 
 
-def is_of_queries(path: str, body: Mapping[str, Any]) -> bool:
+def is_of_queries(path: str, body: Mapping[str, object]) -> bool:
     """Return whether the texts of a request are queries, according to its path or `input_type`.
 
     Args:
@@ -122,7 +120,7 @@ def is_of_queries(path: str, body: Mapping[str, Any]) -> bool:
     return path.startswith("queries/") or body.get("input_type") in QUERY_TYPES
 
 
-def texts_of(body: Mapping[str, Any]) -> list[str] | None:
+def texts_of(body: Mapping[str, object]) -> list[str] | None:
     """Return the texts of a request; None if they are tokens."""
     inputs = body.get("input")
     if isinstance(inputs, str):
@@ -145,7 +143,7 @@ def read_vectors_answer(content: bytes | bytearray) -> Any:
         raise _no_embeddings() from None
 
 
-def vectors_of(answer: Any, count: int | None = None) -> tuple[np.ndarray, bool]:
+def vectors_of(answer: Json, count: int | None = None) -> tuple[np.ndarray, bool]:
     """Return the vectors of an answer, and whether they are encoded in base64.
 
     Args:
@@ -177,7 +175,7 @@ def vectors_of(answer: Any, count: int | None = None) -> tuple[np.ndarray, bool]
     return vectors, are_encoded
 
 
-def _in_order(items: Any) -> list[Json]:
+def _in_order(items: list[Json]) -> list[Json]:
     """Sort the items of an answer by their indices; servers may return them in any order."""
     return sorted(items, key=lambda item: item.get("index", 0))
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from typing import Any, TypeGuard
 
 from starlette.datastructures import UploadFile
 
-from .order import Order, RefusedError
-
-Json = dict[str, Any]
+from .order import Json, Order, RefusedError
 
 EDITS = "edits a given image"
 VARIES = "varies a given image"
@@ -329,7 +327,7 @@ def reason_to_leave(path: str) -> str:
     return _NOT_BALANCED.get(path, "")
 
 
-def is_image_model(name: Any, patterns: Sequence[str]) -> bool:
+def is_image_model(name: object, patterns: Sequence[str]) -> bool:
     """Return whether the name of a model matches a pattern of models whose answers are images.
 
     Args:
@@ -365,7 +363,7 @@ def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
     return n
 
 
-def _number_and_seed(order: Order, fields: Mapping[str, Any], name: str, rows: Any) -> Json:
+def _number_and_seed(order: Order, fields: Json, name: str, rows: Sequence[int]) -> Json:
     """Return the number of images and the seed of a call, if the request contains them.
 
     Servers may reject unknown fields, so none are added. Images have consecutive seeds, since
@@ -379,12 +377,12 @@ def _number_and_seed(order: Order, fields: Mapping[str, Any], name: str, rows: A
     return changed
 
 
-def _are_objects(items: Any) -> TypeGuard[list[Json]]:
+def _are_objects(items: object) -> TypeGuard[list[Json]]:
     """Return whether this is a non-empty list of objects."""
     return isinstance(items, list) and bool(items) and all(isinstance(row, dict) for row in items)
 
 
-def _parts(content: Any) -> list[Json]:
+def _parts(content: object) -> list[Json]:
     """Return the parts of a message; plain text is a single part."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
@@ -412,7 +410,9 @@ def _is_text(part: Json, kind: str | None) -> bool:
     return is_of_kind and isinstance(text, str) and bool(text.strip())
 
 
-def _with_texts(content: Any, kind: str | None, texts: Sequence[str]) -> Any:
+def _with_texts(
+    content: str | list[Json], kind: str | None, texts: Sequence[str]
+) -> str | list[Json]:
     """Return the content of a message with its texts replaced."""
     if isinstance(content, str):
         return texts[0]

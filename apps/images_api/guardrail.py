@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from vldebias.wording import Balancer
 
@@ -14,7 +13,7 @@ _CHAT = ChatEndpoint()
 
 
 def guarded_texts(
-    body: Mapping[str, Any], balancer: Balancer, image_models: Sequence[str]
+    body: Mapping[str, object], balancer: Balancer, image_models: Sequence[str]
 ) -> list[str] | None:
     """Return the texts of a request with a value stated in its prompt; None if nothing changes.
 
@@ -56,7 +55,7 @@ def guarded_texts(
     return changed if changed != texts else None
 
 
-def _modalities(body: Mapping[str, Any], image_models: Sequence[str]) -> list[str]:
+def _modalities(body: Mapping[str, object], image_models: Sequence[str]) -> list[str]:
     """Return the modalities of the answer: an image if the model or a tool generates one."""
     tools = body.get("tools")
     has_tool = isinstance(tools, list) and any(

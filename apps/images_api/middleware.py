@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import Any
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -18,7 +17,7 @@ from .order import RefusedError
 log = logging.getLogger("vldebias.serving")
 
 
-def json_response(content: Any, status: int = 200) -> Response:
+def json_response(content: object, status: int = 200) -> Response:
     """Return JSON in ASCII, in which half of a surrogate pair stays an escape.
 
     Args:

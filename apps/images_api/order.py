@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from vldebias.wording.persons import NEXT_TEXT
 if TYPE_CHECKING:
     from .endpoints import Endpoint
 
+Json = dict[str, Any]  # an object of JSON from a client or a server
 
 # Maximum length of a balanced prompt, as in OpenAI's images API. Reading a prompt takes time, and
 # it is copied for each of several images.
@@ -52,17 +53,17 @@ class Order:
         original: The user's own words, if the client rewrote them into the prompt.
     """
 
-    body: Mapping[str, Any]
+    body: Json
     texts: tuple[str, ...]
     n: int
     streams: bool
-    seed: Any = None
+    seed: int | None = None
     original: str | None = None
 
     def __post_init__(self) -> None:
         # In Python, True is an int, but it is not a seed.
         is_whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
-        if not is_whole or self.seed < 0:
+        if self.seed is not None and (not is_whole or self.seed < 0):
             object.__setattr__(self, "seed", None)
 
     @property
@@ -81,7 +82,7 @@ class Call:
         rows: Positions of the images in the request.
     """
 
-    body: Mapping[str, Any]
+    body: Json
     prompt: str
     rows: tuple[int, ...]
 

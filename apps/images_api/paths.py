@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote, unquote, unquote_to_bytes
+
+from starlette.types import Scope
 
 from .order import RefusedError
 
@@ -56,7 +56,7 @@ class RequestPath:
         return RequestPath(self.raw.partition(b"/")[2].lstrip(b"/"))
 
 
-def path_of(scope: Mapping[str, Any]) -> RequestPath:
+def path_of(scope: Scope) -> RequestPath:
     """Return the path of a request.
 
     Args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -66,7 +65,9 @@ def local_only(app: ASGIApp, seconds: float) -> ASGIApp:
     return EveryAnswer(guarded, seconds)
 
 
-def serve(app: Any, *, host: str, port: int, limits: Limits, say: Callable[[str], None]) -> None:
+def serve(
+    app: ASGIApp, *, host: str, port: int, limits: Limits, say: Callable[[str], None]
+) -> None:
     """Serve an ASGI app until SIGINT or SIGTERM.
 
     Args:

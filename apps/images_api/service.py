@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 import httpx2
@@ -32,6 +32,7 @@ from .order import (
     LONGEST_PROMPT,
     TOO_LONG,
     Call,
+    Json,
     Order,
     RefusedError,
     balanced,
@@ -115,7 +116,7 @@ class Service:
         log_prompts: bool,
         follow_seeds: bool,
         image_models: Sequence[str],
-        transport: Any,
+        transport: httpx2.AsyncBaseTransport | None,
     ) -> None:
         self.address = address
         self.balancer = balancer
@@ -411,7 +412,7 @@ class Service:
         Raises:
             RefusedError: No call was answered.
         """
-        answers: list[dict[str, Any] | None] = []
+        answers: list[Json | None] = []
         first: Reply | None = None
         for row, result in enumerate(results):
             answers.append(None)
@@ -518,7 +519,7 @@ class Service:
         headers = forwarded(exchange.headers, *OF_BODY)
         model = str(body.get("model"))
 
-        async def ask(fields: dict[str, Any]) -> Reply:
+        async def ask(fields: Json) -> Reply:
             try:
                 async with asyncio.timeout_at(exchange.until):
                     return await upstream.ask(target, headers, fields, held)
@@ -601,7 +602,7 @@ class Service:
         return Relay(reply, note)
 
     async def _send(
-        self, exchange: Exchange, path: RequestPath, headers: Headers, content: Any
+        self, exchange: Exchange, path: RequestPath, headers: Headers, content: object
     ) -> httpx2.Response:
         """Forward a request with this content; return the answer before its body is read.
 

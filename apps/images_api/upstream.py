@@ -19,7 +19,7 @@ from .bodies import encoded_json
 from .headers import Headers, authenticates_connection
 from .limits import Limits
 from .memory import AnswerMemory, HeldAnswers
-from .order import RefusedError
+from .order import Json, RefusedError
 
 RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses that clients of the API also retry
 _VERSION = re.compile(r"v\d+\w*")  # "v1", "v1beta"
@@ -99,7 +99,9 @@ class Upstream:
         transport: A transport of httpx2, for tests.
     """
 
-    def __init__(self, address: str, limits: Limits, transport: Any = None) -> None:
+    def __init__(
+        self, address: str, limits: Limits, transport: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
         self.address = address
         self.limits = limits
         # The limit applies to all requests together, since the server counts calls, not clients.
@@ -164,7 +166,7 @@ class Upstream:
         self,
         target: bytes,
         headers: Headers,
-        body: Mapping[str, Any],
+        body: Mapping[str, object],
         held: HeldAnswers,
         *,
         as_form: bool = False,
@@ -212,7 +214,7 @@ class Upstream:
         raise AssertionError("the last attempt returns or raises")
 
     async def _ask_once(
-        self, target: bytes, headers: Headers, content: Mapping[str, Any], held: HeldAnswers
+        self, target: bytes, headers: Headers, content: Json, held: HeldAnswers
     ) -> Reply:
         response = await self.send("POST", target, headers, **content)
         received = bytearray()
@@ -233,7 +235,7 @@ class Upstream:
         return Reply(response.status_code, response.headers.raw, received)
 
 
-def _content_of(body: Mapping[str, Any], as_form: bool) -> dict[str, Any]:
+def _content_of(body: Mapping[str, object], as_form: bool) -> Json:
     """Return the content of a call, as arguments of httpx2.Request."""
     if not as_form:
         return {"content": encoded_json(body)}

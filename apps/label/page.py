@@ -81,7 +81,7 @@ class Page:
             if engine.annotators:
                 # Select the name if there is only one annotator.
                 first = engine.annotators[0] if len(engine.annotators) == 1 else None
-                self.name: Any = gr.Radio(
+                self.name: gr.Radio | gr.Textbox = gr.Radio(
                     list(engine.annotators), value=first, label="Your name", elem_id="name"
                 )
             else:
@@ -112,7 +112,7 @@ class Page:
         self._connect()
 
     def _connect(self) -> None:
-        settings: dict[str, Any] = {
+        settings: dict[str, object] = {
             "outputs": self._outputs,
             "show_progress": "hidden",
             # Only the page calls these, with its position.
@@ -131,14 +131,14 @@ class Page:
         self.back.click(self._move(self.engine.back), [self.place], **settings)
         self.forward.click(self._move(self.engine.forward), [self.place], **settings)
 
-    def _start(self, name: Any) -> list[Any]:
+    def _start(self, name: str | None) -> list[object]:
         try:
             return self._show(self.engine.start("" if name is None else name))
         except InvalidInputError as error:
             return self._ask_name(str(error))
 
-    def _answering(self, choice: int) -> Callable[[Place | None, str], list[Any]]:
-        def press(place: Place | None, shown: object) -> list[Any]:
+    def _answering(self, choice: int) -> Callable[[Place | None, str], list[object]]:
+        def press(place: Place | None, shown: object) -> list[object]:
             if place is None:
                 return self._ask_name(LOST)
             step = -1  # if the page does not show a valid step
@@ -154,8 +154,8 @@ class Page:
 
         return press
 
-    def _move(self, go: Callable[[Place], Place]) -> Callable[[Place | None], list[Any]]:
-        def move(place: Place | None) -> list[Any]:
+    def _move(self, go: Callable[[Place], Place]) -> Callable[[Place | None], list[object]]:
+        def move(place: Place | None) -> list[object]:
             if place is None:
                 return self._ask_name(LOST)
             return self._show(go(place))
@@ -163,12 +163,12 @@ class Page:
         return move
 
     @property
-    def _outputs(self) -> list[Any]:
+    def _outputs(self) -> list[object]:
         screens = [self.entry, self.work, self.thanks, self.moving]
         texts = [self.entry_note, self.where, self.picture, self.question, self.note, self.end]
         return [self.place, self.shown, *screens, *texts, self.back, self.forward, *self.choices]
 
-    def _ask_name(self, remark: str) -> list[Any]:
+    def _ask_name(self, remark: str) -> list[object]:
         """Return the first screen with a remark."""
         screens = [gr.update(visible=visible) for visible in (True, False, False, False)]
         texts = [HTML.said(remark), "", "", "", "", ""]
@@ -182,7 +182,7 @@ class Page:
             *[gr.skip() for _ in self.choices],
         ]
 
-    def _show(self, place: Place, remark: str = "") -> list[Any]:
+    def _show(self, place: Place, remark: str = "") -> list[object]:
         view = self.engine.view(place)
         screens = [
             gr.update(visible=v) for v in (False, view.step is not None, view.step is None, True)
@@ -200,7 +200,7 @@ class Page:
         moves = [gr.update(interactive=view.can_go_back), gr.update(interactive=view.can_go_on)]
         return [place, str(view.step), *screens, *map(str, texts), *moves, *self._buttons(view)]
 
-    def _buttons(self, view: View) -> list[Any]:
+    def _buttons(self, view: View) -> list[object]:
         """Return updates of all buttons: one for each choice; the others are hidden."""
         if view.question is None:
             return [gr.skip() for _ in self.choices]

@@ -45,7 +45,7 @@ class BalancePromptsBlock(ModularPipelineBlocks):
         # Report unknown sets and invalid shares before a model is loaded.
         self._balancer = Balancer(attribute, shares=shares, seed=seed)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> BalancePromptsBlock:
+    def __deepcopy__(self, memo: dict[int, object]) -> BalancePromptsBlock:
         """Return a block with the same settings and separate counts, as for another pipeline."""
         return type(self)(**self._settings)
 

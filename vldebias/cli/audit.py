@@ -487,11 +487,11 @@ def _write_wrong_labels(
         return "", f"given {labels_of_row[row]}, fits {proposals_of_row[row]}"
 
     title = f"{features.name}: the least credible of {len(table):,} labels, {labels}"
-    about = (
+    introduction = (
         "The number is how much better the given label fits than the next best one, by a classifier"
         " trained on other rows: below 0, another label fits better. Check these images first;"
         " wrong-labels.csv lists all of them. Rare groups look suspicious too."
     )
     page = folder / "wrong-labels.html"
-    files["their_pictures"] = suspects.page(page, title, caption, about=about)
+    files["their_pictures"] = suspects.page(page, title, caption, about=introduction)
     return files

@@ -142,8 +142,8 @@ def methods(as_json: Json = False) -> None:
             "side": method.side,
         }
         facts.append(entry)
-        about = method.about or method.title
+        description = method.about or method.title
         if method.source:
-            about += f" ({method.source})"
-        rows.append((name, ", ".join(method.hosts), ", ".join(needs), about))
+            description += f" ({method.source})"
+        rows.append((name, ", ".join(method.hosts), ", ".join(needs), description))
     print_list(("name", "for", "needs", "about"), rows, facts, as_json=as_json)

@@ -246,7 +246,7 @@ def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
             data = base64.b64decode(image.image.removeprefix(IMAGE))
             picture = decode(data)
         value, reader = await anyio.to_thread.run_sync(read, picture)
-        about = {
+        provenance = {
             "subject": state.metadata["subject"],
             "qualifier": state.metadata["qualifier"],
             "prompt": state.input_text,
@@ -255,7 +255,7 @@ def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
             "judge": reader.name,
             "fingerprint": reader.fingerprint,
         }
-        return Score(value=value, explanation=reason, metadata=about)
+        return Score(value=value, explanation=reason, metadata=provenance)
 
     return score
 
@@ -321,8 +321,8 @@ def record_of_log(log: EvalLog, name: str) -> Record:
     scores = []
     for sample in log.samples:
         scores += list((sample.scores or {}).values())
-    about = log.eval.metadata or {}
-    generator = str(about.get("generator"))
+    provenance = log.eval.metadata or {}
+    generator = str(provenance.get("generator"))
     subjects = {(score.metadata or {})["subject"] for score in scores}
     is_whole = subjects >= set(load_protocol().subjects)
     record = _record_of_scores(scores, generator)
@@ -331,7 +331,7 @@ def record_of_log(log: EvalLog, name: str) -> Record:
         "protocol": PROTOCOL if is_whole else None,
         "date": log.eval.created[:10],
         "model": record.model.model_copy(
-            update={"pipeline": about.get("api") or "diffusers pipeline"}
+            update={"pipeline": provenance.get("api") or "diffusers pipeline"}
         ),
         "versions": {**record.versions, **log.eval.packages},
     }

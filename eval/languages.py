@@ -138,7 +138,7 @@ def add_ratings(part: TaskResult, language: str, rows: Sequence[Mapping[str, Any
     written = [row for row in is_open if row["decision_right"]]
     groups = [row for row in rows if row["kind"] == "group"]
     others = [row for row in rows if row["kind"] not in ("open", "group")]
-    # A prompt counts once: its two texts stand or fall with the same rules.
+    # A prompt counts once: the same rules decide on both of its texts.
     right = sum(all(row["forms_right"].values()) for row in written)
     mixed = sum(row["decision_right"] and all(row["forms_right"].values()) for row in groups)
     left = sum(row["decision_right"] for row in others)

@@ -79,7 +79,7 @@ class Rivals:
         return self.about.methods.get(method, {}).get(name)
 
     def kind(self, method: str) -> str:
-        """Return "labels" for a method that was given labels of images, "ours" or "theirs" for
+        """Return "labels" for a method that uses labels of images, "ours" or "theirs" for
         others."""
         if self.fact(method, "labels") == "given":
             return "labels"

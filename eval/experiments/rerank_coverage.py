@@ -55,8 +55,8 @@ class Setting:
         )
 
     def simulate(self, seed: int) -> tuple[float, float]:
-        """Return the share of the groups whose true share the interval holds, and the mean width of
-        the intervals, in one simulation."""
+        """Return the share of the groups whose interval contains the true share, and the mean
+        width of the intervals, in one simulation."""
         rng = np.random.default_rng(seed)
         g = len(self.shares)
         confusion = np.full((g, g), (1 - self.accuracy) / (g - 1))

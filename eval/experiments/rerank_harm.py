@@ -188,7 +188,7 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
         "default + fair": rows(default, "fair"),
         "reference=": rows(plain if reference is None else reference),
     }
-    # An uneven gallery is asked for the shares of its candidates anyway.
+    # An uneven gallery already has the shares of its candidates as targets.
     if search.is_even:
         by_method["quota, shares of the pool"] = rows(plain, "quota", shares="pool")
         by_method["fair, shares of the pool"] = rows(plain, "fair", shares="pool")

@@ -217,7 +217,7 @@ class Split:
             with warnings.catch_warnings():
                 warnings.simplefilter(
                     "ignore", RuntimeWarning
-                )  # a query whose scores are all alike keeps no order
+                )  # a query with equal scores has no order
                 kept[name] = float(np.nan_to_num(rank_kept(base, scores, codes)).mean())
         return kept
 

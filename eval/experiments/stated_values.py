@@ -245,7 +245,7 @@ def nothing_stated(images: pd.DataFrame) -> TaskResult:
     plain = images[has_profession & (images["gender"] == "") & (images["ethnicity"] == "")]
     for value in (*GENDERS, *ETHNICITIES):
         add_appearance(out, plain, value, value)
-    # Who appears instead of a non-binary person.
+    # The genders that appear instead of a non-binary person.
     rows = has_profession & (images["gender"] == "non-binary") & (images["ethnicity"] == "")
     for value in GENDERS:
         add_appearance(out, images[rows], value, f"{value}, non-binary stated with a profession")

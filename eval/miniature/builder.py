@@ -300,7 +300,7 @@ def _train_judge(stage: Stage) -> None:
             losses.append(F.cross_entropy(logits[name], target, ignore_index=NOT_THERE))
         unclear = logits["gender"][
             seen.mixed.to(stage.device).repeat(2)
-        ]  # whose cues contradict is anybody's guess
+        ]  # contradicting cues have no correct answer
         losses.append(-unclear.log_softmax(dim=1).mean(dim=1).sum() / len(images))
         return torch.stack(losses).mean()
 

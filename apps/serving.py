@@ -1,4 +1,4 @@
-"""Serve the pages: to this machine alone unless told otherwise, with a password if public."""
+"""Serve the pages: only to this machine by default, with a password if public."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def read(folder: Path, attribute: str) -> list[Event]:
 
 
 def measure(folder: Path, template: str) -> Iterator[TaskResult]:
-    """Yield both errors for gender and race, and the reasons of what is left alone."""
+    """Yield both errors for gender and race, and the reasons for unchanged prompts."""
     for attribute in ("gender", "race"):
         events = read(folder, attribute)
         part = TaskResult(

@@ -308,8 +308,8 @@ def add_mean(result: TaskResult, rows: Sequence[Measurement]) -> None:
 
 def facts(method: Method, edit: Edit) -> dict[str, Any]:
     """Return the description of a method for tables."""
-    told = {Need.IMAGES: "images", Need.LABELS: "labels"}
-    needs = ["texts", *(word for need, word in told.items() if need in method.needs)]
+    name_of_need = {Need.IMAGES: "images", Need.LABELS: "labels"}
+    needs = ["texts", *(word for need, word in name_of_need.items() if need in method.needs)]
     if edit.provenance.uses_images and not method.uses_images:
         needs.append("images")
     labels = {"labels": edit.provenance.labels} if edit.provenance.labels else {}

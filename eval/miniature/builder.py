@@ -194,7 +194,7 @@ def _worlds(stage: Stage, life: portraits.Life, jobs: int | None, flock: int, st
     """Return the `flock` birds and the portraits of `jobs` professions, or of all, of a training
     step."""
     crowd = BATCH[stage.name]
-    # Few professions in a batch, so that colleagues must be told apart by gender, tone and age.
+    # Few professions in a batch, so that colleagues differ only by gender, tone and age.
     some = [people.PROFESSIONS[k] for k in shuffled(len(people.PROFESSIONS), f"step {step}")[:jobs]]
     return (
         birds.sample(flock, seed=stage.stream, start=step * flock, lean=stage.lean),

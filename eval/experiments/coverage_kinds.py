@@ -261,10 +261,10 @@ def areas(rng: np.random.Generator, n: int, positive: float, apart: tuple[float,
 def answers(rng: np.random.Generator, units: int, right: float, share: float) -> Found:
     """Draw answers of three annotators who are right with a probability, else guess."""
     true = rng.random(units) < share
-    answers = np.where(rng.random((3, units)) < right, true, rng.random((3, units)) < 0.5)
-    if np.unique(answers).size < 2:
+    labels = np.where(rng.random((3, units)) < right, true, rng.random((3, units)) < 0.5)
+    if np.unique(labels).size < 2:
         return answers(rng, units, right, share)
-    figure = agreement(answers.astype(int), resamples=RESAMPLES, seed=seed_of(rng))
+    figure = agreement(labels.astype(int), resamples=RESAMPLES, seed=seed_of(rng))
     return {"alpha": tuple(figure.alpha), "percent agreement": tuple(figure.percent)}
 
 
